@@ -1,0 +1,50 @@
+# Every chore is one verb. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+
+.PHONY: help setup demo test lint format bench docs clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## make .venv with everything in it, the Rust module built in release mode
+
+$(VENV)/.packages: constraints.txt pyproject.toml
+	python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.packages $(RUST_SOURCES)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: setup ## the whole story on a private PostgreSQL, with an HTML report
+	$(BIN)/pgsweep demo
+
+test: setup ## all tests
+	cargo test --release --workspace --quiet
+	$(BIN)/pytest
+
+lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	MYPYPATH=python $(BIN)/python -m mypy.stubtest pgsweep._native --ignore-disjoint-bases
+	$(BIN)/lint-imports
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --release --quiet -- -D warnings
+
+format: setup ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	cargo fmt --all
+
+bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all
+	$(BIN)/python benchmarks/run.py $(NAME)
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,33 @@
+//! `pgsweep._native`: the Rust crates as one Python module.
+//!
+//! This crate converts arguments, maps errors and releases the GIL; it has no logic of its own.
+
+use pyo3::prelude::*;
+
+/// The Rust half of pgsweep.
+#[pymodule(gil_used = false)]
+mod _native {
+    use super::{pyfunction, Bound, PyModule, PyResult};
+    use pyo3::types::PyModuleMethods;
+
+    /// Return the version of the native module.
+    #[pyfunction]
+    fn version() -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// Return the build profile, `release` or `debug`, so that a benchmark can refuse a debug build.
+    #[pyfunction]
+    fn build_profile() -> &'static str {
+        if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        }
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,4 @@
+//! PostgreSQL's buffer pool, exactly, and the mathematics around it.
+//!
+//! Pure algorithms: no Python, no SQL, no system calls, no printing.
+#![forbid(unsafe_code)]

@@ -1,0 +1,59 @@
+"""The one tree of errors: each says what failed, carries a hint to paste, and knows its exit code.
+
+Exit codes are part of the interface: 0 ok, 1 error, 2 usage, 3 connection, 4 privilege or missing
+ability, 5 a threshold failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PgsweepError(Exception):
+    """Something failed that the user can understand.
+
+    Args:
+        message: one sentence: what failed, on what.
+        cause: the likely cause, one sentence, or nothing where the message says it.
+        hint: what to do next, usually a command to paste.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.hint = hint
+
+
+class UsageError(PgsweepError):
+    """The arguments cannot be meant as given."""
+
+    exit_code = 2
+
+
+class ConnectionFailed(PgsweepError):
+    """The server cannot be reached, refuses us, or went away."""
+
+    exit_code = 3
+
+
+class MissingAbility(PgsweepError):
+    """A privilege, an extension or a kernel facility is missing."""
+
+    exit_code = 4
+
+
+class ThresholdFailed(PgsweepError):
+    """A `--fail-if` condition holds."""
+
+    exit_code = 5
+
+
+class EvidenceError(PgsweepError):
+    """Evidence cannot be written or read."""
+
+
+class ClusterError(PgsweepError):
+    """A private cluster cannot be made, started or stopped."""

@@ -1,0 +1,1 @@
+"""Evidence: recorded from a server, stored on disk in open formats, read back."""

@@ -1,0 +1,1 @@
+"""All that reads the host: /proc, /sys, cgroups. Never speaks SQL."""

@@ -1,0 +1,1 @@
+"""Workloads and experiments on private clusters."""

@@ -1,0 +1,1 @@
+"""All that speaks SQL or runs a PostgreSQL: connections, catalog, queries by version, private clusters."""

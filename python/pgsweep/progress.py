@@ -1,0 +1,34 @@
+"""How a feature tells of its progress without knowing who listens.
+
+Features take a `Progress` and never print; the command line shows it as a bar, a notebook ignores it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Listens to a long job."""
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        """Say that a stage begins, and how long it is expected to take where that is known."""
+
+    def advance(self, done_seconds: float) -> None:
+        """Say how many seconds of the present stage are done."""
+
+    def note(self, text: str) -> None:
+        """Say one line that the user should see (a cost, a warning), now."""
+
+
+class Silent:
+    """Listens to nothing."""
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        """Ignore the stage."""
+
+    def advance(self, done_seconds: float) -> None:
+        """Ignore the step."""
+
+    def note(self, text: str) -> None:
+        """Ignore the note."""

@@ -1,0 +1,103 @@
+"""The typed results that features return and `ui` shows: they are the JSON schema.
+
+Base units everywhere: bytes, seconds, blocks, ratios between 0 and 1. A record whose name ends in `Result`
+carries a `schema` field; within one schema number fields are only ever added.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the evidence itself shows: measured, not predicted."""
+
+    shared_buffers_bytes: int
+    miss_ratio: float
+    accesses: int
+    seconds: float
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The predicted miss ratio at one size, with its 90 % interval."""
+
+    shared_buffers_bytes: int
+    miss_ratio: float
+    low: float
+    high: float
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the prediction may be used, and every reason for caution, in words."""
+
+    usable: bool
+    reasons: list[str]
+
+
+class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A curve of miss ratios over sizes of shared_buffers."""
+
+    schema: str = "pgsweep.predict/1"
+    source: str
+    observed: Observed
+    points: list[CurvePoint]
+    verdict: Verdict
+
+
+class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording gathered."""
+
+    schema: str = "pgsweep.record/1"
+    path: str
+    source: str
+    seconds: float
+    shared_buffers_bytes: int
+    snapshots: int
+    accesses: int
+    lost_events: int
+    bytes_written: int
+    ended_by: str
+    expected_overhead_ratio: float | None
+    measured_overhead_ratio: float | None
+    warnings: list[str]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """A predicted miss ratio with its 90 % interval."""
+
+    miss_ratio: float
+    low: float
+    high: float
+
+
+class DemoRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One size of one workload: measured beside both predictions."""
+
+    shared_buffers_bytes: int
+    measured_miss_ratio: float
+    trace: Interval | None
+    snapshots: Interval | None
+
+
+class DemoWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload of the demo with its errors (as ratios, not percent)."""
+
+    name: str
+    observed_shared_buffers_bytes: int
+    rows: list[DemoRow]
+    trace_mean_abs_error: float | None
+    trace_max_abs_error: float | None
+    snapshots_mean_abs_error: float | None
+    snapshots_max_abs_error: float | None
+
+
+class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole demo: where it ran, and every workload."""
+
+    schema: str = "pgsweep.demo/1"
+    server_version: str
+    database_bytes: int
+    machine: str
+    seconds: float
+    notes: list[str]
+    workloads: list[DemoWorkload]

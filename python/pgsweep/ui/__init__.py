@@ -1,0 +1,1 @@
+"""Records shown: tables, charts, JSON, CSV, HTML. Sees records only."""

@@ -1,0 +1,37 @@
+"""Sizes as people write them: PostgreSQL's units (kB, MB, GB, TB: powers of 1024) in, bytes out, and back."""
+
+from __future__ import annotations
+
+import re
+
+from pgsweep.errors import UsageError
+
+BLOCK_BYTES = 8192
+_FACTORS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes meant by text such as `8MB`, `1.5 GB` or `131072` (bytes).
+
+    Raises:
+        UsageError: the text is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", text, re.IGNORECASE)
+    unit = match.group(2).lower().replace("i", "") if match else "?"
+    if unit in {"k", "m", "g", "t"}:
+        unit += "b"
+    if match is None or unit not in _FACTORS:
+        raise UsageError(
+            f"`{text}` is not a size", hint="write a number with a unit: 128kB, 64MB, 8GB (powers of 1024)"
+        )
+    return round(float(match.group(1)) * _FACTORS[unit])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return the size in PostgreSQL's units, three significant digits: `64 MB`, `1.5 GB`."""
+    value = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1024:
+            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.3g} TB" if abs(value) < 1000 else f"{value:.0f} TB"
