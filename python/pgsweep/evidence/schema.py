@@ -1,0 +1,129 @@
+"""The shape of evidence: one record of facts about the observation, and the columns of every table.
+
+The reference for readers of the files is docs/concepts/evidence.md. Within one schema number fields,
+columns and tables are only ever added, so that old evidence stays readable and old readers skip what they
+do not know.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+import msgspec
+
+SCHEMA_NAME: Final = "pgsweep.evidence"
+SCHEMA_NUMBER: Final = 1
+SCHEMA: Final = f"{SCHEMA_NAME}/{SCHEMA_NUMBER}"
+
+DISK_TROUBLE: Final = {
+    errno.ENOSPC: "the file system is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file may not grow further (limit of the process or the file system)",
+    errno.EIO: "the device reported an input/output error",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.ENOTDIR: "a parent of the path is not a folder",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+# Column types, as numpy names them; `str` is UTF-8 text.
+TABLES: Final[dict[str, dict[str, str]]] = {
+    "accesses": {
+        "time_ns": "uint64",
+        "pid": "uint32",
+        "spc": "uint32",
+        "db": "uint32",
+        "rel": "uint32",
+        "fork": "uint8",
+        "block": "uint32",
+        "kind": "uint8",
+        "strategy": "uint8",
+        "flags": "uint8",
+        "scan": "uint32",
+    },
+    "snapshots": {
+        "snapshot": "int32",
+        "frame": "int32",
+        "spc": "uint32",
+        "db": "uint32",
+        "rel": "uint32",
+        "fork": "uint8",
+        "block": "uint32",
+        "usage_count": "uint8",
+        "dirty": "bool",
+        "pinned": "bool",
+    },
+    "snapshot_times": {
+        "snapshot": "int32",
+        "begin_seconds": "float64",
+        "end_seconds": "float64",
+        "used_frames": "int32",
+    },
+    "counters": {
+        "sample": "int32",
+        "seconds": "float64",
+        "scope": "str",
+        "object": "str",
+        "name": "str",
+        "value": "float64",
+    },
+    "relations": {
+        "db": "uint32",
+        "database": "str",
+        "schema": "str",
+        "name": "str",
+        "kind": "str",
+        "oid": "uint32",
+        "spc": "uint32",
+        "rel": "uint32",
+        "table_oid": "uint32",
+        "blocks_begin": "int64",
+        "blocks_end": "int64",
+        "fsm_blocks": "int64",
+        "vm_blocks": "int64",
+    },
+}
+
+
+class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What `meta.json` says about an observation.
+
+    Attributes:
+        source: `sql`, `trace` or `import`.
+        started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
+        seconds: length of the observation.
+        complete: the recorder closed the evidence itself; otherwise it was cut.
+        ended_by: why the observation ended: `enough`, `time`, `limit`, `interrupt`, `server`, `disk`, ...
+        server_version_num: as the server reports it (180006); 0 where no server was seen.
+        database_oid: whose accesses and counters the observation is about.
+        settings: server settings that decide what a buffer pool does, as `SHOW` gives them.
+        host: facts about the machine, where it could be seen.
+        sampling: rates (0 to 1) by table, and the parameters of the draw; empty where everything was taken.
+        overhead: shares of time or counts that the recording itself cost, by name.
+        lost_events: events that the recorder knows it lost.
+        losses: the same by cause.
+        warnings: everything that a reader of the evidence must know, in words.
+    """
+
+    schema: str = SCHEMA
+    pgsweep_version: str = ""
+    source: str
+    started_at: str = ""
+    seconds: float = 0.0
+    complete: bool = False
+    ended_by: str = ""
+    server_version_num: int = 0
+    server_version: str = ""
+    block_size_bytes: int = 8192
+    shared_buffers_blocks: int = 0
+    settings: dict[str, str] = {}
+    database: str = ""
+    database_oid: int = 0
+    host: dict[str, str] = {}
+    sampling: dict[str, float] = {}
+    overhead: dict[str, float] = {}
+    lost_events: int = 0
+    losses: dict[str, int] = {}
+    warnings: list[str] = []

@@ -1,0 +1,342 @@
+"""Writing evidence: parts appear whole or not at all, and every failure of the disk is told in words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import numpy as np
+
+from pgsweep.errors import EvidenceError
+from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, TABLES, EvidenceMeta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PART_BYTES: Final = 32 << 20
+"""Rows of one table (uncompressed) that wait in memory before a part is written."""
+
+FLUSH_SECONDS: Final = 5.0
+FLUSH_SHARE: Final = 0.02
+
+_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class EvidenceWriter:
+    """Writes evidence; not for use by several threads at once.
+
+    At most `PART_BYTES` of rows a table wait in memory. A part is also written when the last one is older
+    than a fiftieth of the recording (and five seconds), so that a cut loses little and parts stay few.
+
+    Use it as a context manager: leaving by an exception keeps what is whole and marks the evidence as cut;
+    if not a single row was given, the folder is removed again.
+
+    Args:
+        path: the folder to make; its parents must exist.
+        meta: what is known at the beginning.
+        overwrite: replace evidence that is there already (never anything else).
+
+    Raises:
+        EvidenceError: the folder cannot be made, exists already, or is being written by another process.
+    """
+
+    def __init__(self, path: Path, meta: EvidenceMeta, *, overwrite: bool = False) -> None:
+        self.path = Path(path)
+        self.meta = meta
+        self.bytes_written = 0
+        self.failed: EvidenceError | None = None
+        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        self._waiting_rows: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
+        self._begun = self._flushed = time.monotonic()
+        self._closed = False
+        self._lock_fd = self._make_folder(overwrite=overwrite)
+        try:
+            self._write_meta(msgspec.structs.replace(meta, complete=False))
+        except BaseException:
+            self._remove()
+            raise
+
+    def append(self, table: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+        """Add rows to a table: every column of the schema, all of the same length.
+
+        Raises:
+            EvidenceError: a part could not be written; what was written before stays readable, and every
+                further call raises the same error.
+            ValueError: the columns are not those of the schema (an error of the caller).
+        """
+        if self.failed is not None:
+            raise self.failed
+        schema = TABLES[table]
+        if columns.keys() != schema.keys():
+            raise ValueError(f"{table} has columns {list(schema)}, not {list(columns)}")
+        # Copies, because recorders reuse their buffers.
+        rows = {
+            name: np.array(columns[name], dtype=object if kind == "str" else kind)
+            for name, kind in schema.items()
+        }
+        lengths = {len(column) for column in rows.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"columns of {table} differ in length: {lengths}")
+        count = lengths.pop()
+        row_bytes = sum(32 if kind == "str" else np.dtype(kind).itemsize for kind in schema.values())
+        part_rows = max(1, PART_BYTES // row_bytes)
+        begin = 0
+        while begin < count:
+            waiting = self._waiting_rows.get(table, 0)
+            end = min(count, begin + part_rows - waiting)
+            self._waiting.setdefault(table, []).append(
+                {name: column[begin:end] for name, column in rows.items()}
+            )
+            self._waiting_rows[table] = waiting + end - begin
+            if self._waiting_rows[table] == part_rows:
+                self._write_part(table)
+            begin = end
+        now = time.monotonic()
+        if now - self._flushed > max(FLUSH_SECONDS, FLUSH_SHARE * (now - self._begun)):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all waiting rows as parts.
+
+        Raises:
+            EvidenceError: a part could not be written.
+        """
+        for table in list(self._waiting):
+            self._write_part(table)
+        self._flushed = time.monotonic()
+
+    def close(self, meta: EvidenceMeta | None = None) -> None:
+        """Write what waits and the final `meta.json`, marked as complete unless a part had failed before.
+
+        Raises:
+            EvidenceError: something could not be written.
+        """
+        if self._closed:
+            return
+        meta = self.meta if meta is None else meta
+        try:
+            if self.failed is None:
+                self.flush()
+                self._sync()
+            self._write_meta(msgspec.structs.replace(meta, complete=self.failed is None))
+        finally:
+            self._release()
+
+    def abandon(self) -> None:
+        """Remove the folder and everything written so far."""
+        if not self._closed:
+            self._remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or self._closed:
+            self.close()
+            return
+        if not self._parts and not self._waiting:
+            self._remove()
+            return
+        # The first error is the one that matters: a second one while saving what is left must not hide it.
+        with contextlib.suppress(EvidenceError):
+            if self.failed is None:
+                self.flush()
+            ended_by = self.meta.ended_by or (
+                "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+            )
+            self._write_meta(msgspec.structs.replace(self.meta, complete=False, ended_by=ended_by))
+        self._release()
+
+    def _make_folder(self, *, overwrite: bool) -> int:
+        if self.path.is_symlink() or self.path.exists():
+            self._clear_old(overwrite=overwrite)
+        try:
+            self.path.mkdir(exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise self._trouble(error) from error
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(folder)
+            raise EvidenceError(
+                f"`{self.path}` is being written by another process", hint="choose another name with `-o`"
+            ) from error
+        return folder
+
+    def _clear_old(self, *, overwrite: bool) -> None:
+        """Make room where something is already, if that something is evidence and may be replaced."""
+        if not self.path.is_dir():
+            raise EvidenceError(
+                f"`{self.path}` exists and is not evidence",
+                hint="choose another name with `-o NAME.evidence`",
+            )
+        try:
+            names = {entry.name for entry in self.path.iterdir()}
+        except OSError as error:
+            raise self._trouble(error) from error
+        if not names:
+            return
+        if not _is_evidence(self.path, names):
+            raise EvidenceError(
+                f"`{self.path}` is a folder with other files in it, it is left untouched",
+                hint="choose another name with `-o NAME.evidence`",
+            )
+        if not overwrite:
+            raise EvidenceError(
+                f"`{self.path}` already holds evidence",
+                hint=f"choose another name with `-o`, or remove it: rm -r {self.path}",
+            )
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in TABLES:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            for name in ("meta.json", "meta.json.tmp"):
+                (self.path / name).unlink(missing_ok=True)
+        except BlockingIOError as error:
+            raise EvidenceError(
+                f"`{self.path}` is being written by another process", hint="choose another name with `-o`"
+            ) from error
+        except OSError as error:
+            raise self._trouble(error) from error
+        finally:
+            os.close(folder)
+
+    def _write_part(self, table: str) -> None:
+        chunks = self._waiting.pop(table, [])
+        self._waiting_rows[table] = 0
+        if not chunks:
+            return
+        data = _encode(table, chunks)
+        number = self._parts.get(table, 0)
+        target = self.path / table / f"part-{number:05d}.parquet"
+        try:
+            target.parent.mkdir(exist_ok=True)
+            _write_whole(target, data)
+        except OSError as error:
+            self.failed = self._trouble(error)
+            raise self.failed from error
+        self._parts[table] = number + 1
+        self.bytes_written += len(data)
+
+    def _sync(self) -> None:
+        """Have the kernel write all parts out: some file systems report a full disk only then."""
+        try:
+            for table, count in self._parts.items():
+                for number in range(count):
+                    _sync_path(self.path / table / f"part-{number:05d}.parquet")
+                _sync_path(self.path / table)
+        except OSError as error:
+            self.failed = self._trouble(error)
+            raise self.failed from error
+
+    def _write_meta(self, meta: EvidenceMeta) -> None:
+        self.meta = meta
+        text = msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n"
+        try:
+            _write_whole(self.path / "meta.json", text, sync=True)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: OSError) -> EvidenceError:
+        code = error.errno or 0
+        kept = any(self._parts.values())
+        if code in _SPACE:
+            hint = "free some space or write elsewhere: `-o /other/disk/NAME.evidence`"
+        else:
+            hint = "write to a folder that you may write to: `-o /other/place/NAME.evidence`"
+        if kept:
+            hint += f"; what was recorded until then is readable: `pgsweep predict {self.path}`"
+        return EvidenceError(
+            f"cannot write evidence to `{self.path}`",
+            cause=DISK_TROUBLE.get(code, os.strerror(code)),
+            hint=hint,
+        )
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._lock_fd)
+
+
+def _encode(table: str, chunks: list[dict[str, Any]]) -> memoryview:
+    """Return the chunks as one Parquet file in memory.
+
+    The file is made in memory (it is small, being compressed) so that writing it is plain `write` calls,
+    whose errors keep their number.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = TABLES[table]
+    arrays = {
+        name: pa.array(
+            np.concatenate([chunk[name] for chunk in chunks]), type=pa.string() if kind == "str" else None
+        )
+        for name, kind in schema.items()
+    }
+    # Times only grow, so their differences are small; a dictionary of them would be as large as the column.
+    growing = [name for name in ("time_ns",) if name in schema]
+    sink = pa.BufferOutputStream()
+    parquet.write_table(
+        pa.table(arrays),
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in schema if name not in growing],
+        column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
+    )
+    return memoryview(sink.getvalue())
+
+
+def _write_whole(target: Path, data: bytes | memoryview, *, sync: bool = False) -> None:
+    """Write a file under its name only when it is whole; on failure nothing is left behind."""
+    waiting = target.with_name(target.name + ".tmp")
+    try:
+        with waiting.open("wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            if sync:
+                os.fsync(file.fileno())
+        waiting.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            waiting.unlink(missing_ok=True)
+        raise
+
+
+def _sync_path(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_evidence(path: Path, names: set[str]) -> bool:
+    """Tell whether a folder holds evidence and nothing else: only then may it be replaced."""
+    if not names <= {"meta.json", "meta.json.tmp", *TABLES}:
+        return False
+    try:
+        found = msgspec.json.decode((path / "meta.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(found, dict) and str(found.get("schema", "")).startswith(SCHEMA_NAME + "/")
