@@ -1,0 +1,194 @@
+"""Memory cgroups, versions 1 and 2: how a private server gets a page cache as short as wanted.
+
+A memory cgroup counts everything its processes touch first: private memory, shared memory and page cache; at
+the limit the kernel drops the group's own page cache. So the limit is a small model of a machine with that
+much RAM.
+
+Version 1 (`memory.limit_in_bytes`): the group is made below our own. Version 2 (`memory.max`): a group that
+holds processes may not hand controllers to children, so the group is made below the nearest ancestor that
+hands out `memory` and that we may write. See the kernel's Documentation/admin-guide/cgroup-v2.rst, "No
+Internal Process Constraint". Needs root or a delegated subtree.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgsweep.errors import MissingAbility
+
+_NAME_PREFIX = "pgsweep-"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCgroup:
+    """A memory cgroup of ours.
+
+    Attributes:
+        path: its folder.
+        version: 1 or 2.
+    """
+
+    path: Path
+    version: int
+
+    @property
+    def procs_file(self) -> Path:
+        """Return the file into which a process writes 0 to join."""
+        return self.path / "cgroup.procs"
+
+    def make(self, limit_bytes: int | None = None) -> None:
+        """Make the planned group.
+
+        Args:
+            limit_bytes: see `set_limit`.
+
+        Raises:
+            MissingAbility: the kernel refuses.
+        """
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            raise MissingAbility(
+                f"cannot make the memory cgroup {self.path}",
+                cause=str(error),
+                hint="run as root, or without a limit",
+            ) from error
+        self.set_limit(limit_bytes)
+
+    def set_limit(self, limit_bytes: int | None) -> None:
+        """Limit the memory of all processes in the group together; nothing lifts the limit.
+
+        Raises:
+            MissingAbility: the kernel refuses the limit (below what the group cannot give back).
+        """
+        if self.version == 1:
+            name, text = "memory.limit_in_bytes", "-1" if limit_bytes is None else str(limit_bytes)
+        else:
+            name, text = "memory.max", "max" if limit_bytes is None else str(limit_bytes)
+        try:
+            (self.path / name).write_text(text)
+        except OSError as error:
+            raise MissingAbility(
+                f"the kernel refuses a memory limit of {limit_bytes} bytes for {self.path}",
+                cause=str(error),
+                hint="choose a larger limit, or run without one",
+            ) from error
+
+    def usage_bytes(self) -> int:
+        """Return the memory that the group holds now, page cache included."""
+        name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
+        return int((self.path / name).read_text())
+
+    def page_cache_bytes(self) -> int:
+        """Return the page cache counted to the group; like the kernel's figure it includes shared memory."""
+        key = "cache" if self.version == 1 else "file"
+        for line in (self.path / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+        return 0
+
+    def processes(self) -> list[int]:
+        """Return the ids of the processes in the group."""
+        with suppress(OSError):
+            return [int(line) for line in self.procs_file.read_text().split()]
+        return []
+
+    def remove(self, *, patience_seconds: float = 5.0) -> None:
+        """Remove the group, which must have no processes; a group already gone is no error.
+
+        The kernel says busy for some milliseconds after the last process ended, hence the patience.
+        """
+        deadline = time.monotonic() + patience_seconds
+        while self.path.exists():
+            try:
+                self.path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+
+def _mounts(proc: Path) -> list[tuple[str, str, set[str]]]:
+    """Return `(mount point, file system type, super options)` of every cgroup mount."""
+    found = []
+    for line in (proc / "self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = [*right.split(" "), "", ""][:3]
+        if kind in {"cgroup", "cgroup2"}:
+            found.append((left.split(" ")[4], kind, set(options.split(","))))
+    return found
+
+
+def _own_paths(proc: Path) -> dict[str, str]:
+    """Return our own path by controller (`memory`), and by the empty name for version 2."""
+    paths: dict[str, str] = {}
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def find_parent(proc: Path = Path("/proc")) -> tuple[Path, int] | None:
+    """Return the folder below which a memory cgroup can be made and its version, or nothing.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    try:
+        mounts, own = _mounts(proc), _own_paths(proc)
+    except OSError:
+        return None
+    for point, kind, options in mounts:
+        if kind == "cgroup" and "memory" in options:
+            # Inside a container our path may lie outside what is mounted: then the mount's root is our own
+            # group.
+            below = Path(point) / own.get("memory", "/").lstrip("/")
+            parent = below if below.is_dir() else Path(point)
+            return (parent, 1) if os.access(parent, os.W_OK) else None
+    for point, kind, _ in mounts:
+        if kind == "cgroup2":
+            top = Path(point)
+            folder = top / own.get("", "/").lstrip("/")
+            while folder == top or top in folder.parents:
+                with suppress(OSError):
+                    handed_out = (folder / "cgroup.subtree_control").read_text().split()
+                    if "memory" in handed_out and os.access(folder, os.W_OK):
+                        return folder, 2
+                folder = folder.parent
+    return None
+
+
+def plan() -> MemoryCgroup:
+    """Choose where a memory cgroup with a fresh name can be made, without making it yet.
+
+    So that its path can be written down before it exists: then a run killed in between leaves nothing
+    unknown.
+
+    Raises:
+        MissingAbility: memory cgroups are not mounted, or not ours to make.
+    """
+    parent = find_parent()
+    if parent is None:
+        raise MissingAbility(
+            "cannot make a memory cgroup, so the page cache cannot be limited",
+            cause="no memory cgroup is mounted that this user may write to",
+            hint="run as root, or under `systemd-run --user --scope -p Delegate=yes`",
+        )
+    folder, version = parent
+    return MemoryCgroup(folder / f"{_NAME_PREFIX}{os.getpid()}-{secrets.token_hex(4)}", version)
+
+
+def reopen(path: Path) -> MemoryCgroup | None:
+    """Return the group that an earlier run made at a path, or nothing where it is gone or not one of ours."""
+    if not path.name.startswith(_NAME_PREFIX) or not path.is_dir():
+        return None
+    return MemoryCgroup(path, 1 if (path / "memory.limit_in_bytes").exists() else 2)

@@ -1,0 +1,20 @@
+"""Fixtures live in fix_*.py, one concern each; here is only what pytest needs to find them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pgsweep import __version__, _native
+from pgsweep.pg.bindir import installed_servers
+
+pytest_plugins = ("tests.fix_cluster",)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    servers = ", ".join(f"{server.version} in {server.bindir}" for server in installed_servers())
+    return [
+        f"pgsweep {__version__} ({_native.build_profile()} build), uid {os.getuid()}",
+        f"servers: {servers or 'none'}",
+    ]
