@@ -1,0 +1,274 @@
+"""Connections: libpq decides where to, we only say who we are and keep the session harmless.
+
+Every spelling that psql takes works, because libpq itself parses it: a database name, `key=value` pairs, a
+`postgresql://` URI, PG* environment variables, service and password files, several hosts, SSL. We add a
+fallback application name, a connect timeout where the user set none and, for sessions that only look, a
+read-only default and timeouts.
+
+Failures become errors of our own tree with the likely cause and a line to paste. No message ever repeats a
+connection string, because it may hold a password; libpq's own messages name host, user and database only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors as sqlstates
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+
+OLDEST_VERSION_NUM = 140000
+
+_CONNECT_TIMEOUT_SECONDS = 10
+_STATEMENT_TIMEOUT_MS = 60_000
+_LOCK_TIMEOUT_MS = 2_000
+
+# Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
+# connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
+# stands alone.
+_REFUSALS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"password authentication failed",
+        "the password is wrong, or the role has none",
+        "try the same with psql; a password file is read from ~/.pgpass (mode 0600)",
+    ),
+    (
+        r"no password supplied",
+        "the server wants a password and libpq found none",
+        "set PGPASSWORD, or add a line to ~/.pgpass: HOST:PORT:DATABASE:USER:PASSWORD",
+    ),
+    (
+        r"peer authentication failed",
+        "over the socket the server lets in only the system user of the same name",
+        "sudo -u USER pgsweep ..., or connect by TCP: -h localhost",
+    ),
+    (r'database "[^"]*" does not exist', "there is no such database", "psql -l lists them; choose: -d NAME"),
+    (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
+    (
+        r"not permitted to log in",
+        "the role was made without LOGIN",
+        "name another role: -U NAME",
+    ),
+    (
+        r"too many (connections|clients)|remaining connection slots are reserved",
+        "all connections that this role may use are taken",
+        "close some, connect as a superuser, or: ALTER ROLE NAME CONNECTION LIMIT -1",
+    ),
+    (
+        r"no pg_hba.conf entry|pg_hba.conf rejects",
+        "the server's pg_hba.conf does not let this user in from here",
+        "add a line to pg_hba.conf, then: SELECT pg_reload_conf()",
+    ),
+    (
+        r"starting up|not yet accepting connections|in recovery mode",
+        "the server is starting or recovering",
+        "wait a little and try again: pg_isready",
+    ),
+    (r"shutting down", "the server is being stopped", "start it again, then: pg_isready"),
+    (
+        r"definition of service|service file",
+        "the service is in none of libpq's service files",
+        "see ~/.pg_service.conf, or leave out service=",
+    ),
+    (
+        r"does not support SSL|SSL negotiation|certificate|SSL error",
+        "client and server do not agree on encryption",
+        "see sslmode and sslrootcert: sslmode=prefer tries both ways",
+    ),
+    (
+        r"resolve host|translate host name|Name or service not known",
+        "the host name is unknown here",
+        "check the host: -h HOST",
+    ),
+    (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready -h HOST -p PORT"),
+    (
+        r"No such file or directory|Connection refused",
+        "no server listens there",
+        "is it running? pg_isready; name another place: -h HOST -p PORT",
+    ),
+    (
+        r"Permission denied",
+        "this user may not enter the socket's folder",
+        "run as another user (sudo -u postgres), or connect by TCP: -h localhost",
+    ),
+)
+
+
+def build_conninfo(
+    target: str = "",
+    *,
+    host: str | None = None,
+    port: str | int | None = None,
+    user: str | None = None,
+    dbname: str | None = None,
+    password: str | None = None,
+) -> str:
+    """Return one connection string from psql's positional argument and flags; a flag wins.
+
+    Args:
+        target: a database name, `key=value` pairs or a URI. libpq's own rule tells them apart: a text is a
+            connection string when it begins like a URI or holds `=`.
+        host: `-h`.
+        port: `-p`.
+        user: `-U`.
+        dbname: `-d`; may be a connection string too, as in psql.
+        password: as asked for by `-W`; never from an argument of the command line.
+
+    Raises:
+        UsageError: a text is no connection string.
+    """
+    given = {"host": host, "port": port, "user": user, "password": password}
+    flags = {name: str(value) for name, value in given.items() if value is not None}
+    parts: dict[str, str] = {}
+    for text in (target, dbname or ""):
+        if text.startswith(("postgresql://", "postgres://")) or "=" in text:
+            parts.update(_parse(text))
+        elif text:
+            parts["dbname"] = text
+    return make_conninfo("", **{**parts, **flags})
+
+
+def _parse(conninfo: str) -> dict[str, str]:
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    except psycopg.ProgrammingError as error:
+        # libpq's message quotes pieces of the text, which may be pieces of a password.
+        cause = None if "pass" in conninfo or "@" in conninfo else str(error).strip()
+        raise UsageError(
+            "the connection string cannot be understood",
+            cause=cause,
+            hint="as for psql: DBNAME, 'host=... dbname=...', or postgresql://USER@HOST:PORT/DBNAME",
+        ) from None
+
+
+def describe(conninfo: str) -> str:
+    """Return in words where a connection string leads, without password: `postgres at localhost:5432`."""
+    defaults = {
+        option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val
+    }
+    parts = {**defaults, **_parse(conninfo)}
+    host, port = parts.get("host", "the local socket"), parts.get("port", "5432")
+    database = parts.get("dbname") or parts.get("user") or "?"
+    return f"database {database} at {host}, port {port}"
+
+
+def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connection:
+    """Connect, in autocommit mode.
+
+    Args:
+        conninfo: as `build_conninfo` returns it; empty means libpq's environment.
+        inspection: whether the session only looks: it is then read-only by default, gives up a statement
+        after 60 s
+            and a lock after 2 s, and runs no JIT compilation or parallel workers of its own.
+
+    Raises:
+        UsageError: the text is no connection string.
+        ConnectionFailed: no server, refused, or not in time; with cause and hint.
+        MissingAbility: the server is older than PostgreSQL 14.
+    """
+    parameters = _parse(conninfo)
+    if "connect_timeout" not in parameters and not _default_is_set("connect_timeout"):
+        parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
+    parameters.setdefault("fallback_application_name", "pgsweep")
+    try:
+        connection = psycopg.connect(make_conninfo("", **parameters), autocommit=True)
+    except psycopg.Error as error:
+        raise _refused(error) from None
+    try:
+        _settle(connection, inspection=inspection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _default_is_set(keyword: str) -> bool:
+    """Return whether libpq's environment or service file sets an option."""
+    return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())
+
+
+def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
+    """Refuse a server that is too old; make an inspection session harmless.
+
+    SET, not the `options` parameter: connection poolers refuse the latter, and PGOPTIONS would be overridden.
+    """
+    if connection.info.server_version < OLDEST_VERSION_NUM:
+        version = connection.info.parameter_status("server_version")
+        raise MissingAbility(
+            f"PostgreSQL {version} is not supported",
+            cause="pgsweep knows the rules of PostgreSQL 14 and later",
+            hint="upgrade the server",
+        )
+    if inspection:
+        with explained():
+            connection.execute(
+                "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
+                " set_config('default_transaction_read_only', 'on', false),"
+                " set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false)",
+                (str(_STATEMENT_TIMEOUT_MS), str(_LOCK_TIMEOUT_MS)),
+            )
+
+
+def _refused(error: psycopg.Error) -> ConnectionFailed:
+    text = _plain(error)
+    for pattern, cause, hint in _REFUSALS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return ConnectionFailed(text, cause=cause, hint=hint)
+    return ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
+
+
+def _plain(error: psycopg.Error) -> str:
+    """Return the message in one line, without psycopg's preface and libpq's question."""
+    text = str(error).strip().splitlines()
+    first = text[0] if text else type(error).__name__
+    return re.sub(r"^connection (failed|is bad): ", "", first).replace("FATAL:  ", "")
+
+
+def translate(error: psycopg.Error) -> PgsweepError | None:
+    """Return the error of ours that a failed statement means, or nothing where it is a mistake of ours."""
+    text = _plain(error)
+    match error:
+        case sqlstates.InsufficientPrivilege():
+            return MissingAbility(
+                text,
+                cause="the role may not see this",
+                hint="GRANT pg_monitor TO CURRENT_USER -- as a superuser, naming the role",
+            )
+        case sqlstates.QueryCanceled():
+            return PgsweepError(
+                text,
+                cause="the statement took longer than pgsweep's own limit, or someone cancelled it",
+                hint="try again when the server is less busy",
+            )
+        case sqlstates.LockNotAvailable():
+            return PgsweepError(text, cause="another session holds the lock", hint="try again later")
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return ConnectionFailed(
+                f"the connection was lost: {text}",
+                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
+                hint="see the server's log; is it running again? pg_isready",
+            )
+    return None
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what a statement raises inside into errors with cause and hint; mistakes of ours stay as they are.
+
+    Raises:
+        MissingAbility: a privilege is missing.
+        ConnectionFailed: the connection was lost.
+        PgsweepError: a timeout.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = translate(error)
+        if ours is None:
+            raise
+        raise ours from error

@@ -1,0 +1,164 @@
+"""Connections: spellings as libpq's, sessions harmless, refusals explained, passwords secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import build_conninfo, connect, describe, explained
+from tests.test_cluster import wait_until
+
+SECRET = "s3cret-word"
+
+
+def everything_said(error: PgsweepError) -> str:
+    return f"{error.message} {error.cause} {error.hint} {error} {error.__cause__}"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Cluster]:
+    """A server with few connections that asks some roles for passwords."""
+    settings = {"shared_buffers": "4MB", "max_connections": "4", "superuser_reserved_connections": "1"}
+    with Cluster.create(settings=settings) as cluster:
+        rules = cluster.data_directory / "pg_hba.conf"
+        rules.write_text("local all guarded scram-sha-256\nlocal all barred reject\n" + rules.read_text())
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{SECRET}'")
+            connection.execute("CREATE ROLE barred LOGIN")
+            connection.execute("CREATE ROLE plain LOGIN")
+            connection.execute("CREATE ROLE group_only")
+            connection.execute("SELECT pg_reload_conf()")
+        assert wait_until(lambda: refused(cluster, user="barred", password=None) is not None)
+        yield cluster
+
+
+def refused(cluster: Cluster, **parts: str | None) -> ConnectionFailed | None:
+    try:
+        connect(make_conninfo(cluster.conninfo(), **parts)).close()
+    except ConnectionFailed as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("parts", "message", "hint"),
+    [
+        ({"dbname": "nowhere"}, 'database "nowhere" does not exist', "psql -l"),
+        ({"user": "nobody_such"}, 'role "nobody_such" does not exist', "-U"),
+        ({"user": "guarded"}, "no password supplied", "pgpass"),
+        ({"user": "guarded", "password": "wr" + SECRET}, "password authentication failed", "pgpass"),
+        ({"user": "barred"}, "pg_hba.conf rejects", "pg_reload_conf"),
+        ({"user": "group_only"}, "not permitted to log in", "-U"),
+        ({"port": "5999"}, "No such file or directory", "pg_isready"),
+        ({"host": "localhost", "port": "1"}, "Connection refused", "pg_isready"),
+        ({"host": "no.such.host.invalid"}, "no.such.host.invalid", "-h HOST"),
+        ({"service": "unheard_of"}, "unheard_of", "pg_service.conf"),
+    ],
+)
+def test_a_refusal_is_explained(
+    guarded: Cluster, parts: dict[str, str | None], message: str, hint: str
+) -> None:
+    error = refused(guarded, **parts)
+    assert error is not None
+    assert error.exit_code == 3
+    assert message in error.message
+    assert error.cause
+    assert hint in (error.hint or "")
+    assert SECRET not in everything_said(error)
+    assert "FATAL" not in error.message
+
+
+def test_too_many_connections(guarded: Cluster) -> None:
+    conninfo = make_conninfo(guarded.conninfo(), user="plain")
+    held: list[psycopg.Connection] = []
+    try:
+        with pytest.raises(ConnectionFailed) as caught:
+            held.extend(connect(conninfo) for _ in range(5))
+        assert "taken" in (caught.value.cause or "")
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    "text", [f"pass word={SECRET}", f"postgresql://u:{SECRET}@[::/db", "no_such_option=1"]
+)
+def test_a_bad_connection_string_is_usage(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        connect(text)
+    assert SECRET not in everything_said(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_the_password_works(guarded: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the connection string, from the environment and from a service file: libpq reads them all."""
+    conninfo = make_conninfo(guarded.conninfo(), user="guarded")
+    connect(make_conninfo(conninfo, password=SECRET)).close()
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    connect(conninfo).close()
+    monkeypatch.delenv("PGPASSWORD")
+    service = tmp_path / "services"
+    service.write_text(
+        f"[mine]\nhost={guarded.socket_directory}\nuser=guarded\npassword={SECRET}\ndbname=postgres\n"
+    )
+    monkeypatch.setenv("PGSERVICEFILE", str(service))
+    connect("service=mine").close()
+
+
+def test_an_inspection_session_is_harmless(server: Cluster) -> None:
+    with connect(server.conninfo()) as connection:
+        names = ("application_name", "statement_timeout", "lock_timeout", "default_transaction_read_only")
+        shown = [connection.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in names]
+        assert shown == [("pgsweep",), ("1min",), ("2s",), ("on",)]
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            connection.execute("CREATE TABLE unwanted ()")
+    with connect(server.conninfo(), inspection=False) as connection:
+        connection.execute("CREATE TEMP TABLE wanted ()")
+
+
+def test_the_users_own_application_name_wins(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGAPPNAME", "mine")
+    with connect(server.conninfo()) as connection:
+        assert connection.execute("SELECT current_setting('application_name')").fetchone() == ("mine",)
+
+
+def test_a_missing_privilege(guarded: Cluster) -> None:
+    with (
+        connect(make_conninfo(guarded.conninfo(), user="plain")) as connection,
+        pytest.raises(MissingAbility) as caught,
+        explained(),
+    ):
+        connection.execute("SELECT pg_read_file('postgresql.conf')")
+    assert "pg_monitor" in (caught.value.hint or "")
+    assert caught.value.exit_code == 4
+
+
+def test_a_lost_connection(guarded: Cluster) -> None:
+    with connect(guarded.conninfo()) as victim, connect(guarded.conninfo()) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", (victim.info.backend_pid,))
+        with pytest.raises(ConnectionFailed, match="connection was lost"), explained():
+            victim.execute("SELECT 1")
+
+
+def test_flags_win_over_the_connection_string() -> None:
+    both = build_conninfo("postgresql://me@there:1234/db?sslmode=disable", host="here", dbname="other")
+    assert conninfo_to_dict(both) == {
+        "user": "me",
+        "host": "here",
+        "port": "1234",
+        "dbname": "other",
+        "sslmode": "disable",
+    }
+    assert conninfo_to_dict(build_conninfo("shop", port=5433)) == {"dbname": "shop", "port": "5433"}
+    assert build_conninfo() == ""
+
+
+def test_the_description_has_no_password() -> None:
+    text = describe(f"postgresql://me:{SECRET}@there:1234/db")
+    assert text == "database db at there, port 1234"
