@@ -2,13 +2,21 @@
 //!
 //! This crate converts arguments, maps errors and releases the GIL; it has no logic of its own.
 
+// pyo3 hands arguments over by value, and Python's keyword arguments are many.
+#![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
+
 use pyo3::prelude::*;
+
+mod replay;
 
 /// The Rust half of pgsweep.
 #[pymodule(gil_used = false)]
 mod _native {
     use super::{pyfunction, Bound, PyModule, PyResult};
     use pyo3::types::PyModuleMethods;
+
+    #[pymodule_export]
+    use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
 
     /// Return the version of the native module.
     #[pyfunction]

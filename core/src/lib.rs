@@ -2,3 +2,10 @@
 //!
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
+
+pub mod dense;
+pub mod lanes;
+pub mod pool;
+pub mod replay;
+pub mod rules;
+pub mod trace;

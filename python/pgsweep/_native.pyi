@@ -1,8 +1,178 @@
 """Typed face of the Rust module; checked against the built module by stubtest."""
 
-__all__ = ["__version__", "build_profile", "version"]
+from collections.abc import Sequence
+from typing import TypedDict, final, type_check_only
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "PoolContents",
+    "Rules",
+    "__version__",
+    "build_profile",
+    "dense_ids",
+    "replay",
+    "replay_outcomes",
+    "version",
+]
 
 __version__: str
 
 def version() -> str: ...
 def build_profile() -> str: ...
+
+@final
+class Rules:
+    """How one major version (12 to 20) with given settings treats its buffers; equal where all is equal.
+
+    Args:
+        version: the server's major version.
+        usage_cap: the highest usage_count; a server's is 5, others serve comparisons between simulators.
+        max_backends: max_connections + autovacuum_worker_slots + max_worker_processes + max_wal_senders + 2;
+            bounds the ring of a large scan from version 18 on.
+        io_combine_limit_blocks: io_combine_limit in blocks of 8 kB (18 and later).
+        effective_io_concurrency: the setting of that name (18 and later).
+        vacuum_buffer_usage_limit_kb: the setting in kB (16 and later); 0 is no ring, None the default.
+
+    Raises:
+        ValueError: a version is not known or a setting outside what the server accepts.
+    """
+
+    def __new__(
+        cls,
+        version: int,
+        *,
+        usage_cap: int = 5,
+        max_backends: int = 136,
+        io_combine_limit_blocks: int = 16,
+        effective_io_concurrency: int = 16,
+        vacuum_buffer_usage_limit_kb: int | None = None,
+    ) -> Rules: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def usage_cap(self) -> int: ...
+    def ring_buffers(self, strategy: int, size_blocks: int) -> int:
+        """Tell the buffers of a new ring (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none."""
+
+    def scan_uses_ring(self, table_blocks: int, size_blocks: int) -> bool:
+        """Tell whether a scan of a table of so many blocks uses a ring in a pool of this size."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class PoolContents:
+    """What a pool holds at the start of a replay.
+
+    Args:
+        pages: ids of the resident pages, each once.
+        usage_counts: their usage counts.
+        frames: their frames, counted from 0 (bufferid - 1); without, they fill the frames from 0 on.
+        hand: the frame that the sweep looks at next.
+    """
+
+    def __new__(
+        cls,
+        pages: NDArray[np.uint32],
+        usage_counts: NDArray[np.uint8],
+        *,
+        frames: NDArray[np.uint32] | None = None,
+        hand: int = 0,
+    ) -> PoolContents: ...
+
+@type_check_only
+class ReplayCounts(TypedDict):
+    """S sizes, W windows, G groups."""
+
+    accesses: NDArray[np.uint64]  # [W] reads: hits and misses, no extensions
+    extensions: NDArray[np.uint64]  # [W]
+    misses: NDArray[np.uint64]  # [S, W]
+    group_accesses: NDArray[np.uint64]  # [G] over all windows
+    group_misses: NDArray[np.uint64]  # [S, G] over all windows
+    hands: NDArray[np.uint32]  # [S] where each hand ended
+    passes: NDArray[np.uint64]  # [S] full rounds of each hand since the beginning of the trace
+
+@type_check_only
+class ReplayOutcomes(TypedDict):
+    outcomes: NDArray[np.uint8]  # by access: 0 hit, 1 miss, 2 extension, 3 drop
+    frame_pages: NDArray[np.uint32]  # by frame used so far, at the end; 4294967295 where empty
+    frame_usage_counts: NDArray[np.uint8]
+    hand: int
+
+@type_check_only
+class PageTable(TypedDict):
+    """Names of pages by their id."""
+
+    spc: NDArray[np.uint32]
+    db: NDArray[np.uint32]
+    rel: NDArray[np.uint32]
+    fork: NDArray[np.uint8]
+    block: NDArray[np.uint32]
+
+def replay(
+    pages: NDArray[np.uint32],
+    sizes_blocks: Sequence[int],
+    rules: Rules,
+    *,
+    flags: NDArray[np.uint8] | None = None,
+    owner_access: NDArray[np.uint64] | None = None,
+    owner: NDArray[np.uint32] | None = None,
+    owner_blocks: NDArray[np.uint32] | None = None,
+    windows: NDArray[np.uint64] | None = None,
+    groups: NDArray[np.uint32] | None = None,
+    warm: Sequence[PoolContents | None] | None = None,
+    threads: int | None = None,
+) -> ReplayCounts:
+    """Replay a trace through pools of many sizes and count their misses.
+
+    Args:
+        pages: dense id of each access's page.
+        sizes_blocks: pool sizes in blocks of 8 kB, each at least 16.
+        rules: the server's rules.
+        flags: per access: bits 0-2 strategy (0 none, 1 BULKREAD if the table is large, 2 BULKWRITE,
+            3 VACUUM); 8 the same backend already pins the page; 16 extension; 32 the page is
+            dropped (no access); 64 moves the pool but is not counted.
+        owner_access: ascending positions of all accesses with a strategy.
+        owner: id of the ring's owner (scan or command) for each of these; the ring dies with the last.
+        owner_blocks: by owner id, blocks of the table that it scans (decides whether BULKREAD applies).
+        windows: ascending positions where windows begin, and where the last ends; accesses before the
+            first are warm-up, those behind the last are left out. None is one window over all.
+        groups: by page id, a group (such as a relation) to count by.
+        warm: by size, what the pool holds at the start; None is an empty pool.
+        threads: how many; None is one per processor.
+
+    Raises:
+        ValueError: a size is smaller than 16 blocks, or parts do not fit together.
+    """
+
+def replay_outcomes(
+    pages: NDArray[np.uint32],
+    size_blocks: int,
+    rules: Rules,
+    *,
+    flags: NDArray[np.uint8] | None = None,
+    owner_access: NDArray[np.uint64] | None = None,
+    owner: NDArray[np.uint32] | None = None,
+    owner_blocks: NDArray[np.uint32] | None = None,
+    warm: PoolContents | None = None,
+) -> ReplayOutcomes:
+    """Replay a trace through one pool and tell what became of every access.
+
+    Arguments and errors as for `replay`.
+    """
+
+def dense_ids(
+    spc: NDArray[np.uint32],
+    db: NDArray[np.uint32],
+    rel: NDArray[np.uint32],
+    fork: NDArray[np.uint8],
+    block: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint32], PageTable]:
+    """Number pages densely in the order of first appearance; also return the table of their names.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """

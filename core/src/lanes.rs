@@ -1,0 +1,296 @@
+//! Several pools of different sizes replayed over one trace, side by side.
+//!
+//! The states of a page in all L pools lie next to each other, so that one access reads and raises all of
+//! them at once (the compiler makes vector instructions of the loop over L); only pools that miss take
+//! the long way. Accesses with flags take a path of their own, pool by pool.
+
+use std::collections::HashMap;
+
+use crate::pool::{Contents, Frames, Lane, Ring, ABSENT, LOADED};
+use crate::rules::{Rules, Strategy};
+use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
+
+/// What one access came to, see [`crate::replay::outcomes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// The page was in the pool.
+    Hit = 0,
+    /// The page had to be read.
+    Miss = 1,
+    /// The page was made.
+    Extension = 2,
+    /// The page was dropped: not an access.
+    Drop = 3,
+}
+
+/// Sees every access of a replay of one pool.
+pub(crate) trait Observer {
+    fn see(&mut self, outcome: Outcome);
+}
+
+/// Sees nothing and costs nothing.
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    #[inline]
+    fn see(&mut self, _: Outcome) {}
+}
+
+impl Observer for Vec<u8> {
+    #[inline]
+    fn see(&mut self, outcome: Outcome) {
+        self.push(outcome as u8);
+    }
+}
+
+/// What does not change during a replay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting<'a> {
+    pub rules: Rules,
+    pub trace: Trace<'a>,
+    pub n_pages: u32,
+    pub drops: bool,
+    /// Last access of each ring's owner, as an index into `trace.owners.access`.
+    pub last_of_owner: &'a [u64],
+    pub groups: Option<&'a [u32]>,
+    pub n_groups: u32,
+}
+
+/// Misses of one pool: by window, and by group over all windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LaneResult {
+    pub misses: Vec<u64>,
+    pub group_misses: Vec<u64>,
+    pub hand: u32,
+    pub passes: u64,
+    /// Frames and their usage counts at the end; only where asked for.
+    pub final_pages: Vec<u32>,
+    pub final_usage: Vec<u8>,
+}
+
+/// One pool among the lanes.
+struct OnePool {
+    frames: Frames,
+    rings: HashMap<u32, Ring>,
+    /// Buffers of a ring by strategy class at this size.
+    ring_buffers: [u32; 4],
+    misses: u64,
+    group_misses: Vec<u64>,
+}
+
+/// `L` pools over one table of page states.
+pub(crate) struct Lanes<'a, const L: usize> {
+    setting: Setting<'a>,
+    states: Vec<[u8; L]>,
+    pools: Vec<OnePool>,
+    /// Next entry of `trace.owners`.
+    owned: usize,
+}
+
+impl<'a, const L: usize> Lanes<'a, L> {
+    /// Pools of at most `L` sizes.
+    pub fn new(setting: Setting<'a>, sizes: &[u32], warm: &[Option<Contents<'_>>]) -> Self {
+        debug_assert!(sizes.len() <= L);
+        // Columns that no pool uses are never absent, so that they never call for the long way.
+        let column = |lane| if lane < sizes.len() { ABSENT } else { LOADED };
+        let mut states = vec![std::array::from_fn(column); setting.n_pages as usize];
+        let pools = sizes
+            .iter()
+            .zip(warm)
+            .enumerate()
+            .map(|(lane, (&n, warm))| {
+                let rules = &setting.rules;
+                let mut frames = Frames::new(n, setting.n_pages, rules, setting.drops);
+                if let Some(contents) = warm {
+                    frames.warm(&mut states, lane, contents);
+                }
+                let ring = |class| {
+                    Strategy::from_class(class)
+                        .map_or(0, |strategy| rules.ring_buffers(strategy, n))
+                };
+                OnePool {
+                    frames,
+                    rings: HashMap::new(),
+                    ring_buffers: [ring(0), ring(1), ring(2), ring(3)],
+                    misses: 0,
+                    group_misses: vec![0; setting.n_groups as usize],
+                }
+            });
+        let pools = pools.collect();
+        Self {
+            setting,
+            states,
+            pools,
+            owned: 0,
+        }
+    }
+
+    /// Replay all windows in turn: `bounds` are the ends of the first part, which is not counted, and of
+    /// each window.
+    pub fn run<O: Observer>(
+        mut self,
+        bounds: &[u64],
+        keep: bool,
+        observer: &mut O,
+    ) -> Vec<LaneResult> {
+        let mut results = vec![LaneResult::default(); self.pools.len()];
+        let mut begin = 0;
+        for (k, &end) in bounds.iter().enumerate() {
+            self.replay(begin..end as usize, observer);
+            begin = end as usize;
+            for (lane, result) in self.pools.iter_mut().zip(&mut results) {
+                let misses = std::mem::take(&mut lane.misses);
+                if k == 0 {
+                    lane.group_misses.fill(0);
+                } else {
+                    result.misses.push(misses);
+                }
+            }
+        }
+        let states = &self.states;
+        for (k, (lane, result)) in self.pools.iter_mut().zip(&mut results).enumerate() {
+            result.group_misses = std::mem::take(&mut lane.group_misses);
+            result.hand = lane.frames.hand();
+            result.passes = lane.frames.passes();
+            if keep {
+                let usage = |&page: &u32| states.get(page as usize).map_or(0, |s| s[k] - 1);
+                result.final_pages = lane.frames.pages().to_vec();
+                result.final_usage = lane.frames.pages().iter().map(usage).collect();
+            }
+        }
+        results
+    }
+
+    fn replay<O: Observer>(&mut self, range: std::ops::Range<usize>, observer: &mut O) {
+        let trace = self.setting.trace;
+        let pages = &trace.pages[range.clone()];
+        match trace.flags {
+            None => {
+                for &page in pages {
+                    self.read(page, true, observer);
+                }
+            }
+            Some(flags) => {
+                for (&page, &flag) in pages.iter().zip(&flags[range]) {
+                    match flag {
+                        0 => self.read(page, true, observer),
+                        REPEAT => observer.see(Outcome::Hit),
+                        UNCOUNTED => self.read(page, false, observer),
+                        _ => self.special(page, flag, observer),
+                    }
+                }
+            }
+        }
+    }
+
+    /// An ordinary read, in all pools.
+    #[inline]
+    fn read<O: Observer>(&mut self, page: u32, counted: bool, observer: &mut O) {
+        let top = self.setting.rules.usage_cap() + 1;
+        let states = &mut self.states[page as usize];
+        let mut absent = false;
+        for state in states.iter_mut() {
+            absent |= *state == ABSENT;
+            // An absent page stays absent here.
+            *state = (*state + u8::from(*state != ABSENT)).min(top);
+        }
+        if absent {
+            self.read_absent(page, counted);
+        }
+        observer.see(if absent { Outcome::Miss } else { Outcome::Hit });
+    }
+
+    fn read_absent(&mut self, page: u32, counted: bool) {
+        let before = self.states[page as usize];
+        for (k, lane) in self.pools.iter_mut().enumerate() {
+            if before[k] == ABSENT {
+                lane.frames.load(&mut self.states, k, page);
+                lane.count_miss(page, counted, self.setting.groups);
+            }
+        }
+    }
+
+    /// An access with flags: drop, extension, ring.
+    fn special<O: Observer>(&mut self, page: u32, flag: u8, observer: &mut O) {
+        let class = flag & STRATEGY_MASK;
+        let mut owner = None;
+        if class != 0 {
+            let owners = &self.setting.trace.owners;
+            let id = owners.owner[self.owned];
+            let last = self.setting.last_of_owner[id as usize] == self.owned as u64;
+            let blocks = owners.blocks.get(id as usize).copied().unwrap_or(0);
+            owner = Some(Owner { id, blocks, last });
+            self.owned += 1;
+        }
+        let mut outcome = Outcome::Hit;
+        for k in 0..self.pools.len() {
+            outcome = self.special_in(k, page, flag, owner);
+        }
+        observer.see(outcome);
+    }
+
+    fn special_in(&mut self, k: Lane, page: u32, flag: u8, owner: Option<Owner>) -> Outcome {
+        let states = &mut self.states;
+        let lane = &mut self.pools[k];
+        let rules = &self.setting.rules;
+        if flag & DROP != 0 {
+            lane.frames.invalidate(states, k, page);
+            return Outcome::Drop;
+        }
+        let class = flag & STRATEGY_MASK;
+        let ring = owner.filter(|owner| {
+            class != 1 || rules.scan_uses_ring(owner.blocks, lane.frames.n_buffers())
+        });
+        let ring = ring.filter(|_| lane.ring_buffers[class as usize] > 0);
+        let resident = states[page as usize][k] != ABSENT;
+        if flag & REPEAT != 0 {
+            // Pinned since before: it cannot be absent on a server, so nothing is loaded here either.
+        } else if resident {
+            let state = &mut states[page as usize][k];
+            *state = if ring.is_some() {
+                (*state).max(LOADED)
+            } else {
+                (*state + 1).min(rules.usage_cap() + 1)
+            };
+        } else if let Some(owner) = ring {
+            let buffers = lane.ring_buffers[class as usize];
+            let ring = lane
+                .rings
+                .entry(owner.id)
+                .or_insert_with(|| Ring::new(buffers));
+            lane.frames.load_through(states, k, page, ring);
+        } else {
+            lane.frames.load(states, k, page);
+        }
+        if let Some(owner) = owner.filter(|owner| owner.last) {
+            lane.rings.remove(&owner.id);
+        }
+        if flag & EXTENSION != 0 {
+            return Outcome::Extension;
+        }
+        if resident || flag & REPEAT != 0 {
+            return Outcome::Hit;
+        }
+        lane.count_miss(page, flag & UNCOUNTED == 0, self.setting.groups);
+        Outcome::Miss
+    }
+}
+
+/// The ring owner of one access.
+#[derive(Clone, Copy)]
+struct Owner {
+    id: u32,
+    blocks: u32,
+    last: bool,
+}
+
+impl OnePool {
+    #[inline]
+    fn count_miss(&mut self, page: u32, counted: bool, groups: Option<&[u32]>) {
+        self.misses += u64::from(counted);
+        if let Some(groups) = groups {
+            self.group_misses[groups[page as usize] as usize] += u64::from(counted);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Replay one trace through pools of many sizes, in parallel.
+//!
+//! The clock is no stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
+//! ([`crate::lanes`]), and blocks to threads.
+
+use rayon::prelude::*;
+
+use crate::lanes::{LaneResult, Lanes, Nobody, Setting};
+use crate::pool::{Contents, NO_PAGE};
+use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
+use crate::trace::{refuse, InputError, Trace, DROP, EXTENSION, UNCOUNTED};
+
+/// Tables of all blocks in work together should not exceed this.
+const TABLE_BYTES: u64 = 512 << 20;
+const MOST_LANES: usize = 32;
+
+/// What to replay, and how to count it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The accesses.
+    pub trace: Trace<'a>,
+    /// How the server works.
+    pub rules: Rules,
+    /// Pool sizes in blocks.
+    pub sizes: &'a [u32],
+    /// Positions in the trace, ascending, where windows begin; the last is where the last one ends.
+    /// What lies before and behind is replayed (before) or left out (behind), and not counted.
+    /// Nothing means one window over all.
+    pub windows: Option<&'a [u64]>,
+    /// A group (such as a relation) of each page, to count misses by.
+    pub groups: Option<&'a [u32]>,
+    /// What each pool holds at the start, by size; nothing means all empty.
+    pub warm: &'a [Option<Contents<'a>>],
+    /// Threads; nothing means one per processor.
+    pub threads: Option<usize>,
+}
+
+/// What a replay counted. Arrays over sizes and windows are row by row, a row per size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads by window: hits and misses, without extensions; the same at every size.
+    pub accesses: Vec<u64>,
+    /// Pages made by extension, by window.
+    pub extensions: Vec<u64>,
+    /// Misses by size and window.
+    pub misses: Vec<u64>,
+    /// Reads by group, over all windows.
+    pub group_accesses: Vec<u64>,
+    /// Misses by size and group, over all windows.
+    pub group_misses: Vec<u64>,
+    /// Where each pool's hand ended.
+    pub hands: Vec<u32>,
+    /// Full rounds of each pool's hand since the beginning.
+    pub passes: Vec<u64>,
+}
+
+/// The replay of one pool, event by event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// An [`crate::lanes::Outcome`] for every access.
+    pub outcomes: Vec<u8>,
+    /// Page of each frame used so far at the end, [`NO_PAGE`] where there is none.
+    pub frame_pages: Vec<u32>,
+    /// Usage count of each of these frames.
+    pub frame_usage_counts: Vec<u8>,
+    /// Where the hand ended.
+    pub hand: u32,
+}
+
+/// Count the misses of every size.
+///
+/// # Errors
+/// Where the parts of the request do not fit together or a size is none that a server accepts.
+pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
+    let (setting, last) = prepare(request)?;
+    let setting = Setting {
+        last_of_owner: &last,
+        ..setting
+    };
+    let bounds = bounds(request)?;
+    let mut counts = Counts::default();
+    count_accesses(request, &setting, &bounds, &mut counts);
+
+    let threads = request.threads.unwrap_or_else(rayon::current_num_threads);
+    let blocks = deal(request.sizes, setting.n_pages, threads);
+    let run = || -> Vec<(usize, LaneResult)> {
+        let results = blocks.par_iter().flat_map_iter(|(lanes, block)| {
+            let results = run_block(*lanes, setting, request, block, &bounds);
+            block.iter().copied().zip(results)
+        });
+        results.collect()
+    };
+    let mut results = match request.threads {
+        None => run(),
+        Some(threads) => rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .map_err(|error| InputError(format!("cannot start {threads} threads: {error}")))?
+            .install(run),
+    };
+    results.sort_by_key(|(size, _)| *size);
+    for (_, result) in results {
+        counts.misses.extend(result.misses);
+        counts.group_misses.extend(result.group_misses);
+        counts.hands.push(result.hand);
+        counts.passes.push(result.passes);
+    }
+    Ok(counts)
+}
+
+/// Replay one size and tell what became of every access.
+///
+/// # Errors
+/// As [`replay`]; the request must have exactly one size.
+pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
+    if request.sizes.len() != 1 {
+        refuse!(
+            "outcomes are told for one size, not {}",
+            request.sizes.len()
+        );
+    }
+    let (setting, last) = prepare(request)?;
+    let setting = Setting {
+        last_of_owner: &last,
+        ..setting
+    };
+    let warm = [request.warm.first().copied().flatten()];
+    let lanes = Lanes::<1>::new(setting, request.sizes, &warm);
+    let mut seen = Vec::with_capacity(request.trace.pages.len());
+    let end = request.trace.pages.len() as u64;
+    let mut results = lanes.run(&[0, end], true, &mut seen);
+    let result = results.remove(0);
+    Ok(Outcomes {
+        outcomes: seen,
+        frame_pages: result.final_pages,
+        frame_usage_counts: result.final_usage,
+        hand: result.hand,
+    })
+}
+
+/// Check a request; also find the last access of each ring's owner.
+fn prepare<'a>(request: &Request<'a>) -> Result<(Setting<'a>, Vec<u64>), InputError> {
+    let summary = request.trace.check()?;
+    for &size in request.sizes {
+        if !(MIN_BUFFERS..=MAX_BUFFERS).contains(&size) {
+            refuse!(
+                "a pool of {size} blocks is none: shared_buffers is {MIN_BUFFERS} (128 kB) to \
+                 {MAX_BUFFERS} blocks"
+            );
+        }
+    }
+    if !request.warm.is_empty() && request.warm.len() != request.sizes.len() {
+        refuse!(
+            "{} warm starts for {} sizes",
+            request.warm.len(),
+            request.sizes.len()
+        );
+    }
+    let mut n_pages = summary.n_pages;
+    for (warm, &size) in request.warm.iter().zip(request.sizes) {
+        if let Some(contents) = warm {
+            check_contents(contents, size, &request.rules)?;
+            let largest = contents.pages.iter().copied().max();
+            n_pages = n_pages.max(largest.map_or(0, |page| page + 1));
+        }
+    }
+    let mut n_groups = 0;
+    if let Some(groups) = request.groups {
+        if groups.len() < n_pages as usize {
+            refuse!(
+                "groups are given for {} pages, but the trace has ids up to {}",
+                groups.len(),
+                n_pages - 1
+            );
+        }
+        n_groups = groups.iter().copied().max().map_or(0, |group| group + 1);
+    }
+    let owners = request.trace.owners.owner;
+    let n_owners = owners.iter().copied().max().map_or(0, |id| id as usize + 1);
+    let mut last = vec![0; n_owners];
+    for (k, &id) in owners.iter().enumerate() {
+        last[id as usize] = k as u64;
+    }
+    let setting = Setting {
+        rules: request.rules,
+        trace: request.trace,
+        n_pages,
+        drops: summary.drops,
+        last_of_owner: &[],
+        groups: request.groups,
+        n_groups,
+    };
+    Ok((setting, last))
+}
+
+fn check_contents(contents: &Contents<'_>, size: u32, rules: &Rules) -> Result<(), InputError> {
+    let n = contents.pages.len();
+    if contents.usage_counts.len() != n || contents.frames.is_some_and(|f| f.len() != n) {
+        refuse!(
+            "a warm start needs one usage count, and one frame if any, for each of its {n} pages"
+        );
+    }
+    if n > size as usize {
+        refuse!("a pool of {size} blocks cannot start with {n} pages");
+    }
+    if contents.hand >= size {
+        refuse!(
+            "the hand of a pool of {size} blocks cannot be at {}",
+            contents.hand
+        );
+    }
+    if contents
+        .usage_counts
+        .iter()
+        .any(|&usage| usage > rules.usage_cap())
+    {
+        refuse!(
+            "a usage count of a warm start is above {}",
+            rules.usage_cap()
+        );
+    }
+    let twice = |ids: &[u32]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids.windows(2).any(|pair| pair[0] == pair[1])
+    };
+    if contents.pages.contains(&NO_PAGE) || twice(contents.pages) {
+        refuse!("a warm start names a page twice, or the id 4294967295");
+    }
+    if let Some(frames) = contents.frames {
+        if twice(frames) || frames.iter().any(|&frame| frame >= size) {
+            refuse!("a warm start names a frame twice, or one outside the pool of {size} blocks");
+        }
+    }
+    Ok(())
+}
+
+/// End of the uncounted beginning and of each window.
+fn bounds(request: &Request<'_>) -> Result<Vec<u64>, InputError> {
+    let end = request.trace.pages.len() as u64;
+    let Some(windows) = request.windows else {
+        return Ok(vec![0, end]);
+    };
+    if windows.len() < 2 || windows.windows(2).any(|w| w[0] > w[1]) || windows.last() > Some(&end) {
+        refuse!(
+            "windows need at least two ascending positions within the {end} accesses of the trace"
+        );
+    }
+    Ok(windows.to_vec())
+}
+
+/// Count what is the same at every size.
+fn count_accesses(
+    request: &Request<'_>,
+    setting: &Setting<'_>,
+    bounds: &[u64],
+    counts: &mut Counts,
+) {
+    counts.group_accesses = vec![0; setting.n_groups as usize];
+    for window in bounds.windows(2) {
+        let range = window[0] as usize..window[1] as usize;
+        let pages = &request.trace.pages[range.clone()];
+        let flags = request.trace.flags.map(|flags| &flags[range]);
+        let mut reads = pages.len() as u64;
+        let mut extensions = 0;
+        for &flag in flags.unwrap_or_default() {
+            let apart = flag & (DROP | EXTENSION | UNCOUNTED);
+            reads -= u64::from(apart != 0);
+            extensions += u64::from(apart == EXTENSION);
+        }
+        counts.accesses.push(reads);
+        counts.extensions.push(extensions);
+        if let Some(groups) = request.groups {
+            for (k, &page) in pages.iter().enumerate() {
+                let flag = flags.map_or(0, |flags| flags[k]);
+                let read = flag & (DROP | EXTENSION | UNCOUNTED) == 0;
+                counts.group_accesses[groups[page as usize] as usize] += u64::from(read);
+            }
+        }
+    }
+}
+
+/// Deal sizes to blocks, as (lanes, positions in `sizes`), so that blocks are about equally dear.
+fn deal(sizes: &[u32], n_pages: u32, threads: usize) -> Vec<(usize, Vec<usize>)> {
+    let threads = threads.max(1);
+    let per_page = 5 * u64::from(n_pages.max(1)) * threads as u64;
+    let affordable = (TABLE_BYTES / per_page).max(1) as usize;
+    let wanted = sizes
+        .len()
+        .div_ceil(threads)
+        .min(affordable)
+        .clamp(1, MOST_LANES);
+    let n_blocks = sizes.len().div_ceil(wanted);
+    // Small pools miss more and so cost more: each block gets of all kinds.
+    let mut by_size: Vec<usize> = (0..sizes.len()).collect();
+    by_size.sort_by_key(|&k| sizes[k]);
+    let mut blocks = vec![Vec::new(); n_blocks];
+    for (rank, k) in by_size.into_iter().enumerate() {
+        blocks[rank % n_blocks].push(k);
+    }
+    let lanes = |block: &Vec<usize>| block.len().next_power_of_two();
+    blocks
+        .into_iter()
+        .map(|block| (lanes(&block), block))
+        .collect()
+}
+
+fn run_block(
+    lanes: usize,
+    setting: Setting<'_>,
+    request: &Request<'_>,
+    block: &[usize],
+    bounds: &[u64],
+) -> Vec<LaneResult> {
+    let sizes: Vec<u32> = block.iter().map(|&k| request.sizes[k]).collect();
+    let warm = |&k: &usize| request.warm.get(k).copied().flatten();
+    let warm: Vec<_> = block.iter().map(warm).collect();
+    match lanes {
+        1 => Lanes::<1>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        2 => Lanes::<2>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        4 => Lanes::<4>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        8 => Lanes::<8>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        16 => Lanes::<16>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        _ => Lanes::<32>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+    }
+}
