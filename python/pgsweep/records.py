@@ -9,6 +9,20 @@ from __future__ import annotations
 import msgspec
 
 
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What made a result: versions, machine and command line (without passwords)."""
+
+    pgsweep_version: str
+    native_build: str
+    created_at: str
+    command: str
+    kernel: str
+    architecture: str
+    cpus: int
+    memory_bytes: int
+    python_version: str
+
+
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What the evidence itself shows: measured, not predicted."""
 
@@ -42,6 +56,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed
     points: list[CurvePoint]
     verdict: Verdict
+    provenance: Provenance | None = None
 
 
 class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +75,7 @@ class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
     expected_overhead_ratio: float | None
     measured_overhead_ratio: float | None
     warnings: list[str]
+    provenance: Provenance | None = None
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,3 +117,4 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     notes: list[str]
     workloads: list[DemoWorkload]
+    provenance: Provenance | None = None

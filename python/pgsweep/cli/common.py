@@ -1,0 +1,149 @@
+"""Options that every command has, and the conversions of what is written on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import UsageError
+from pgsweep.units import BLOCK_BYTES, format_bytes, parse_bytes
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HELP_NAMES = ["-?", "--help"]
+
+MIN_SIZE_BYTES = 16 * BLOCK_BYTES
+"""The server's own minimum: shared_buffers >= 16 blocks = 128 kB (guc_tables.c, `NBuffers`)."""
+
+MAX_SIZE_BYTES = (2**30 - 1) * BLOCK_BYTES
+"""The server's own maximum: shared_buffers <= INT_MAX / 2 blocks, a little under 8 TB (guc_tables.c)."""
+
+
+def _keep(name: str, value_of: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        settings = ctx.find_object(Settings)
+        if settings is not None and value not in (None, False):
+            setattr(settings, name, value_of(value))
+
+    return callback
+
+
+def common_options(function: F) -> F:
+    """Give a command the options that all commands have; they end in its `Settings`, not in its arguments."""
+    decorators = (
+        click.option(
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            expose_value=False,
+            callback=_keep("color", str),
+            help="Colours: on a terminal only, always, or never.",
+        ),
+        click.option(
+            "-q",
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep("quiet", bool),
+            help="Say nothing but the result, warnings and errors.",
+        ),
+        click.option(
+            "--no-progress",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep("progress", lambda value: not value),
+            help="Show no progress bar.",
+        ),
+        click.option(
+            "--debug",
+            is_flag=True,
+            expose_value=False,
+            callback=_keep("debug", bool),
+            help="Show the full traceback of an error.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def settings_of(ctx: click.Context) -> Settings:
+    """Return the settings of the run that this context belongs to."""
+    return ctx.ensure_object(Settings)
+
+
+class Sizes(click.ParamType[Any]):
+    """Sizes of shared_buffers, separated by commas: `8MB,64MB,1GB`, in ascending order without doubles."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """Return the sizes in bytes, whole blocks.
+
+        Raises:
+            UsageError: a size cannot be read, is below 128 kB, or above what a server accepts.
+        """
+        if isinstance(value, list):
+            return value
+        return sorted({_checked_size(part) for part in str(value).split(",")})
+
+
+def _checked_size(text: str) -> int:
+    size_bytes = parse_bytes(text)
+    if size_bytes < MIN_SIZE_BYTES:
+        raise UsageError(
+            f"`{text.strip()}` is too small for shared_buffers",
+            cause="PostgreSQL accepts 16 blocks at least, which is 128 kB",
+            hint="name sizes of 128kB and above; a number without a unit is bytes",
+        )
+    if size_bytes > MAX_SIZE_BYTES:
+        raise UsageError(
+            f"`{text.strip()}` is too large for shared_buffers",
+            cause=f"PostgreSQL accepts 1073741823 blocks at most, which is {format_bytes(MAX_SIZE_BYTES)}",
+            hint="name smaller sizes, for example --sizes 1GB,2GB,4GB",
+        )
+    return size_bytes // BLOCK_BYTES * BLOCK_BYTES
+
+
+class Bytes(click.ParamType[Any]):
+    """One amount of bytes: `512MB`, `2GB`."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes.
+
+        Raises:
+            UsageError: the text is no amount, or it is zero.
+        """
+        if isinstance(value, int):
+            return value
+        size_bytes = parse_bytes(str(value))
+        if size_bytes <= 0:
+            raise UsageError(f"`{value}` leaves no room at all", hint="name an amount such as 512MB")
+        return size_bytes
+
+
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[Any]):
+    """A time in PostgreSQL's units: `40s`, `2min`, `1h`; a bare number is seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds.
+
+        Raises:
+            UsageError: the text is no time, or it is zero.
+        """
+        if isinstance(value, int | float):
+            return float(value)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|)\s*", str(value))
+        if match is None or float(match.group(1)) == 0:
+            raise UsageError(f"`{value}` is not a time", hint="write it as 40s, 2min or 1h")
+        return float(match.group(1)) * _SECONDS[match.group(2)]

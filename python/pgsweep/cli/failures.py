@@ -1,0 +1,89 @@
+"""The one place where a failure becomes words on stderr and an exit code.
+
+What failed, the likely cause, and what to do next; a traceback only with `--debug`.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import traceback
+
+import click
+
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import PgsweepError
+
+INTERRUPTED = 130
+_REPORT_TO = "the issue tracker of pgsweep"
+
+
+def describe(error: BaseException, settings: Settings) -> int:
+    """Tell of the error on stderr and return the exit code that belongs to it."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if settings.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt | click.exceptions.Abort):
+        _interrupted(settings)
+        return INTERRUPTED
+    if isinstance(error, PgsweepError):
+        _write(settings, error.message, error.cause, error.hint)
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        _write(settings, _sentence(error.format_message()), None, _usage_hint(error))
+        return error.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        where = f" `{error.filename}`" if error.filename else ""
+        _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
+        return 1
+    _write(
+        settings,
+        f"pgsweep failed in a way it should not: {type(error).__name__}: {error}",
+        None,
+        f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
+    )
+    return 1
+
+
+def _interrupted(settings: Settings) -> None:
+    kept = [path for path in settings.kept if path.exists()]
+    sys.stderr.write("\ninterrupted\n")
+    for path in kept:
+        sys.stderr.write(f"kept: {path}\n")
+    if not kept:
+        sys.stderr.write("nothing was kept\n")
+
+
+def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
+    terminal = settings.terminal(sys.stderr)
+    lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)
+    if cause:
+        lines += _labelled(terminal.paint("cause:", "yellow"), "cause:", cause)
+    if hint:
+        lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
+    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.flush()
+
+
+def _labelled(painted: str, label: str, text: str) -> list[str]:
+    """Return the text after its label; further lines of the text are indented under the first."""
+    first, *rest = text.rstrip().split("\n")
+    return [f"{painted} {first}", *(textwrap.indent(line, " " * (len(label) + 1)) for line in rest)]
+
+
+def _sentence(text: str) -> str:
+    """Return click's message as one of ours: no capital at the start, no full stop at the end."""
+    text = text.strip()
+    if len(text) > 1 and text[0].isupper() and text[1].islower():
+        text = text[0].lower() + text[1:]
+    return text.removesuffix(".")
+
+
+def _usage_hint(error: click.ClickException) -> str | None:
+    context = getattr(error, "ctx", None)
+    if not isinstance(error, click.UsageError) or context is None:
+        return None
+    return f"`{context.command_path} --help` explains the arguments"

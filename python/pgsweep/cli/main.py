@@ -1,0 +1,58 @@
+"""Where the command `pgsweep` begins: the fast answers first, all else through click.
+
+`--version`, `--help` and no arguments at all are answered before click is imported: help must come at once,
+also on a busy server, and with nothing configured. This is also the outermost place that an interrupt or a
+closed pipe can reach.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+_VERSION = (["--version"], ["-V"])
+_COMPLETION = "_PGSWEEP_COMPLETE"
+_HELP: tuple[list[str], ...] = ([], ["--help"], ["-?"], ["help"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the arguments after the command's name; those of the process when not given.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone. What is left in the buffer must not fail again when Python ends,
+        # so stdout is pointed at nothing: https://docs.python.org/3/library/signal.html#note-on-sigpipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    if _COMPLETION in os.environ:
+        # The shell asks for completions: the words are in the environment, not in the arguments.
+        from pgsweep.cli.app import run
+
+        return run(arguments)
+    if arguments in _VERSION:
+        from pgsweep.cli.version import version_text
+
+        sys.stdout.write(version_text())
+        return 0
+    if arguments in _HELP:
+        from pgsweep.cli.overview import overview_text
+
+        sys.stdout.write(overview_text(short=not arguments))
+        return 0
+    from pgsweep.cli.app import run
+
+    return run(arguments)

@@ -1,0 +1,138 @@
+"""Where a result goes: text on stdout, or JSON or CSV there, and files by their suffix."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.ui.results import Result
+
+F = TypeVar("F", bound=Callable[..., Any])
+SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text"}
+
+
+def output_options(function: F) -> F:
+    """Give a command the options for its result; they arrive as as_json, as_csv, html and out."""
+    decorators = (
+        click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout."),
+        click.option("--csv", "as_csv", is_flag=True, help="Write CSV to stdout."),
+        click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML report."),
+        click.option(
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            multiple=True,
+            help="Write a file: .html, .json, .csv or .txt by its suffix. May be repeated.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+class Output:
+    """The places where one result will be written, checked before the work begins."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        as_json: bool = False,
+        as_csv: bool = False,
+        html: Path | None = None,
+        out: tuple[Path, ...] = (),
+        text: bool = True,
+    ) -> None:
+        """Take the options; `text` says whether stdout gets the text where neither JSON nor CSV goes there.
+
+        Raises:
+            UsageError: they contradict each other, a suffix says nothing, or a place cannot be written.
+        """
+        if as_json and as_csv:
+            raise UsageError(
+                "--json and --csv both want stdout",
+                hint="write one of them to a file: `--json -o result.csv`",
+            )
+        self._settings = settings
+        self._stdout = "json" if as_json else "csv" if as_csv else "text" if text else ""
+        self._files: list[tuple[Path, str]] = [(html, "html")] if html is not None else []
+        for path in out:
+            kind = SUFFIXES.get(path.suffix.lower())
+            if kind is None:
+                raise UsageError(
+                    f"the suffix of `{path}` does not tell what to write",
+                    hint="end its name in .html, .json, .csv or .txt",
+                )
+            self._files.append((path, kind))
+        for path, _ in self._files:
+            check_writable(path)
+
+    def write(self, result: Result) -> None:
+        """Write the result to stdout and to every file, and say on stderr which files there are.
+
+        Raises:
+            PgsweepError: a file cannot be written.
+        """
+        for path, kind in self._files:
+            write_file(path, self._rendered(result, kind, to_file=True))
+        if self._stdout:
+            sys.stdout.write(self._rendered(result, self._stdout, to_file=False))
+            sys.stdout.flush()
+        for path, kind in self._files:
+            self._settings.say(f"{'report' if kind == 'html' else 'result'}: {path}")
+
+    def _rendered(self, result: Result, kind: str, *, to_file: bool) -> str:
+        if kind == "json":
+            from pgsweep.ui.results import to_json
+
+            return to_json(result)
+        if kind == "csv":
+            from pgsweep.ui.csv_text import to_csv
+
+            return to_csv(result)
+        if kind == "html":
+            from pgsweep.ui.report import to_html
+
+            return to_html(result)
+        from pgsweep.ui.terminal import Terminal
+        from pgsweep.ui.text import to_text
+
+        return to_text(result, Terminal(width=100) if to_file else self._settings.terminal())
+
+
+def check_writable(path: Path) -> None:
+    """Fail now rather than after minutes of work.
+
+    Raises:
+        UsageError: the file could not be written there.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"`{path}` is a folder", hint="name a file in it")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write the file whole or not at all: into a neighbour first, then renamed over.
+
+    Raises:
+        PgsweepError: the disk is full, or the folder has gone.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PgsweepError(f"cannot write `{path}`: {error.strerror}") from error

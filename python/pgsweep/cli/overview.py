@@ -1,0 +1,76 @@
+"""The first page of help, and the list of commands it rests on.
+
+This is a table, not a walk over the commands, because reading it must not import them (a test compares the
+two).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One subcommand: its module in pgsweep.cli (attribute `command`), its group, one line of help."""
+
+    module: str
+    group: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "report": Entry("report", "Files", "Any result as one offline HTML file"),
+    "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
+}
+
+EXAMPLES: tuple[tuple[str, str], ...] = (
+    ("pgsweep demo", "see it work, nothing needed"),
+    ("pgsweep record -h db1 -U postgres -d shop --for 60s -o shop.evidence", "watch a server"),
+    ("pgsweep predict shop.evidence", "the curve, in the terminal"),
+    ("pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html", "as a report"),
+    ("pgsweep predict shop.evidence --json | jq .points", "for scripts"),
+)
+
+EXIT_CODES: tuple[tuple[str, str], ...] = (
+    ("0", "ok"),
+    ("1", "error"),
+    ("2", "usage"),
+    ("3", "no connection to the server"),
+    ("4", "missing privilege or ability"),
+    ("5", "a --fail-if threshold failed"),
+    ("130", "interrupted; what was gathered is kept"),
+)
+
+USAGE = "Usage: pgsweep COMMAND [OPTIONS] [ARGUMENTS]"
+_PURPOSE = (
+    "How should this PostgreSQL server's memory be used?\n"
+    "Misses at every other shared_buffers, predicted from the live workload, proven on a real server.\n"
+)
+
+
+def overview_text(*, short: bool = False) -> str:
+    """Return the page: five examples when short, else the commands, common options and exit codes too."""
+    parts = [_PURPOSE, USAGE + "\n"]
+    width = max(len(name) for name in COMMANDS)
+    if not short:
+        for group in dict.fromkeys(entry.group for entry in COMMANDS.values()):
+            lines = [f"{group}:"]
+            lines += [f"  {name:<{width}}  {e.summary}" for name, e in COMMANDS.items() if e.group == group]
+            parts.append("\n".join(lines) + "\n")
+    lines = ["Examples:"]
+    for command, meaning in EXAMPLES:
+        lines += [f"  # {meaning}", f"  {command}"]
+    parts.append("\n".join(lines) + "\n")
+    if short:
+        parts.append("`pgsweep --help` lists all commands, `pgsweep COMMAND --help` explains one.\n")
+    else:
+        parts.append(
+            "Options of every command:\n"
+            "  -?, --help                    explain the command\n"
+            "  -q, --quiet                   say nothing on success but the result\n"
+            "  --no-progress                 no progress bar\n"
+            "  --color [auto|always|never]   NO_COLOR is respected too\n"
+            "  --debug                       the full traceback of an error\n"
+            "  -V, --version                 versions of pgsweep, its native module and libpq\n"
+        )
+        parts.append("Exit codes:\n" + "".join(f"  {code:<4} {meaning}\n" for code, meaning in EXIT_CODES))
+    return "\n".join(parts)

@@ -1,0 +1,51 @@
+"""Where and how a result was made, added to it so that a report can be checked later."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+import pgsweep
+from pgsweep.records import DemoResult, PredictResult, Provenance, RecordResult
+
+R = TypeVar("R", PredictResult, DemoResult, RecordResult)
+_SECRET = re.compile(
+    r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)|(://[^:/@\s]*:)[^@/\s]*(?=@)", re.IGNORECASE
+)
+
+
+def with_provenance(result: R, arguments: Sequence[str]) -> R:
+    """Return the result with the versions, the machine and the command line that made it.
+
+    A password in a conninfo string or URI among the arguments does not get into the result.
+    """
+    return msgspec.structs.replace(result, provenance=_provenance(arguments))
+
+
+def without_secrets(text: str) -> str:
+    """Return the text with the passwords of conninfo strings and URIs replaced by asterisks."""
+    return _SECRET.sub(lambda match: (match.group(1) or match.group(3)) + "****", text)
+
+
+def _provenance(arguments: Sequence[str]) -> Provenance:
+    from pgsweep import _native
+
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    return Provenance(
+        pgsweep_version=pgsweep.__version__,
+        native_build=_native.build_profile(),
+        created_at=now.isoformat().replace("+00:00", "Z"),
+        command=shlex.join(["pgsweep", *(without_secrets(argument) for argument in arguments)]),
+        kernel=f"{platform.system()} {platform.release()}",
+        architecture=platform.machine(),
+        cpus=os.cpu_count() or 0,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        python_version=platform.python_version(),
+    )

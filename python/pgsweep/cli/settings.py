@@ -1,0 +1,40 @@
+"""What holds for the whole run of a command, whatever the command: how to speak, and what to keep."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from pgsweep.ui.terminal import Terminal
+
+
+@dataclass
+class Settings:
+    """The options common to all commands, as they were given."""
+
+    color: str = "auto"
+    quiet: bool = False
+    progress: bool = True
+    debug: bool = False
+    arguments: list[str] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+    """Files that stay, usable, if the command is interrupted now."""
+
+    def terminal(self, stream: TextIO | None = None) -> Terminal:
+        """Return what the stream (stdout when not given) can show under these settings."""
+        return Terminal.of(sys.stdout if stream is None else stream, self.color, os.environ)
+
+    def say(self, text: str) -> None:
+        """Write one line for the user on stderr, unless told to be quiet."""
+        if not self.quiet:
+            sys.stderr.write(text.rstrip("\n") + "\n")
+            sys.stderr.flush()
+
+    def warn(self, text: str) -> None:
+        """Write one warning on stderr, also when quiet."""
+        terminal = self.terminal(sys.stderr)
+        sys.stderr.write(terminal.paint("warning:", "yellow", "bold") + f" {text}\n")
+        sys.stderr.flush()

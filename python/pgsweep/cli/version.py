@@ -1,0 +1,48 @@
+"""What `pgsweep --version` says: pgsweep, how its Rust half was built, and the libpq in use.
+
+The whole answer takes less than 80 ms, so libpq is asked directly: importing psycopg would take five times as
+long as all the rest, and importing pathlib as long as the native module.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pgsweep
+
+
+def version_text() -> str:
+    """Return the text of `--version`, with its line ends."""
+    from pgsweep import _native
+
+    return (
+        f"pgsweep {pgsweep.__version__} (native module: {_native.build_profile()} build)\n{_libpq_text()}\n"
+    )
+
+
+def _libpq_text() -> str:
+    """Return the version of the libpq that psycopg will use.
+
+    The psycopg-binary wheel brings its own libpq in a folder beside the package; without the wheel psycopg
+    uses the system's, which psycopg itself is asked for.
+    """
+    for folder in (os.path.join(entry, "psycopg_binary.libs") for entry in sys.path):  # noqa: PTH118
+        if not os.path.isdir(folder):  # noqa: PTH112
+            continue
+        for name in os.listdir(folder):  # noqa: PTH208
+            if name.startswith("libpq-"):
+                import ctypes
+
+                number = ctypes.CDLL(os.path.join(folder, name)).PQlibVersion()  # noqa: PTH118
+                return f"libpq {_dotted(number)} (from psycopg-binary)"
+    try:
+        from psycopg import pq
+    except ImportError:
+        return "libpq not found: `pip install 'psycopg[binary]'`"
+    return f"libpq {_dotted(pq.version())}"
+
+
+def _dotted(number: int) -> str:
+    """Return `18.1` for 180001: since PostgreSQL 10 a version is major * 10000 + minor."""
+    return f"{number // 10000}.{number % 10000}"

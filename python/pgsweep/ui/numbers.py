@@ -1,0 +1,49 @@
+"""Numbers as people read them. All formatting of values happens here; the records hold base units."""
+
+from __future__ import annotations
+
+import math
+
+from pgsweep.units import format_bytes
+
+__all__ = ["count", "format_bytes", "percent", "points", "seconds"]
+
+
+def percent(ratio: float | None, *, sign: bool = True) -> str:
+    """Return `14.60 %` for 0.146; one digit more where the value is small, `–` where there is none."""
+    if ratio is None or math.isnan(ratio):
+        return "–"
+    value = 100 * ratio
+    text = f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3f}"
+    return f"{text} %" if sign else text
+
+
+def points(ratio: float | None) -> str:
+    """Return a difference of two ratios in percentage points, with its sign: `+0.12`."""
+    if ratio is None or math.isnan(ratio):
+        return "–"
+    value = 100 * ratio
+    return f"{value:+.2f}" if round(value, 2) != 0 else "0.00"
+
+
+def count(value: float) -> str:
+    """Return a count with its thousands apart: `12 345`."""
+    if abs(value) < 10 and value != round(value):
+        return f"{value:.2g}"
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def seconds(value: float) -> str:
+    """Return a time to three digits or so: `28 s`, `3 min 20 s`, `1 h 5 min`."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"

@@ -1,0 +1,112 @@
+"""Axes: where a size or a ratio lies on a picture, and which values are written beside it.
+
+Sizes are on a logarithmic axis to the base 2, because doubling is the step in which memory is bought and set.
+Ratios are on a linear axis from zero, so that heights can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class SizeAxis:
+    """Sizes in bytes from `low` to `high`, logarithmic; positions from 0 to 1."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, sizes_bytes: Sequence[int], *, margin: float = 0.0) -> SizeAxis:
+        """Return the axis that holds all sizes, with a margin (share of the axis) at both ends.
+
+        A single size gets an octave to each side.
+        """
+        low, high = float(min(sizes_bytes)), float(max(sizes_bytes))
+        if low == high:
+            low, high = low / 2, high * 2
+        stretch = (high / low) ** margin
+        return cls(low / stretch, high * stretch)
+
+    def at(self, size_bytes: float) -> float:
+        """Return the position of the size: 0 at the low end, 1 at the high end."""
+        return math.log(size_bytes / self.low) / math.log(self.high / self.low)
+
+    def size_at(self, position: float) -> float:
+        """Return the size in bytes at the position."""
+        return float(self.low * (self.high / self.low) ** position)
+
+    def ticks(self, most: int) -> list[int]:
+        """Return at most so many powers of two within the axis, evenly spaced, in bytes."""
+        first, last = math.ceil(math.log2(self.low) - 1e-9), math.floor(math.log2(self.high) + 1e-9)
+        step = max(1, math.ceil((last - first + 1) / max(1, most)))
+        return [2**exponent for exponent in range(first, last + 1, step)]
+
+
+@dataclass(frozen=True)
+class RatioAxis:
+    """Ratios from `low` to `high`, linear; positions from 0 to 1; `step` between the written values."""
+
+    low: float
+    high: float
+    step: float
+
+    @classmethod
+    def up_to(cls, most: float) -> RatioAxis:
+        """Return the axis from zero to a round number not below `most`, in three to seven round steps.
+
+        Of the fitting steps the one that wastes least height is taken; no axis ends below 0.1 %.
+        """
+        most = max(most, 1e-3)
+        power = 10.0 ** math.floor(math.log10(most))
+        candidates = []
+        for step in (factor * power / 10 for factor in (1, 2, 5, 10, 20, 50)):
+            count = math.ceil(most / step - 1e-9)
+            if 3 <= count <= 7:
+                candidates.append((round(count * step, 12), abs(count - 5), step))
+        high, _, step = min(candidates)
+        return cls(0.0, high, step)
+
+    @classmethod
+    def about_zero(cls, farthest: float, *, ticks: int = 4) -> RatioAxis:
+        """Return the axis as far below zero as above it, for differences."""
+        step = _round_step(max(farthest, 1e-6) * 2 / ticks)
+        high = step * max(1, math.ceil(farthest / step - 1e-9))
+        return cls(-high, high, step)
+
+    def at(self, ratio: float) -> float:
+        """Return the position of the ratio, held within 0 and 1."""
+        return min(1.0, max(0.0, (ratio - self.low) / (self.high - self.low)))
+
+    def ticks(self) -> list[float]:
+        """Return the written values, from low to high."""
+        count = round((self.high - self.low) / self.step)
+        return [self.low + index * self.step for index in range(count + 1)]
+
+    def label(self, ratio: float) -> str:
+        """Return the value in percent with as many digits as the step needs."""
+        digits = max(0, -math.floor(math.log10(self.step * 100) + 1e-9))
+        value = round(ratio * 100, digits)
+        return f"{value + 0.0:.{digits}f}"
+
+
+def _round_step(raw: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, not below the raw step."""
+    power = 10.0 ** math.floor(math.log10(raw))
+    for factor in (1, 2, 5, 10):
+        if factor * power >= raw * (1 - 1e-9):
+            return factor * power
+    return 10 * power
+
+
+def interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
+    """Return the value at x on the straight segments through the points (xs ascending), None outside."""
+    if not xs or x < xs[0] - 1e-9 or x > xs[-1] + 1e-9:
+        return None
+    for (x0, x1), (y0, y1) in zip(pairwise(xs), pairwise(ys), strict=True):
+        if x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * max(0.0, x - x0) / (x1 - x0)
+    return ys[-1]

@@ -1,0 +1,97 @@
+"""What is drawn of a result: curves and points, each with its kind, the same for terminal and page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult
+
+Kind = Literal["snapshots", "trace", "measured"]
+Predicted = Literal["snapshots", "trace"]
+KINDS: tuple[Predicted, ...] = ("snapshots", "trace")
+
+SOURCES = {
+    "sql": "snapshots of pg_buffercache",
+    "trace": "a trace of every page access",
+    "import": "an imported trace",
+}
+"""What each source of evidence is called in a sentence."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve, or one set of points, of miss ratios over sizes; measured ones have no interval."""
+
+    kind: Kind
+    label: str
+    sizes_bytes: Sequence[int]
+    ratios: Sequence[float]
+    lows: Sequence[float] = field(default=())
+    highs: Sequence[float] = field(default=())
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether the points belong to one curve: a prediction."""
+        return self.kind != "measured"
+
+
+def predict_series(result: PredictResult) -> list[Series]:
+    """Return the predicted curve, and today's measured point where there is one."""
+    observed = result.observed
+    series = [
+        Series(
+            kind="snapshots" if result.source == "sql" else "trace",
+            label="predicted",
+            sizes_bytes=[p.shared_buffers_bytes for p in result.points],
+            ratios=[p.miss_ratio for p in result.points],
+            lows=[p.low for p in result.points],
+            highs=[p.high for p in result.points],
+        )
+    ]
+    if observed.shared_buffers_bytes:
+        series.append(Series("measured", "measured", [observed.shared_buffers_bytes], [observed.miss_ratio]))
+    return series
+
+
+def workload_series(workload: DemoWorkload) -> list[Series]:
+    """Return the predicted curves of a workload, and the measured points last (on top)."""
+    series: list[Series] = []
+    for kind in KINDS:
+        found = [
+            (row.shared_buffers_bytes, value)
+            for row in workload.rows
+            if (value := interval_of(row, kind)) is not None
+        ]
+        if found:
+            series.append(
+                Series(
+                    kind=kind,
+                    label=f"predicted ({kind})",
+                    sizes_bytes=[size for size, _ in found],
+                    ratios=[value.miss_ratio for _, value in found],
+                    lows=[value.low for _, value in found],
+                    highs=[value.high for _, value in found],
+                )
+            )
+    series.append(
+        Series(
+            "measured",
+            "measured",
+            [row.shared_buffers_bytes for row in workload.rows],
+            [row.measured_miss_ratio for row in workload.rows],
+        )
+    )
+    return series
+
+
+def interval_of(row: DemoRow, kind: Predicted) -> Interval | None:
+    """Return the row's prediction from that kind of evidence, where there is one."""
+    return row.snapshots if kind == "snapshots" else row.trace
+
+
+def within(row: DemoRow, kind: Predicted) -> bool | None:
+    """Return whether the measured value lies in the predicted interval, None where there is no prediction."""
+    value = interval_of(row, kind)
+    return None if value is None else value.low <= row.measured_miss_ratio <= value.high

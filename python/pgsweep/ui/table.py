@@ -1,0 +1,55 @@
+"""Tables of plain text: units in the headers, numbers flush right, nothing cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgsweep.ui.terminal import Terminal
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its header (line breaks make several lines) and the side its text is flush with."""
+
+    header: str
+    left: bool = False
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    terminal: Terminal,
+    *,
+    marked: int | None = None,
+) -> str:
+    """Return the table as lines of text, without a line end after the last.
+
+    Args:
+        columns: the columns, in order.
+        rows: the cells as they shall be read; as many a row as there are columns.
+        terminal: what can be shown; rules and bold letters only where a person reads.
+        marked: the index of a row to set off (today's size); its last cell should say why, as words.
+    """
+    headers = [column.header.split("\n") for column in columns]
+    depth = max(len(lines) for lines in headers)
+    head = [[""] * (depth - len(lines)) + lines for lines in headers]
+    widths = [
+        max([*(len(line) for line in lines), *(len(row[index]) for row in rows)])
+        for index, lines in enumerate(head)
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width) if column.left else cell.rjust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    out = [terminal.paint(line([lines[level] for lines in head]), "bold") for level in range(depth)]
+    if terminal.interactive:
+        out.append(terminal.paint("  ".join(terminal.pick("─", "-") * width for width in widths), "dim"))
+    for index, row in enumerate(rows):
+        text = line(row)
+        out.append(terminal.paint(text, "bold", "cyan") if index == marked else text)
+    return "\n".join(out)

@@ -1,0 +1,112 @@
+"""Results built by hand, with round numbers, to look at how they are shown."""
+
+from __future__ import annotations
+
+from pgsweep.records import (
+    CurvePoint,
+    DemoResult,
+    DemoRow,
+    DemoWorkload,
+    Interval,
+    Observed,
+    PredictResult,
+    Provenance,
+    RecordResult,
+    Verdict,
+)
+
+MB = 1024 * 1024
+
+
+def provenance() -> Provenance:
+    return Provenance(
+        pgsweep_version="0.1.0",
+        native_build="release",
+        created_at="2024-05-06T07:08:09Z",
+        command="pgsweep predict shop.evidence",
+        kernel="Linux 6.1.0",
+        architecture="x86_64",
+        cpus=2,
+        memory_bytes=8 * 1024 * MB,
+        python_version="3.11.7",
+    )
+
+
+def predict_result(*, usable: bool = True, source: str = "sql") -> PredictResult:
+    ratios = {16: 0.25, 32: 0.20, 64: 0.15, 128: 0.10, 256: 0.05, 512: 0.0125}
+    return PredictResult(
+        source=source,
+        observed=Observed(shared_buffers_bytes=64 * MB, miss_ratio=0.15, accesses=3_000_000, seconds=30.0),
+        points=[
+            CurvePoint(shared_buffers_bytes=size * MB, miss_ratio=r, low=r * 0.96, high=r * 1.04)
+            for size, r in ratios.items()
+        ],
+        verdict=Verdict(
+            usable=usable, reasons=["the first half of the time had 3 % more misses than the second"]
+        ),
+        provenance=provenance(),
+    )
+
+
+def demo_result() -> DemoResult:
+    rows = [
+        DemoRow(
+            shared_buffers_bytes=size * MB,
+            measured_miss_ratio=truth,
+            trace=Interval(miss_ratio=truth + 0.001, low=truth - 0.002, high=truth + 0.004),
+            snapshots=Interval(miss_ratio=truth - 0.004, low=truth - 0.008, high=truth + miss),
+        )
+        for size, truth, miss in ((16, 0.25, 0.001), (64, 0.15, 0.001), (256, 0.05, -0.001))
+    ]
+    workload = DemoWorkload(
+        name="mix <&> more",
+        observed_shared_buffers_bytes=64 * MB,
+        rows=rows,
+        trace_mean_abs_error=0.001,
+        trace_max_abs_error=0.001,
+        snapshots_mean_abs_error=0.004,
+        snapshots_max_abs_error=0.004,
+    )
+    without_trace = DemoWorkload(
+        name="zipf",
+        observed_shared_buffers_bytes=64 * MB,
+        rows=[
+            DemoRow(
+                shared_buffers_bytes=row.shared_buffers_bytes,
+                measured_miss_ratio=row.measured_miss_ratio,
+                trace=None,
+                snapshots=row.snapshots,
+            )
+            for row in rows
+        ],
+        trace_mean_abs_error=None,
+        trace_max_abs_error=None,
+        snapshots_mean_abs_error=0.004,
+        snapshots_max_abs_error=0.004,
+    )
+    return DemoResult(
+        server_version="PostgreSQL 18.1",
+        database_bytes=750 * MB,
+        machine="2 CPUs, 8 GB",
+        seconds=200.0,
+        notes=["no trace of zipf: not root"],
+        workloads=[workload, without_trace],
+        provenance=provenance(),
+    )
+
+
+def record_result() -> RecordResult:
+    return RecordResult(
+        path="shop.evidence",
+        source="trace",
+        seconds=40.0,
+        shared_buffers_bytes=64 * MB,
+        snapshots=0,
+        accesses=1_234_567,
+        lost_events=0,
+        bytes_written=5 * MB,
+        ended_by="time",
+        expected_overhead_ratio=0.25,
+        measured_overhead_ratio=0.21,
+        warnings=["the server was restarted"],
+    )

@@ -1,0 +1,331 @@
+"""The command line as its users meet it: a process with arguments, two streams and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+import pgsweep
+from pgsweep.cli import failures
+from pgsweep.cli.common import Bytes, Duration, Sizes
+from pgsweep.cli.connection import Target, conninfo_from
+from pgsweep.cli.overview import COMMANDS, EXIT_CODES
+from pgsweep.cli.provenance import without_secrets
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.ui.results import to_json
+from tests.fix_results import MB, demo_result, predict_result
+
+PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
+
+
+def run(
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    plain = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", **(env or {})}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(
+        [PGSWEEP, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env={**kept, **plain},
+        input=stdin,
+    )
+
+
+def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> tuple[float, float]:
+    """Return the least wall and processor time; a busy machine gets many tries, a quiet one needs few."""
+    walls, cpus = [], []
+    for _ in range(tries):
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([PGSWEEP, *arguments], stdout=subprocess.DEVNULL, check=True)
+        walls.append(time.perf_counter() - begin)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpus.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if len(walls) >= 5 and min(walls) < limit_seconds:
+            break
+    return min(walls), min(cpus)
+
+
+@pytest.mark.parametrize(("arguments", "limit_seconds"), [(["--help"], 0.150), (["--version"], 0.080)])
+def test_first_answers_come_at_once(arguments: list[str], limit_seconds: float) -> None:
+    wall, cpu = best_of(arguments, limit_seconds)
+    assert cpu < limit_seconds / 2
+    # With more work than processors the wall clock measures the others.
+    if os.getloadavg()[0] < (os.cpu_count() or 1):
+        assert wall < limit_seconds
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_first_answers_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom pgsweep.cli.main import main\n"
+        f"assert main({arguments!r}) == 0\n"
+        "heavy = {'numpy', 'pyarrow', 'psycopg', 'scipy', 'rich', 'click', 'msgspec', 'jinja2'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
+    code = (
+        f"import sys\nfrom pgsweep.cli.main import main\nassert main([{name!r}, '--help']) == 0\n"
+        "heavy = {'numpy', 'pyarrow', 'psycopg', 'scipy', 'rich'} & set(sys.modules)\n"
+        "sys.exit(repr(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_names_pgsweep_its_build_and_libpq() -> None:
+    done = run("--version")
+    assert done.returncode == 0
+    assert f"pgsweep {pgsweep.__version__} (native module: release build)" in done.stdout
+    assert re.search(r"^libpq \d+\.\d+", done.stdout, re.MULTILINE)
+    assert run("-V").stdout == done.stdout
+    assert run("-V", "--quiet").stdout == done.stdout
+
+
+def test_no_arguments_show_five_examples() -> None:
+    done = run()
+    assert done.returncode == 0
+    assert done.stdout.count("\n  pgsweep ") == 5
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "-?"])
+def test_help_lists_every_command_and_exit_code(option: str) -> None:
+    done = run(option)
+    assert done.returncode == 0
+    for name, entry in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.summary)}$", done.stdout, re.MULTILINE)
+    for code, _ in EXIT_CODES:
+        assert f"\n  {code} " in done.stdout
+
+
+def test_help_needs_no_home_and_no_server() -> None:
+    env = {"HOME": "/nonexistent", "PGHOST": "/nonexistent", "PGSERVICE": "absent"}
+    assert run("--help", env=env).returncode == 0
+    for name in COMMANDS:
+        assert run(name, "-?", env=env).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_overview_agrees_with_the_command(name: str) -> None:
+    command = importlib.import_module(f"pgsweep.cli.{COMMANDS[name].module}").command
+    assert isinstance(command, click.Command)
+    assert command.get_short_help_str(limit=200).rstrip(".") == COMMANDS[name].summary
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--color", "--quiet", "--no-progress", "--debug"} <= options
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("reprot", "report"), ("complete", "completion")])
+def test_unknown_command_suggests_the_nearest(typed: str, meant: str) -> None:
+    done = run(typed)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"did you mean `pgsweep {meant}`?" in done.stderr
+
+
+def test_completion_for_every_shell() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        done = run("completion", shell)
+        assert done.returncode == 0
+        assert "_PGSWEEP_COMPLETE" in done.stdout
+    done = run(env={"_PGSWEEP_COMPLETE": "bash_complete", "COMP_WORDS": "pgsweep rep", "COMP_CWORD": "1"})
+    assert done.stdout == "plain,report\n"
+
+
+def test_report_beside_its_json(tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text(to_json(demo_result()))
+    done = run("report", "demo.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "report: demo.html\n"
+    back = run("report", "--from", "demo.html", "--json", cwd=tmp_path)
+    assert back.stdout == to_json(demo_result())
+    again = run("report", "demo.html", cwd=tmp_path)
+    assert "measured" in again.stdout
+    assert run("report", "-", "--csv", cwd=tmp_path, stdin=to_json(predict_result())).stdout.count("\n") == 7
+
+
+def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    done = run("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "predicted" in (tmp_path / "a.txt").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.html", "a.txt", "x.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report"], "name one result"),
+        (["report", "absent.json"], "cannot read `absent.json`"),
+        (["report", "x.json", "-o", "x.pdf"], "the suffix of `x.pdf`"),
+        (["report", "x.json", "-o", "absent/x.html"], "there is no folder `absent`"),
+        (["report", "x.json", "--json", "--csv"], "both want stdout"),
+        (["report", "x.json", "--bogus"], "no such option"),
+        (["report", "damaged.json"], "no result of pgsweep"),
+    ],
+)
+def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    (tmp_path / "damaged.json").write_text("{")
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == (1 if "absent.json" in arguments else 2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = run("report", "absent.json", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(demo_result()))
+    for command in (f"{PGSWEEP} --help", f"{PGSWEEP} report {tmp_path}/x.json --json"):
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command} | true; echo ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        assert done.stdout == "0\n"
+
+
+def test_colour_only_when_wanted(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    arguments = ("report", "x.json", "--json", "--csv")
+    assert "\x1b[" not in run(*arguments, cwd=tmp_path).stderr
+    assert "\x1b[" in run(*arguments, "--color", "always", cwd=tmp_path).stderr
+    assert "\x1b[" in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
+    assert "\x1b[" not in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
+
+
+def test_options_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    done = run("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
+    assert json.loads(done.stdout)["schema"] == "pgsweep.predict/1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (
+            PgsweepError("it broke", cause="age", hint="buy new"),
+            1,
+            "error: it broke\ncause: age\nhint: buy new\n",
+        ),
+        (UsageError("two\nlines"), 2, "error: two\n       lines\n"),
+        (ConnectionFailed("gone"), 3, "error: gone\n"),
+        (OSError(28, "No space left on device", "x"), 1, "refused `x`: No space left on device"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError"),
+        (KeyboardInterrupt(), 130, "interrupted\nnothing was kept\n"),
+        (click.exceptions.Abort(), 130, "interrupted"),
+    ],
+)
+def test_every_failure_has_words_and_a_code(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failures.describe(error, Settings()) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_interrupt_names_what_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failures.describe(KeyboardInterrupt(), Settings(kept=[tmp_path, tmp_path / "absent"]))
+    assert f"kept: {tmp_path}\n" in capsys.readouterr().err
+
+
+def test_sizes() -> None:
+    assert Sizes().convert("64MB,8MB, 64MB", None, None) == [8 * MB, 64 * MB]
+    assert Sizes().convert("128kB,131073", None, None) == [131072]
+    for text, words in (
+        ("127kB", "too small"),
+        ("8", "too small"),
+        ("9TB", "too large"),
+        ("x", "not a size"),
+        ("8MB,,", "size"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Sizes().convert(text, None, None)
+
+
+def test_durations_and_amounts() -> None:
+    assert [Duration().convert(text, None, None) for text in ("40", "40s", "2min", "1h", "500ms")] == [
+        40,
+        40,
+        120,
+        3600,
+        0.5,
+    ]
+    for text in ("", "0s", "-1s", "soon", "1d"):
+        with pytest.raises(UsageError, match="not a time"):
+            Duration().convert(text, None, None)
+    assert Bytes().convert("2GB", None, None) == 2 * 1024 * MB
+    with pytest.raises(UsageError):
+        Bytes().convert("0", None, None)
+
+
+def _names(**given: str | None) -> dict[str, str | None]:
+    return {**dict.fromkeys(("database", "dbname", "host", "port", "username")), **given}
+
+
+def _conninfo(**given: str | None) -> str:
+    names = _names(**given)
+    return conninfo_from(
+        database=names["database"],
+        dbname=names["dbname"],
+        host=names["host"],
+        port=names["port"],
+        username=names["username"],
+    )
+
+
+def test_libpq_parses_what_is_given() -> None:
+    assert _conninfo() == ""
+    assert _conninfo(database="shop") == "dbname=shop"
+    assert _conninfo(dbname="my shop") == "dbname='my shop'"
+    assert _conninfo(database="host=a dbname=b", host="c") == "dbname=b host=c"
+    assert _conninfo(database="postgresql://u@h:6432/d") == "postgresql://u@h:6432/d"
+    assert "host=c" in _conninfo(database="postgresql://u@h:6432/d", host="c").split()
+    assert _conninfo(database="service=shop") == "service=shop"
+    with pytest.raises(UsageError, match="twice"):
+        _conninfo(database="a", dbname="b")
+    with pytest.raises(UsageError, match="libpq cannot read"):
+        _conninfo(database="nonsense=1")
+
+
+def test_password_options_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="contradict"):
+        Target(no_password=True, ask_password=True, **_names())
+
+
+def test_secrets_do_not_get_into_results() -> None:
+    assert without_secrets("postgresql://u:geheim@h/d") == "postgresql://u:****@h/d"
+    assert without_secrets("host=h password=geheim user=u") == "host=h password=**** user=u"
+    assert without_secrets("password='ge heim' host=h") == "password=**** host=h"
+    assert without_secrets("host=h dbname=d") == "host=h dbname=d"

@@ -1,0 +1,128 @@
+"""The HTML report: whole in itself, readable without scripts, and every kind of number named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pgsweep.ui.report import to_html
+from pgsweep.ui.results import Result
+from tests.fix_results import demo_result, predict_result, record_result
+
+RESULTS: list[Result] = [predict_result(), demo_result(), record_result()]
+IDS = ["predict", "demo", "record"]
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, and checks that every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "action", "data", "poster", "srcset"}:
+                self.references.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take an element that closes itself (SVG's) as such."""
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=IDS)
+def test_page_is_whole_and_refers_to_nothing_outside(result: Result) -> None:
+    text = to_html(result)
+    page = Page(text)
+    assert page.open == []
+    assert all(reference.startswith("#") for reference in page.references), page.references
+    assert {reference[1:] for reference in page.references} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    outside = re.findall(r"(?:https?:)?//[\w.]+", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+    # The namespace of SVG is a name, not an address; the script needs it once more to make an element.
+    assert set(outside) <= {"http://www.w3.org"}
+    assert "@import" not in text
+    assert not re.search(r"url\((?!data:)", text)
+    assert len(text.encode()) < 1_000_000
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=IDS)
+def test_pictures_are_well_formed(result: Result) -> None:
+    for picture in re.findall(r"<svg.*?</svg>", to_html(result), re.DOTALL):
+        root = ET.fromstring(picture)
+        for element in root.iter():
+            for value in element.attrib.values():
+                assert "nan" not in value.lower().split()
+                assert "inf" not in value.lower().split()
+
+
+def test_everything_is_in_the_page_without_scripts() -> None:
+    text = re.sub(r"<script.*?</script>", "", to_html(demo_result()), flags=re.DOTALL)
+    for word in ("16 MB", "25.00", "24.60", "25.10", "-0.40", "+0.10", "measured lies outside", "Provenance"):
+        assert word in text
+    for word in ("measured", "predicted from snapshots", "predicted from a trace", "90 % interval"):
+        assert word in text
+
+
+def test_names_cannot_break_the_page() -> None:
+    base = predict_result()
+    verdict = msgspec.structs.replace(base.verdict, reasons=['</script><img src="x:y">'])
+    text = to_html(msgspec.structs.replace(base, verdict=verdict))
+    assert "<img" not in text
+    assert text.count("</script>") == 3
+    assert "mix &lt;&amp;&gt; more" in to_html(demo_result())
+
+
+def test_page_of_a_single_size_and_of_none() -> None:
+    base = predict_result()
+    assert "<svg" in to_html(msgspec.structs.replace(base, points=base.points[:1]))
+    assert "No prediction" in to_html(msgspec.structs.replace(base, points=[]))
+
+
+def test_dark_and_print_are_cared_for() -> None:
+    text = to_html(predict_result())
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert 'name="viewport"' in text
+
+
+@pytest.mark.slow
+def test_a_browser_shows_it_without_complaint_and_without_requests(tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no chromium on this machine")
+    page = tmp_path / "report.html"
+    page.write_text(to_html(demo_result()), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    done = subprocess.run(
+        [browser, *options, "--dump-dom", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert done.stdout.count('class="saves"') == 4, "the script ran to its end"
+    assert 'class="tip"' in done.stdout
+    assert "save CSV" in done.stdout

@@ -1,0 +1,101 @@
+"""Every result survives JSON, and an HTML report carries its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.ui.csv_text import to_csv
+from pgsweep.ui.report import to_html
+from pgsweep.ui.results import Result, from_json, read_result, to_json
+from tests.fix_results import demo_result, predict_result, record_result
+
+RESULTS: list[Result] = [predict_result(), demo_result(), record_result()]
+IDS = ["predict", "demo", "record"]
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=IDS)
+def test_json_round_trip(result: Result) -> None:
+    assert from_json(to_json(result).encode(), "x") == result
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=IDS)
+def test_json_has_schema_first_and_ends_in_a_line(result: Result) -> None:
+    text = to_json(result)
+    assert text.startswith('{\n  "schema": "pgsweep.')
+    assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=IDS)
+def test_html_round_trip(result: Result, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(to_html(result), encoding="utf-8")
+    assert read_result(path) == result
+
+
+def test_fields_of_the_predict_schema() -> None:
+    data = msgspec.json.decode(to_json(predict_result()))
+    assert data["schema"] == "pgsweep.predict/1"
+    assert set(data["observed"]) == {"shared_buffers_bytes", "miss_ratio", "accesses", "seconds"}
+    assert set(data["points"][0]) == {"shared_buffers_bytes", "miss_ratio", "low", "high"}
+    assert set(data["verdict"]) == {"usable", "reasons"}
+
+
+def test_later_fields_are_ignored() -> None:
+    data = msgspec.json.decode(to_json(predict_result()))
+    data["invented_later"] = 1
+    assert from_json(msgspec.json.encode(data), "x") == predict_result()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no result of pgsweep"),
+        (b"not json", "no result of pgsweep"),
+        (b"{}", "does not know"),
+        (b'{"schema": "pgsweep.predict/99"}', "does not know"),
+        (b'{"schema": "pgsweep.predict/1"}', "damaged"),
+    ],
+)
+def test_wrong_json_is_told(text: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        from_json(text, "x.json")
+    assert caught.value.hint
+
+
+def test_wrong_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(PgsweepError, match="cannot read"):
+        read_result(tmp_path / "absent.json")
+    page = tmp_path / "page.html"
+    page.write_text("<!DOCTYPE html><p>hello")
+    with pytest.raises(UsageError, match="without a result"):
+        read_result(page)
+
+
+def test_csv_of_predict() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(predict_result()))))
+    assert len(rows) == 6
+    assert rows[0] == {
+        "shared_buffers_bytes": "16777216",
+        "predicted_miss_ratio": "0.25",
+        "predicted_low": "0.24",
+        "predicted_high": "0.26",
+    }
+
+
+def test_csv_of_demo_leaves_out_what_was_not_predicted() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(demo_result()))))
+    assert [row["workload"] for row in rows] == ["mix <&> more"] * 3 + ["zipf"] * 3
+    assert rows[0]["trace_miss_ratio"] == "0.251"
+    assert rows[3]["trace_miss_ratio"] == ""
+
+
+def test_csv_of_record_has_one_row() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(record_result()))))
+    assert len(rows) == 1
+    assert rows[0]["accesses"] == "1234567"

@@ -1,0 +1,177 @@
+"""Tables, charts and numbers as text."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import msgspec
+import pytest
+
+from pgsweep.records import PredictResult
+from pgsweep.ui import numbers
+from pgsweep.ui.chart import chart
+from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
+from pgsweep.ui.series import Series, predict_series
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.text import to_text
+from tests.fix_results import MB, demo_result, predict_result, record_result
+
+PLAIN = Terminal(width=80)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.146, "14.60 %"), (1.0, "100.00 %"), (0.0, "0.00 %"), (0.0004, "0.040 %"), (None, "–")],
+)
+def test_percent(ratio: float | None, text: str) -> None:
+    assert numbers.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.25, "250 ms"),
+        (2.5, "2.5 s"),
+        (28.3, "28 s"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (3960, "1 h 6 min"),
+    ],
+)
+def test_seconds(seconds: float, text: str) -> None:
+    assert numbers.seconds(seconds) == text
+
+
+def test_points_have_a_sign_unless_zero() -> None:
+    assert [numbers.points(value) for value in (0.0012, -0.0012, 0.00001, None)] == [
+        "+0.12",
+        "-0.12",
+        "0.00",
+        "–",
+    ]
+
+
+@pytest.mark.parametrize("most", [1e-9, 0.0009, 0.003, 0.0123, 0.284, 0.3039, 0.5, 0.999, 1.0])
+def test_ratio_axis_holds_its_values_in_few_round_steps(most: float) -> None:
+    axis = RatioAxis.up_to(most)
+    assert axis.high >= most
+    assert 4 <= len(axis.ticks()) <= 8
+    assert axis.high <= max(2 * most, 0.0011)
+    labels = [axis.label(tick) for tick in axis.ticks()]
+    assert len(set(labels)) == len(labels), "no two ticks look alike"
+
+
+def test_size_axis_is_logarithmic() -> None:
+    axis = SizeAxis.around([8 * MB, 512 * MB])
+    assert axis.at(8 * MB) == 0.0
+    assert axis.at(64 * MB) == pytest.approx(0.5)
+    assert axis.size_at(0.5) == pytest.approx(64 * MB)
+    assert axis.ticks(9) == [size * MB for size in (8, 16, 32, 64, 128, 256, 512)]
+    assert len(axis.ticks(3)) <= 3
+    assert SizeAxis.around([64 * MB]).at(64 * MB) == pytest.approx(0.5)
+
+
+def test_interpolate() -> None:
+    assert interpolate([0, 1, 2], [0, 10, 10], 0.5) == 5
+    assert interpolate([0, 1, 2], [0, 10, 10], 2) == 10
+    assert interpolate([0, 1], [0, 1], 1.5) is None
+    assert interpolate([], [], 0) is None
+
+
+def test_table_aligns_and_marks() -> None:
+    text = table([Column("size"), Column("ratio\n%"), Column("", left=True)], [["8 MB", "1.5", ""]], PLAIN)
+    assert text.split("\n") == ["      ratio", "size      %", "8 MB    1.5"]
+
+
+def test_chart_marks_every_point_and_today() -> None:
+    text = chart(predict_series(predict_result()), PLAIN, today_bytes=64 * MB)
+    body = text.split("└")[0]
+    assert body.count("●") == 5, "the sixth lies under the measured mark"
+    assert body.count("◆") == 1
+    assert "▲ today 64 MB" in text
+    assert "16 MB" in text
+    assert "512 MB" in text
+    assert all(len(line) <= 80 for line in text.split("\n"))
+
+
+def test_chart_falls_back_to_ascii() -> None:
+    text = chart(predict_series(predict_result()), Terminal(width=70, unicode=False), today_bytes=64 * MB)
+    assert text.isascii()
+    assert text.split("\n+-")[0].count("o") >= 5
+    assert "^ today 64 MB" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_chart_keeps_to_its_width(width: int) -> None:
+    text = chart(predict_series(predict_result()), Terminal(width=width), today_bytes=512 * MB)
+    plot = [line for line in text.split("\n") if "│" in line or "┤" in line or "└" in line]
+    assert max(len(line) for line in plot) <= width
+
+
+def test_chart_of_no_misses_and_of_one_size() -> None:
+    flat = Series("trace", "predicted", [8 * MB, 16 * MB], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    assert "0.00 %" in chart([flat], PLAIN)
+    assert "▲" in chart([Series("trace", "predicted", [8 * MB], [0.5])], PLAIN, today_bytes=8 * MB)
+
+
+def test_predict_text_says_what_is_measured_and_what_predicted() -> None:
+    text = to_text(predict_result(), PLAIN)
+    assert "Measured there: shared_buffers 64 MB, 3 000 000 accesses, miss ratio 15.00 %" in text
+    assert re.search(r"64 MB +15.00 % +14.40 to 15.60 % +15 000 +◀ today", text)
+    assert "✓ The prediction may be used" in text
+    assert "3 % more misses" in text
+
+
+def test_unusable_prediction_says_so_in_words() -> None:
+    assert "The prediction should not be used" in to_text(
+        predict_result(usable=False), Terminal(unicode=False)
+    )
+
+
+def test_text_without_a_server_behind_the_trace() -> None:
+    base = predict_result(source="import")
+    observed = msgspec.structs.replace(base.observed, shared_buffers_bytes=0, seconds=0.0)
+    text = to_text(msgspec.structs.replace(base, observed=observed), PLAIN)
+    assert "today" not in text
+    assert "an imported trace" in text
+
+
+def test_text_of_no_points() -> None:
+    empty: PredictResult = msgspec.structs.replace(predict_result(usable=False), points=[])
+    assert "should not be used" in to_text(empty, PLAIN)
+
+
+def test_demo_text_names_every_column_and_the_misses_of_the_interval() -> None:
+    text = to_text(demo_result(), PLAIN)
+    for word in ("predicted", "measured", "(snapshots)", "(trace)", "error"):
+        assert word in text
+    assert "outside the interval of snapshots" in text
+    assert "trace: mean error 0.10, worst 0.10 percentage points" in text
+    assert "note: no trace of zipf: not root" in text
+
+
+def test_record_text() -> None:
+    text = to_text(record_result(), PLAIN)
+    assert "overhead, measured  21.00 %" in text
+    assert "lost events         0" in text
+    assert "warning: the server was restarted" in text
+
+
+def test_terminal_heeds_the_environment() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    assert not Terminal.of(stream).colour
+    assert Terminal.of(stream, "always").colour
+    assert Terminal.of(stream, "auto", {"FORCE_COLOR": "1"}).colour
+    assert not Terminal.of(stream, "auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colour
+    assert Terminal.of(stream, "auto", {"PG_COLOR": "always"}).colour
+    assert not Terminal.of(stream, "never", {"FORCE_COLOR": "1"}).colour
+    assert Terminal.of(stream).unicode
+    assert not Terminal.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii")).unicode
+
+
+def test_colour_changes_no_word() -> None:
+    coloured = to_text(demo_result(), Terminal(width=80, colour=True))
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == to_text(demo_result(), PLAIN)
