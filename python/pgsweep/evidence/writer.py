@@ -28,6 +28,9 @@ PART_BYTES: Final = 32 << 20
 FLUSH_SECONDS: Final = 5.0
 FLUSH_SHARE: Final = 0.02
 
+_OBSERVATIONS: Final = {"accesses", "snapshots"}
+"""Without rows in one of these, what was recorded is worth nothing."""
+
 _SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -38,7 +41,7 @@ class EvidenceWriter:
     than a fiftieth of the recording (and five seconds), so that a cut loses little and parts stay few.
 
     Use it as a context manager: leaving by an exception keeps what is whole and marks the evidence as cut;
-    if not a single row was given, the folder is removed again.
+    if not a single access or snapshot was given, the folder is removed again.
 
     Args:
         path: the folder to make; its parents must exist.
@@ -74,21 +77,7 @@ class EvidenceWriter:
                 further call raises the same error.
             ValueError: the columns are not those of the schema (an error of the caller).
         """
-        if self.failed is not None:
-            raise self.failed
-        schema = TABLES[table]
-        if columns.keys() != schema.keys():
-            raise ValueError(f"{table} has columns {list(schema)}, not {list(columns)}")
-        # Copies, because recorders reuse their buffers.
-        rows = {
-            name: np.array(columns[name], dtype=object if kind == "str" else kind)
-            for name, kind in schema.items()
-        }
-        lengths = {len(column) for column in rows.values()}
-        if len(lengths) != 1:
-            raise ValueError(f"columns of {table} differ in length: {lengths}")
-        count = lengths.pop()
-        row_bytes = sum(32 if kind == "str" else np.dtype(kind).itemsize for kind in schema.values())
+        rows, count, row_bytes = self._check(table, columns)
         part_rows = max(1, PART_BYTES // row_bytes)
         begin = 0
         while begin < count:
@@ -104,6 +93,19 @@ class EvidenceWriter:
         now = time.monotonic()
         if now - self._flushed > max(FLUSH_SECONDS, FLUSH_SHARE * (now - self._begun)):
             self.flush()
+
+    def replace(self, table: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+        """Set the whole of a small table, written at once: what a reader finds is the old or the new one.
+
+        Raises:
+            EvidenceError: it could not be written; the old one stays.
+            ValueError: the columns are not those of the schema (an error of the caller).
+        """
+        rows, count, _ = self._check(table, columns)
+        self._waiting[table] = [rows]
+        self._waiting_rows[table] = count
+        self._parts.pop(table, None)
+        self._write_part(table)
 
     def flush(self) -> None:
         """Write all waiting rows as parts.
@@ -146,18 +148,40 @@ class EvidenceWriter:
         if error is None or self._closed:
             self.close()
             return
-        if not self._parts and not self._waiting:
+        gathered = set(self._parts) if self.failed else self._parts.keys() | self._waiting.keys()
+        if not gathered & _OBSERVATIONS:
             self._remove()
             return
         # The first error is the one that matters: a second one while saving what is left must not hide it.
         with contextlib.suppress(EvidenceError):
             if self.failed is None:
                 self.flush()
-            ended_by = self.meta.ended_by or (
-                "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+            reason = (
+                "disk" if self.failed else "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
             )
+            ended_by = self.meta.ended_by or reason
             self._write_meta(msgspec.structs.replace(self.meta, complete=False, ended_by=ended_by))
         self._release()
+
+    def _check(
+        self, table: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]
+    ) -> tuple[dict[str, Any], int, int]:
+        """Return the rows as arrays of the schema's types, their number and the bytes of one."""
+        if self.failed is not None:
+            raise self.failed
+        schema = TABLES[table]
+        if columns.keys() != schema.keys():
+            raise ValueError(f"{table} has columns {list(schema)}, not {list(columns)}")
+        # Copies, because recorders reuse their buffers.
+        rows = {
+            name: np.array(columns[name], dtype=object if kind == "str" else kind)
+            for name, kind in schema.items()
+        }
+        lengths = {len(column) for column in rows.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"columns of {table} differ in length: {lengths}")
+        row_bytes = sum(32 if kind == "str" else np.dtype(kind).itemsize for kind in schema.values())
+        return rows, lengths.pop(), row_bytes
 
     def _make_folder(self, *, overwrite: bool) -> int:
         if self.path.is_symlink() or self.path.exists():

@@ -1,0 +1,99 @@
+"""How fast the clock hand turns, and whether snapshots span enough of its laps.
+
+A victim is a buffer that the hand finds with usage_count 0 (StrategyGetBuffer, freelist.c), so in one lap
+at most the buffers that stood at 0 are taken: lap time <= buffers at 0 / allocations per second. Buffers
+that are used again before the hand comes make the true lap shorter, by a quarter to a half for typical
+rates; the estimate errs towards longer observation.
+
+Snapshots a lap apart tell something new, those much closer nearly nothing: a snapshot counts as 1 -
+exp(-laps since the one before).
+"""
+
+from __future__ import annotations
+
+import math
+
+WANTED_LAPS = 10.0
+WANTED_SNAPSHOTS = 12.0
+
+
+class LapClock:
+    """Estimates the lap time of the hand from snapshots and allocations."""
+
+    def __init__(self, pool_frames: int) -> None:
+        self._pool_frames = pool_frames
+        self._times: list[float] = []
+        self._zero: list[int] = []
+        self._full: list[bool] = []
+        self._allocations: list[float] = []
+
+    def add(self, seconds: float, *, zero_frames: int, used_frames: int, allocations: float) -> None:
+        """Tell of one snapshot.
+
+        Args:
+            seconds: when it was taken.
+            zero_frames: buffers with usage_count 0.
+            used_frames: buffers that hold a page.
+            allocations: cumulative `buffers_alloc` at that time.
+        """
+        self._times.append(seconds)
+        self._zero.append(zero_frames)
+        # Up to 18 a victim comes from the free list as long as one is there: the hand stands still.
+        self._full.append(used_frames >= 0.99 * self._pool_frames)
+        self._allocations.append(allocations)
+
+    @property
+    def lap_seconds(self) -> float:
+        """Return the estimated time of one lap; infinite where the hand does not move."""
+        if len(self._times) < 2:
+            return math.inf
+        first = next((number for number, full in enumerate(self._full) if full), len(self._full))
+        if len(self._times) - first < 2:
+            return math.inf
+        seconds = self._times[-1] - self._times[first]
+        allocated = self._allocations[-1] - self._allocations[first]
+        # The background writer reports allocations in rounds of 200 ms, so a handful says nothing yet.
+        if allocated < 10 or seconds <= 0:
+            return math.inf
+        zero = sum(self._zero[first:]) / len(self._zero[first:])
+        # With no buffer at 0 the hand has to go round several times; a lap is then at most the whole pool.
+        return max(zero, 1.0) * seconds / allocated
+
+    @property
+    def snapshots(self) -> int:
+        """Return the number of snapshots told of."""
+        return len(self._times)
+
+    @property
+    def pool_is_full(self) -> bool:
+        """Tell whether the last snapshot found (nearly) all buffers in use."""
+        return bool(self._full) and self._full[-1]
+
+    @property
+    def laps(self) -> float:
+        """Return the laps between the first and the last snapshot."""
+        if len(self._times) < 2:
+            return 0.0
+        return (self._times[-1] - self._times[0]) / self.lap_seconds
+
+    @property
+    def effective_snapshots(self) -> float:
+        """Return how many independent snapshots the ones taken are worth."""
+        if not self._times:
+            return 0.0
+        lap = self.lap_seconds
+        gaps = (later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False))
+        return 1.0 + sum(1.0 - math.exp(-gap / lap) for gap in gaps)
+
+    @property
+    def suffices(self) -> bool:
+        """Tell whether the observation is long enough."""
+        return self.laps >= WANTED_LAPS and self.effective_snapshots >= WANTED_SNAPSHOTS
+
+    def wanted_seconds(self, interval_seconds: float) -> float:
+        """Return how long an observation should be, given the mean time between snapshots."""
+        lap = self.lap_seconds
+        if math.isinf(lap):
+            return math.inf
+        worth = 1.0 - math.exp(-interval_seconds / lap)
+        return max(WANTED_LAPS * lap, (WANTED_SNAPSHOTS - 1.0) / worth * interval_seconds)

@@ -1,0 +1,124 @@
+"""What every recording keeps beside its own table: cumulative counters, and relations at begin and end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.writer import EvidenceWriter
+from pgsweep.pg.catalog import Relation
+from pgsweep.pg.counters import Counter, CounterReader
+
+RELATION_SECONDS = 5.0
+"""Counters of relations, of pg_stat_io and of the writers are sampled this often..."""
+
+RELATION_SHARE = 0.005
+"""... or less, so that they take at most this share of time on servers with very many relations."""
+
+
+class CounterLog:
+    """Samples counters into evidence.
+
+    The first sample has every counter that is not zero; a later one only those that changed: what is not
+    listed is as it was (or zero). Counters of databases and of the background writer are in every sample,
+    the others every few seconds and in the last.
+
+    Args:
+        now: seconds since the beginning of the recording.
+    """
+
+    def __init__(self, reader: CounterReader, writer: EvidenceWriter, now: Callable[[], float]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._now = now
+        self._sample = 0
+        self._last: dict[tuple[str, str, str], float] = {}
+        self._slow_due = 0.0
+        self.spent_seconds = 0.0
+        self.was_reset = False
+
+    def sample(self, *, full: bool = False) -> None:
+        """Take a sample; `full` has the slower counters too even if they are not due.
+
+        Raises:
+            psycopg.Error: the connection was lost.
+            EvidenceError: the sample cannot be written.
+        """
+        begin = time.monotonic()
+        seconds = self._now()
+        counters = self._reader.databases() + self._reader.writers()
+        if full or seconds >= self._slow_due:
+            slow_begin = time.monotonic()
+            counters += self._reader.relations() + self._reader.io()
+            cost_seconds = time.monotonic() - slow_begin
+            self._slow_due = seconds + max(RELATION_SECONDS, cost_seconds / RELATION_SHARE)
+        # Half way through the reading is the best guess for the moment that the values belong to.
+        self._write((seconds + self._now()) / 2, counters)
+        self.spent_seconds += time.monotonic() - begin
+
+    def value(self, scope: str, name: str, object_: str = "") -> float:
+        """Return the last value of a counter."""
+        return self._last.get((scope, object_, name), 0.0)
+
+    def _write(self, seconds: float, counters: Sequence[Counter]) -> None:
+        changed = []
+        for counter in counters:
+            key = (counter.scope, counter.object, counter.name)
+            before = self._last.get(key, 0.0)
+            # Everything of a database is cumulative, so less than before means that somebody reset the
+            # statistics.
+            self.was_reset |= counter.scope == "database" and counter.value < before
+            if counter.value != before or (key not in self._last and counter.scope == "database"):
+                changed.append(counter)
+                self._last[key] = counter.value
+        if changed:
+            self._writer.append(
+                "counters",
+                {
+                    "sample": [self._sample] * len(changed),
+                    "seconds": [seconds] * len(changed),
+                    "scope": [counter.scope for counter in changed],
+                    "object": [counter.object for counter in changed],
+                    "name": [counter.name for counter in changed],
+                    "value": [counter.value for counter in changed],
+                },
+            )
+        self._sample += 1
+
+
+def relation_columns(
+    begin: Iterable[Relation], end: Iterable[Relation] | None, databases: dict[int, str]
+) -> dict[str, list[Any]]:
+    """Return the rows of the table `relations`.
+
+    A relation rewritten in between has two rows (one for each file); a file that did not exist at one of
+    the two moments has no blocks then. Without an end (the server went away) the sizes of the beginning
+    stand for both.
+    """
+    before = {(r.tablespace_oid, r.database_oid, r.filenode): r for r in begin}
+    after = before if end is None else {(r.tablespace_oid, r.database_oid, r.filenode): r for r in end}
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES["relations"]}
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        known = new or old
+        assert known is not None
+        values = {
+            "db": known.database_oid,
+            "database": databases.get(known.database_oid, ""),
+            "schema": known.schema,
+            "name": known.name,
+            "kind": known.kind,
+            "oid": known.oid,
+            "spc": known.tablespace_oid,
+            "rel": known.filenode,
+            "table_oid": known.table_oid,
+            "blocks_begin": old.main_blocks if old else 0,
+            "blocks_end": new.main_blocks if new else 0,
+            "fsm_blocks": known.fsm_blocks,
+            "vm_blocks": known.vm_blocks,
+        }
+        for name, value in values.items():
+            rows[name].append(value)
+    return rows

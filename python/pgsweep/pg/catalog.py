@@ -1,0 +1,181 @@
+"""What a server says about itself: version and settings, databases, relations and the files they lie in.
+
+All of it is read with a few short statements that take no lock on any user's relation. Names come as bytes
+in UTF-8 (or as they are, in an SQL_ASCII database) and are decoded so that none can fail; they are data and
+never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import psycopg
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.queries import load
+
+MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """The server and the database of a session.
+
+    Attributes:
+        settings: as in pg_settings, in its units (shared_buffers in blocks, for one).
+        tablespace_oid: the default tablespace of the database.
+    """
+
+    version_num: int
+    version: str
+    block_size_bytes: int
+    shared_buffers_blocks: int
+    database: str
+    database_oid: int
+    tablespace_oid: int
+    in_recovery: bool
+    settings: dict[str, str]
+
+
+class Relation(msgspec.Struct, frozen=True, kw_only=True):
+    """A relation that has storage.
+
+    Attributes:
+        database_oid: 0 for shared catalogs.
+        filenode: the number of its file, `rel` in evidence; changes when the relation is rewritten.
+        table_oid: for an index or a TOAST relation (and its index) the table it serves; else its own oid.
+        main_blocks: size of the main fork, or the last estimate of VACUUM where the size could not be read.
+        measured: the sizes were read.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    database_oid: int
+    tablespace_oid: int
+    filenode: int
+    table_oid: int
+    main_blocks: int
+    fsm_blocks: int
+    vm_blocks: int
+    measured: bool
+
+
+def read_server(connection: psycopg.Connection[Any]) -> Server:
+    """Return version, block size, settings and database of a session."""
+    version_num = connection.info.server_version
+    row = connection.execute(load("server", version_num)).fetchone()
+    assert row is not None
+    settings = dict(connection.execute(load("settings", version_num)).fetchall())
+    return Server(
+        version_num=row[0],
+        version=row[1],
+        block_size_bytes=row[2],
+        shared_buffers_blocks=row[3],
+        database_oid=row[4],
+        database=_text(row[5]),
+        tablespace_oid=row[6],
+        in_recovery=row[7],
+        settings={str(name): str(setting) for name, setting in settings.items()},
+    )
+
+
+def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:
+    """Return the names of all databases by oid; 0, for what belongs to all of them, has an empty name."""
+    rows = connection.execute(load("databases", connection.info.server_version)).fetchall()
+    return {oid: _text(name) for oid, name in rows}
+
+
+def read_relations(connection: psycopg.Connection[Any]) -> list[Relation]:
+    """Return all relations of the session's database that have storage, with their sizes.
+
+    Temporary relations are left out: they live outside the buffer pool. A relation whose size cannot be
+    read without waiting for somebody else's lock has the estimate of pg_class instead.
+    """
+    version_num = connection.info.server_version
+    found = connection.execute(load("relations", version_num)).fetchall()
+    sizes = _read_sizes(connection, [row[0] for row in found])
+    relations = []
+    for oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate in found:
+        main_blocks, fsm_blocks, vm_blocks = sizes.get(oid, (max(0, estimate), 0, 0))
+        relations.append(
+            Relation(
+                oid=oid,
+                schema=_text(schema),
+                name=_text(name),
+                kind=kind,
+                database_oid=database_oid,
+                tablespace_oid=tablespace_oid,
+                filenode=filenode,
+                table_oid=table_oid,
+                main_blocks=main_blocks,
+                fsm_blocks=fsm_blocks,
+                vm_blocks=vm_blocks,
+                measured=oid in sizes,
+            )
+        )
+    return relations
+
+
+def _read_sizes(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, tuple[int, int, int]]:
+    query = load("sizes", connection.info.server_version)
+    sizes: dict[int, tuple[int, int, int]] = {}
+    for begin in range(0, len(oids), 1000):
+        try:
+            rows = connection.execute(query, [oids[begin : begin + 1000]]).fetchall()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
+            # Somebody took an ACCESS EXCLUSIVE lock since the query looked; the estimates serve for this
+            # batch.
+            continue
+        # A relation dropped in between has no size.
+        sizes.update({row[0]: (row[1], row[2] or 0, row[3] or 0) for row in rows if row[1] is not None})
+    return sizes
+
+
+def require_buffercache(connection: psycopg.Connection[Any]) -> str:
+    """Return the quoted schema of pg_buffercache, after checking that this session may read it.
+
+    Raises:
+        MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
+    """
+    database = connection.info.dbname
+    row = connection.execute(load("buffercache", connection.info.server_version)).fetchone()
+    assert row is not None
+    available, schema, role, readable, monitor = row
+    target = shlex.quote(database)
+    if schema is None:
+        if not available:
+            raise MissingAbility(
+                "pg_buffercache is not installed on the server",
+                cause="the server has no contrib modules",
+                hint="install the contrib package of the server's version: on Debian it is part of "
+                "`postgresql-NN`, elsewhere `postgresql-contrib`",
+            )
+        raise MissingAbility(
+            f"the extension pg_buffercache does not exist in database `{database}`",
+            hint=f"as a superuser or the owner of the database: "
+            f"psql -d {target} -c 'CREATE EXTENSION pg_buffercache'",
+        )
+    if not readable:
+        grant = shlex.quote(f"GRANT pg_monitor TO {role}")
+        raise MissingAbility(
+            f"role {role} may not read pg_buffercache in database `{database}`",
+            cause=f"the role has pg_monitor, but no access to schema {schema}"
+            if monitor
+            else "the role is not a member of pg_monitor",
+            hint=f"as a superuser: psql -d {target} -c "
+            + (shlex.quote(f"GRANT USAGE ON SCHEMA {schema} TO {role}") if monitor else grant),
+        )
+    return str(schema)
+
+
+def buffers_by_relation(relations: Iterable[Relation]) -> dict[tuple[int, int, int], Relation]:
+    """Return relations by the (tablespace, database, relfilenode) that buffers carry."""
+    return {(r.tablespace_oid, r.database_oid, r.filenode): r for r in relations}
+
+
+def _text(name: bytes | None) -> str:
+    return "" if name is None else bytes(name).decode("utf-8", "backslashreplace")

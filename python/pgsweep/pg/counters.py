@@ -1,0 +1,114 @@
+"""Cumulative counters of a server, read without touching a catalog.
+
+The statements call the statistics functions for oids that were looked up before, so a session that samples
+counters causes no buffer accesses of its own that would show up in them.
+
+What the numbers mean differs by version: pg_stat_io counts operations from 18 on and blocks before; other
+sessions send their counters when idle or at the end of a transaction, at most every second (15 and later;
+half a second before), long statements only at their end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import psycopg
+
+from pgsweep.pg.queries import load
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """One cumulative value.
+
+    Attributes:
+        scope: database, relation, io, bgwriter or checkpointer.
+        object: name of the database, oid of the relation, `backend type/object/context` of pg_stat_io, or
+            nothing.
+    """
+
+    scope: str
+    object: str
+    name: str
+    value: float
+
+
+class CounterReader:
+    """Reads counters through one session.
+
+    Args:
+        connection: in autocommit mode.
+        databases: names by oid; 0 stands for shared relations.
+        relation_oids: relations of the session's database.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], databases: dict[int, str], relation_oids: Iterable[int]
+    ) -> None:
+        self._connection = connection
+        self._version_num = connection.info.server_version
+        self._databases = databases
+        self.relation_oids = list(relation_oids)
+        self.statements = 0
+        if self._version_num >= 150000:
+            # Every statement sees values of its own moment, not those of the transaction's first look.
+            connection.execute("SET stats_fetch_consistency = 'none'")
+
+    def databases(self) -> list[Counter]:
+        """Return the counters of all databases."""
+        rows = self._rows("count_databases", "database", list(self._databases))
+        return [
+            Counter("database", self._databases[int(row.object)], row.name, row.value)
+            for row in rows
+            if int(row.object) in self._databases
+        ]
+
+    def relations(self) -> list[Counter]:
+        """Return the counters of all relations that were named."""
+        return self._rows("count_relations", "relation", self.relation_oids)
+
+    def writers(self) -> list[Counter]:
+        """Return the counters of background writer and checkpointer."""
+        counters = []
+        for row in self._rows("count_writers", "bgwriter", None):
+            scope, mark, name = row.name.partition("checkpointer_")
+            counters.append(Counter("checkpointer", "", name, row.value) if mark and not scope else row)
+        return counters
+
+    def io(self) -> list[Counter]:
+        """Return pg_stat_io; nothing before 16."""
+        return self._rows("count_io", "io", None) if self._version_num >= 160000 else []
+
+    def settle(self) -> None:
+        """Have this session's own counters sent now, so that what it did so far does not appear later.
+
+        Every statement runs once before: planning one reads catalogs, running it again does not.
+        """
+        self.databases()
+        self.relations()
+        self.writers()
+        self.io()
+        if self._version_num < 150000:
+            # pgstat_report_stat sends at most every 500 ms (PGSTAT_STAT_INTERVAL, pgstat.c of 14); the
+            # collector then needs a moment.
+            time.sleep(0.6)
+        self._connection.execute(load("settle", self._version_num))
+        if self._version_num < 150000:
+            time.sleep(0.1)
+
+    def _rows(self, query: str, scope: str, oids: list[int] | None) -> list[Counter]:
+        text = load(query, self._version_num)
+        self.statements += 1
+        cursor = self._connection.execute(text, None if oids is None else [oids], prepare=True)
+        names = [column.name for column in cursor.description or []]
+        counters = []
+        for row in cursor:
+            label = str(row[names.index("object")]) if "object" in names else ""
+            counters += [
+                Counter(scope, label, name, float(value))
+                for name, value in zip(names, row, strict=True)
+                if name != "object" and value is not None
+            ]
+        return counters

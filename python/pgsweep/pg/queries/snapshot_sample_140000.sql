@@ -1,0 +1,10 @@
+-- As snapshot, but only the blocks of the sample are sent: every relation is divided into stretches of {modulus}
+-- blocks, and of every stretch the blocks at the drawn offsets are taken. Counts are of all buffers.
+SELECT reltablespace::int8, reldatabase::int8, relfilenode::int8, relforknumber::int8,
+       usagecount::int8, isdirty, pinning_backends > 0,
+       count(*) AS buffers,
+       array_agg((relblocknumber << 32) | bufferid)
+           FILTER (WHERE (relblocknumber + relfilenode::int8) % {modulus} = ANY ({offsets}::int8[])) AS blocks
+FROM {schema}.pg_buffercache
+WHERE relfilenode IS NOT NULL
+GROUP BY reltablespace, reldatabase, relfilenode, relforknumber, usagecount, isdirty, pinning_backends
