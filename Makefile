@@ -14,6 +14,7 @@ help: ## list the verbs
 setup: $(VENV)/.ready ## make .venv with everything in it, the Rust module built in release mode
 
 $(VENV)/.packages: constraints.txt pyproject.toml
+	tools/debian-packages setup
 	python3 -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
 	@touch $@
@@ -25,7 +26,8 @@ $(VENV)/.ready: $(VENV)/.packages $(RUST_SOURCES)
 demo: setup ## the whole story on a private PostgreSQL, with an HTML report
 	$(BIN)/pgsweep demo
 
-test: setup ## all tests
+test: setup ## all tests (as root on Debian: installs the server and the browser they use)
+	tools/debian-packages test
 	cargo test --release --workspace --quiet
 	$(BIN)/pytest
 

@@ -78,6 +78,24 @@ class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance | None = None
 
 
+class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that would be done to the server: a statement, a system call, a setting."""
+
+    what: str
+    when: str
+    text: str
+
+
+class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording would do, step by step; nothing of it was done."""
+
+    schema: str = "pgsweep.plan/1"
+    source: str
+    server: str
+    output: str
+    steps: list[PlanStep]
+
+
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """A predicted miss ratio with its 90 % interval."""
 

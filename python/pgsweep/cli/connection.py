@@ -35,49 +35,6 @@ def connection_options(function: F) -> F:
     return function
 
 
-def conninfo_from(
-    *,
-    database: str | None,
-    dbname: str | None,
-    host: str | None,
-    port: str | None,
-    username: str | None,
-    password: str | None = None,
-) -> str:
-    """Return one conninfo string of all that was given, parsed and escaped by libpq.
-
-    Raises:
-        UsageError: libpq cannot parse what was given, or the database was given twice.
-    """
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import make_conninfo
-
-    if database is not None and dbname is not None:
-        raise UsageError(
-            "the database is given twice",
-            cause=f"`{database}` and `-d {dbname}`",
-            hint="leave one of them out",
-        )
-    name = database if database is not None else dbname
-    parts = {"host": host, "port": port, "user": username, "password": password}
-    given: dict[str, Any] = {key: value for key, value in parts.items() if value is not None}
-    base = ""
-    if name is not None:
-        # PQconnectdbParams with expand_dbname: a name with `=` or a URI's beginning is a conninfo string.
-        # https://www.postgresql.org/docs/current/libpq-connect.html
-        if "=" in name or name.startswith(("postgresql://", "postgres://")):
-            base = name
-        else:
-            given["dbname"] = name
-    try:
-        return make_conninfo(base, **given)
-    except ProgrammingError as error:
-        raise UsageError(
-            f"libpq cannot read the connection string: {str(error).strip()}",
-            hint="write a database name, `host=db1 dbname=shop` or `postgresql://user@host:port/dbname`",
-        ) from error
-
-
 class Target:
     """The server that the options name, and whether we may ask for its password."""
 
@@ -104,26 +61,33 @@ class Target:
 
     @property
     def conninfo(self) -> str:
-        """The conninfo string, with the password where one was asked for."""
-        return conninfo_from(
-            database=self._names.get("database"),
-            dbname=self._names.get("dbname"),
-            host=self._names.get("host"),
-            port=self._names.get("port"),
-            username=self._names.get("username"),
+        """The conninfo string, with the password where one was asked for.
+
+        Raises:
+            UsageError: libpq cannot parse what was given, or the database was given twice.
+        """
+        from pgsweep.pg.connect import build_conninfo
+
+        names = self._names
+        if names["database"] is not None and names["dbname"] is not None:
+            raise UsageError(
+                "the database is given twice",
+                cause="once by itself and once by -d",
+                hint="leave one of them out",
+            )
+        return build_conninfo(
+            names["database"] or "",
+            host=names["host"],
+            port=names["port"],
+            user=names["username"],
+            dbname=names["dbname"],
             password=self._password,
         )
 
 
-def _wants_password(error: BaseException) -> bool:
-    """Return whether libpq itself says that the connection failed for want of a password."""
-    cause: BaseException | None = error
-    while cause is not None:
-        connection = getattr(cause, "pgconn", None)
-        if connection is not None:
-            return bool(getattr(connection, "needs_password", False))
-        cause = cause.__cause__
-    return False
+def _wants_password(error: ConnectionFailed) -> bool:
+    """Return whether the connection failed for want of a password, in libpq's own words (fe-auth.c)."""
+    return "no password supplied" in error.message
 
 
 def _asked() -> str:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records import DemoResult, DemoWorkload, Interval, PredictResult, RecordResult, Verdict
+from pgsweep.records import (
+    DemoResult,
+    DemoWorkload,
+    Interval,
+    PredictResult,
+    RecordPlan,
+    RecordResult,
+    Verdict,
+)
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds
 from pgsweep.ui.results import Result
@@ -167,6 +175,15 @@ def record_text(result: RecordResult, terminal: Terminal) -> str:
     lines = [f"{name:<{width}}  {value}" for name, value in facts]
     lines += [terminal.paint("warning:", "yellow", "bold") + f" {warning}" for warning in result.warnings]
     return "\n".join(lines) + "\n"
+
+
+def plan_text(plan: RecordPlan) -> str:
+    """Return the steps of a plan as text that can be pasted: what is not SQL stands in comments."""
+    parts = [
+        f"-- Recording {plan.server} by {SOURCES.get(plan.source, plan.source)} into {plan.output} would do:"
+    ]
+    parts += [f"-- {step.what}: {step.when}\n{step.text}" for step in plan.steps]
+    return "\n\n".join(parts) + "\n"
 
 
 def _ratio(value: Interval | None) -> str:

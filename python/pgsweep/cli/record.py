@@ -1,0 +1,174 @@
+"""`pgsweep record`: watch a running server, write evidence."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.failures import INTERRUPTED
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import check_writable
+from pgsweep.cli.progress import Shown
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import UsageError
+from pgsweep.records import RecordPlan, RecordResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "sql"]),
+    default="auto",
+    show_default=True,
+    help="sql: snapshots of pg_buffercache, gentle, works on any server. trace: every page access, exact, "
+    "needs root on the server's host. auto: sql where the server allows it, else trace.",
+)
+@click.option(
+    "--for",
+    "seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="How long to watch: 40s, 2min, 1h.  [default: until it suffices for sql, 40s for trace]",
+)
+@click.option(
+    "--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after so many events."
+)
+@click.option(
+    "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files hold so much: 2GB."
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="NAME.evidence",
+    help="The folder to write.  [default: pgsweep-DATE-TIME.evidence]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write what was gathered as JSON to stdout.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    source: str,
+    seconds: float | None,
+    max_events: int | None,
+    max_bytes: int | None,
+    out: Path | None,
+    as_json: bool,
+    dry_run: bool,
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> int:
+    r"""Watch a running server and write what was seen as evidence.
+
+    The server is only read: the session is read-only and has timeouts, a trace's probes end with this
+    process. The expected cost is told before it begins. Ctrl-C ends the recording early and keeps what was
+    gathered.
+
+    DBNAME and the connection options mean what they mean for psql; DBNAME may be a conninfo string or a URI,
+    and what is not given comes from libpq's environment variables, service and password files.
+
+    \b
+    Examples:
+      pgsweep record -h db1 -U postgres -d shop --for 60s -o shop.evidence
+      pgsweep record service=shop --for 5min
+      sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
+    """
+    settings = settings_of(ctx)
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    if source == "sql" and (max_events is not None or max_bytes is not None):
+        raise UsageError(
+            "--max-events and --max-bytes end a trace, not snapshots",
+            hint="add `--source trace`, or leave them out",
+        )
+    if out is None:
+        out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
+    if out.exists():
+        raise UsageError(f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {out}")
+    check_writable(out)
+    recorder = _Recorder(settings, out, seconds, max_events, max_bytes)
+    if dry_run:
+        _show_plan(settings, target.use(lambda conninfo: recorder.plan(conninfo, source)), as_json=as_json)
+        return 0
+
+    settings.kept.append(out)
+    with stoppable(settings) as stop, Shown(settings) as shown:
+        result = target.use(lambda conninfo: recorder.record(conninfo, source, shown, stop))
+    _show(settings, result, as_json=as_json)
+    if stop.is_set():
+        settings.say(f"interrupted; kept: {result.path}")
+        return INTERRUPTED
+    return 0
+
+
+_TRACE_SECONDS = 40.0
+
+
+class _Recorder:
+    """One recording, by whichever source."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        out: Path,
+        seconds: float | None,
+        max_events: int | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._settings = settings
+        self._out = out
+        self._seconds = seconds
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+
+    def record(self, conninfo: str, source: str, shown: Shown, stop: threading.Event) -> RecordResult:
+        """Record by the source; `auto` takes the gentle one, and the trace where that one is refused.
+
+        Raises:
+            PgsweepError: the server cannot be reached or allows neither.
+        """
+        return self._sql(conninfo, shown, stop)
+
+    def _sql(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
+        from pgsweep.evidence.sql import record_sql
+
+        return record_sql(conninfo, self._out, seconds=self._seconds, progress=shown, stop=stop)
+
+    def plan(self, conninfo: str, source: str) -> RecordPlan:
+        """Return what a recording would do to the server.
+
+        Raises:
+            PgsweepError: the server cannot be reached.
+        """
+        from pgsweep.evidence.plan import plan_sql
+
+        return plan_sql(conninfo, self._out)
+
+
+def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.ui.results import to_json
+    from pgsweep.ui.text import record_text
+
+    if as_json:
+        click.echo(to_json(with_provenance(result, settings.arguments)), nl=False)
+    else:
+        click.echo(record_text(result, settings.terminal()), nl=False)
+    settings.say(f"next: pgsweep predict {result.path}")
+
+
+def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
+    from pgsweep.ui.results import to_json
+    from pgsweep.ui.text import plan_text
+
+    click.echo(to_json(plan) if as_json else plan_text(plan), nl=False)
+    settings.say("dry run: nothing was done")

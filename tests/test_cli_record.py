@@ -1,0 +1,120 @@
+"""`pgsweep record` against real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg.cluster import Cluster
+from tests.test_cli import PGSWEEP, run
+
+
+def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_path: Path) -> None:
+    done = run("record", server.conninfo(), "--dry-run", "-o", "x.evidence", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FROM {schema}.pg_buffercache" in done.stdout
+    assert ("pg_stat_io" in done.stdout) == (server.version_num >= 160000)
+    assert "nothing was done" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    plan = json.loads(run("record", server.conninfo(), "-n", "--json").stdout)
+    assert plan["schema"] == "pgsweep.plan/1"
+    assert {"what", "when", "text"} == set(plan["steps"][0])
+
+
+def test_record_with_psqls_options(wheel18: Cluster, tmp_path: Path) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(wheel18.conninfo())
+    options = ["-h", str(parts["host"]), "-p", str(parts["port"]), "-U", str(parts["user"]), "-d", "postgres"]
+    done = run("record", *options, "--for", "3s", "-o", "x.evidence", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["schema"] == "pgsweep.record/1"
+    assert result["path"] == "x.evidence"
+    assert result["provenance"]["command"].startswith("pgsweep record -h ")
+    assert "expected cost" in done.stderr, "the cost is told before it is spent"
+    assert Evidence.open(tmp_path / "x.evidence").complete
+    again = run("record", *options, "-o", "x.evidence", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_record_takes_libpqs_environment_and_is_quiet(wheel18: Cluster, tmp_path: Path) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(wheel18.conninfo())
+    env = {"PGHOST": str(parts["host"]), "PGPORT": str(parts["port"]), "PGUSER": str(parts["user"])}
+    done = run(
+        "record", "-q", "--for", "2s", "-o", "x.evidence", cwd=tmp_path, env={**env, "PGDATABASE": "postgres"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "x.evidence" / "snapshots").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "ended by interrupt" in out
+    assert "kept: x.evidence" in err
+    assert "Traceback" not in err
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    assert len(evidence.table("snapshot_times")["snapshot"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-h", "/nonexistent"], 3, "no server listens there"),
+        (["nonsense=1"], 2, "connection string"),
+        (["a", "-d", "b"], 2, "given twice"),
+        (["-w", "-W"], 2, "contradict"),
+        (["--for", "soon"], 2, "`soon` is not a time"),
+        (["--source", "sql", "--max-events", "5"], 2, "end a trace"),
+        (["-o", "absent/x.evidence"], 2, "no folder `absent`"),
+    ],
+)
+def test_mistakes(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    done = run("record", *arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_database_and_extension(wheel18: Cluster, tmp_path: Path) -> None:
+    done = run("record", wheel18.conninfo("absent"), cwd=tmp_path)
+    assert done.returncode == 3
+    assert 'database "absent" does not exist' in done.stderr
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE plain")
+    try:
+        done = run("record", wheel18.conninfo("plain"), "--source", "sql", cwd=tmp_path)
+        assert done.returncode == 4
+        assert "CREATE EXTENSION pg_buffercache" in done.stderr
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+            connection.execute("DROP DATABASE plain")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert run("record", "-o", str(tmp_path / "x.evidence")).returncode == 2

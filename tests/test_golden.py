@@ -1,0 +1,61 @@
+"""Transcripts of the command line: what was typed, what came on both streams, the exit code.
+
+A file in golden/ holds commands (`$ pgsweep ...`) and what they gave. Where that has changed the file is
+rewritten and the test fails: read the difference, and commit it if it is meant. To add one, write a file with
+only the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgsweep.ui.results import to_json
+from tests.fix_results import demo_result, predict_result, record_result
+
+GOLDEN = Path(__file__).parent / "golden"
+PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
+
+
+def transcript(commands: list[str], folder: Path) -> str:
+    out = []
+    for line in commands:
+        words = shlex.split(line)
+        assert words[0] == "pgsweep"
+        done = subprocess.run(
+            [PGSWEEP, *words[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,
+            timeout=60,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "COLUMNS": "80", "HOME": str(folder)},
+        )
+        out.append(f"$ {line}\n")
+        for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
+            if text:
+                out.append(f"--- {name}\n{text}" + ("" if text.endswith("\n") else "\n(no line end)\n"))
+        out.append(f"--- exit {done.returncode}\n\n")
+    return "".join(out).replace(str(folder), "FOLDER")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.txt")))
+def test_transcript(name: str, tmp_path: Path) -> None:
+    for file, result in (("predict", predict_result()), ("demo", demo_result()), ("record", record_result())):
+        (tmp_path / f"{file}.json").write_text(to_json(result))
+    path = GOLDEN / name
+    before = path.read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (.+)$", before, re.MULTILINE)
+    assert commands, f"{name} holds no command"
+    now = transcript(commands, tmp_path)
+    if now != before:
+        path.write_text(now, encoding="utf-8")
+        pytest.fail(
+            f"golden/{name} has changed and was rewritten: read the difference, commit it if it is meant"
+        )
