@@ -7,6 +7,7 @@
 
 use pyo3::prelude::*;
 
+mod interchange;
 mod replay;
 
 /// The Rust half of pgsweep.
@@ -15,6 +16,8 @@ mod _native {
     use super::{pyfunction, Bound, PyModule, PyResult};
     use pyo3::types::PyModuleMethods;
 
+    #[pymodule_export]
+    use crate::interchange::{NextAccesses, ObjectIds};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
 

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "NextAccesses",
+    "ObjectIds",
     "PoolContents",
     "Rules",
     "__version__",
@@ -163,6 +165,37 @@ def replay_outcomes(
 
     Arguments and errors as for `replay`.
     """
+
+@final
+class ObjectIds:
+    """Gives each object (a 64-bit name) the next number when it first appears."""
+
+    def __new__(cls) -> ObjectIds: ...
+    def __len__(self) -> int: ...
+    def ids(self, objects: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Return the numbers of the next accesses' objects.
+
+        Raises:
+            ValueError: there are more than 4294967295 distinct objects.
+        """
+
+@final
+class NextAccesses:
+    """Finds the next access to the same object, going backwards through a trace in pieces.
+
+    Args:
+        objects: number of distinct objects; numbers are below it.
+    """
+
+    def __new__(cls, objects: int) -> NextAccesses: ...
+    def piece(self, ids: NDArray[np.uint32], first: int) -> NDArray[np.int64]:
+        """Return positions of next accesses, -1 for none, of the piece that begins at position `first`.
+
+        Pieces come last one first.
+
+        Raises:
+            ValueError: a number is not below the count of objects.
+        """
 
 def dense_ids(
     spc: NDArray[np.uint32],

@@ -96,6 +96,18 @@ class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[PlanStep]
 
 
+class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace written in another format."""
+
+    schema: str = "pgsweep.export/1"
+    path: str
+    mapping_path: str
+    accesses: int
+    objects: int
+    bytes_written: int
+    warnings: list[str]
+
+
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """A predicted miss ratio with its 90 % interval."""
 
