@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 mod interchange;
 mod replay;
+mod tracer;
 
 /// The Rust half of pgsweep.
 #[pymodule(gil_used = false)]
@@ -20,6 +21,8 @@ mod _native {
     use crate::interchange::{NextAccesses, ObjectIds};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
+    #[pymodule_export]
+    use crate::tracer::{postmaster_start_time, read_pool, trace_event_cost_seconds, Tracer};
 
     /// Return the version of the native module.
     #[pyfunction]

@@ -1,7 +1,7 @@
 """Typed face of the Rust module; checked against the built module by stubtest."""
 
 from collections.abc import Sequence
-from typing import TypedDict, final, type_check_only
+from typing import Any, TypedDict, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,15 @@ __all__ = [
     "ObjectIds",
     "PoolContents",
     "Rules",
+    "Tracer",
     "__version__",
     "build_profile",
     "dense_ids",
+    "postmaster_start_time",
+    "read_pool",
     "replay",
     "replay_outcomes",
+    "trace_event_cost_seconds",
     "version",
 ]
 
@@ -209,3 +213,65 @@ def dense_ids(
     Raises:
         ValueError: the arrays differ in length.
     """
+
+@type_check_only
+class TraceTables(TypedDict):
+    accesses: dict[str, NDArray[Any]]  # the columns of the evidence's tables of these names
+    scans: dict[str, NDArray[Any]]
+    drops: dict[str, NDArray[Any]]
+
+@type_check_only
+class PoolTable(TypedDict):
+    """The used buffers at one moment."""
+
+    frame: NDArray[np.int32]  # from 1, as bufferid of pg_buffercache
+    spc: NDArray[np.uint32]
+    db: NDArray[np.uint32]
+    rel: NDArray[np.uint32]
+    fork: NDArray[np.uint8]
+    block: NDArray[np.uint32]
+    usage_count: NDArray[np.uint8]
+    dirty: NDArray[np.bool_]
+    pinned: NDArray[np.bool_]
+    buffers: int
+    begin_ns: int
+    end_ns: int
+    hand: tuple[int, int, int] | None  # buffer looked at next (from 0), rounds, head of the free list or -1
+
+@final
+class Tracer:
+    """Probes on a running server: they record every page access until `stop`, and die with the process.
+
+    Args:
+        postmaster_pid: process id of its postmaster.
+        version_num: as `server_version_num`.
+        databases: oids of the databases wanted (0: shared catalogs); empty for all.
+        ring_bytes: size of the kernel's buffer, a power of two.
+        attachment: `link`, `perf_event`, or `auto`.
+
+    Raises:
+        RuntimeError: (what, hint): this kernel, server or user cannot.
+        OSError: a system call failed.
+    """
+
+    def __new__(
+        cls,
+        postmaster_pid: int,
+        version_num: int,
+        *,
+        databases: Sequence[int],
+        ring_bytes: int,
+        attachment: str,
+    ) -> Tracer: ...
+    def poll(self, timeout_seconds: float) -> TraceTables | None: ...
+    def stop(self) -> None: ...
+    def lost(self) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    def reader_processor_seconds(self) -> float: ...
+    def start_ns(self) -> int: ...
+    def attachment(self) -> str: ...
+    def probes(self) -> list[tuple[str, str, int, bool]]: ...
+
+def trace_event_cost_seconds(attachment: str) -> float: ...
+def postmaster_start_time(postmaster_pid: int) -> int: ...
+def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...

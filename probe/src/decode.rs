@@ -1,0 +1,357 @@
+//! From single events to page accesses: hit or miss, extension, ring strategy, scan.
+//!
+//! An access is a `BufTableLookup`. It was a miss if the next thing its process does is a `BufTableInsert` of the same
+//! page, and a hit otherwise; so an access is known for certain only when its process did something else. Rows are held
+//! back until then (or for two seconds, for a process that fell idle), and handed out in the order of their time.
+//!
+//! Which ring strategy an access has cannot be seen on a hit. It follows from what its process is doing: the heap scans
+//! it has open, the relation it vacuums, the bulk load it runs; and, on misses, from the strategy that
+//! `StrategyGetBuffer` was really given.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::columns::{Accesses, Drops, Row, Scans};
+use crate::event::{Event, Kind, Tag};
+use crate::process::Process;
+
+/// Kinds of accesses, as in the evidence's table `accesses`.
+pub const HIT: u8 = 0;
+/// The page was not in a buffer.
+pub const MISS: u8 = 1;
+/// The page was new.
+pub const EXTEND: u8 = 2;
+
+/// Flag: made by a heap sequential scan that allows a ring, at its position.
+pub const FLAG_SCAN: u8 = 1;
+/// Flag: the process accesses the page that it accessed last, so that it may still hold it pinned.
+pub const FLAG_REPEAT: u8 = 2;
+/// Flag: the strategy is known.
+pub const FLAG_STRATEGY_KNOWN: u8 = 4;
+
+/// How long a process may be silent before its last access is taken as what it seems, a hit.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Rows in a chunk.
+const CHUNK_ROWS: usize = 1 << 16;
+
+/// Hashes process ids: they are small and dense, so that one multiplication spreads them.
+#[derive(Default)]
+struct PidHasher(u64);
+
+impl Hasher for PidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// What the decoder gives out.
+#[derive(Debug, Default)]
+pub struct Decoded {
+    /// Page accesses.
+    pub accesses: Accesses,
+    /// Scans, vacuums and bulk loads that have ended.
+    pub scans: Scans,
+    /// Relations dropped or truncated.
+    pub drops: Drops,
+}
+
+/// Counts over the whole trace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events of all kinds.
+    pub events: u64,
+    /// Accesses decided as hits.
+    pub hits: u64,
+    /// Accesses decided as misses.
+    pub misses: u64,
+    /// New pages.
+    pub extends: u64,
+    /// Accesses whose process did nothing more within the patience, taken as hits.
+    pub undecided: u64,
+}
+
+/// Decodes a stream of events.
+pub struct Decoder {
+    start_ns: u64,
+    scan_options: ScanOptions,
+    chunks: VecDeque<(u64, Accesses)>,
+    rows: u64,
+    handed: u64,
+    processes: HashMap<u32, Process, BuildHasherDefault<PidHasher>>,
+    next_scan: u32,
+    scans: Scans,
+    drops: Drops,
+    counts: Counts,
+    latest_ns: u64,
+}
+
+/// The bits of `enum ScanOptions` (src/include/access/tableam.h); version 14 put TIDRANGESCAN among the types.
+#[derive(Debug, Clone, Copy)]
+pub struct ScanOptions {
+    /// Scan of all blocks, or of a sample.
+    pub sequential: u32,
+    /// Scan of a sample.
+    pub sample: u32,
+    /// `ANALYZE`.
+    pub analyze: u32,
+    /// May use a ring.
+    pub allow_strategy: u32,
+}
+
+impl ScanOptions {
+    /// Return the bits of a server version such as 150018.
+    pub fn of_version(version_num: u32) -> Self {
+        let shift = u32::from(version_num >= 140_000);
+        Self {
+            sequential: 1 | (1 << 2),
+            sample: 1 << 2,
+            analyze: 1 << (4 + shift),
+            allow_strategy: 1 << (5 + shift),
+        }
+    }
+}
+
+impl Decoder {
+    /// Begin; times will be relative to `start_ns` of the monotonic clock.
+    pub fn new(start_ns: u64, version_num: u32) -> Self {
+        Self {
+            start_ns,
+            scan_options: ScanOptions::of_version(version_num),
+            chunks: VecDeque::new(),
+            rows: 0,
+            handed: 0,
+            processes: HashMap::default(),
+            next_scan: 1,
+            scans: Scans::default(),
+            drops: Drops::default(),
+            counts: Counts::default(),
+            latest_ns: start_ns,
+        }
+    }
+
+    /// Return the counts so far; rows still held back count as what they seem.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Take one event.
+    pub fn event(&mut self, event: &Event) {
+        self.counts.events += 1;
+        self.latest_ns = self.latest_ns.max(event.time_ns);
+        let time_ns = event.time_ns.saturating_sub(self.start_ns);
+        match event.kind {
+            Kind::Lookup => return self.lookup(event, time_ns),
+            Kind::Insert => return self.insert(event, time_ns),
+            _ => {}
+        }
+        let process = self.processes.entry(event.pid).or_default();
+        match event.kind {
+            Kind::Lookup | Kind::Insert => {}
+            Kind::Ring => process.ring = Some((event.address(), event.tag.block as u8)),
+            Kind::ScanBegin => {
+                let flags = event.tag.block;
+                if process.begin_scan(
+                    self.next_scan,
+                    event.pid,
+                    event.tag,
+                    flags,
+                    self.scan_options,
+                    time_ns,
+                ) {
+                    self.next_scan += 1;
+                }
+            }
+            Kind::ScanAgain => process.again(event.tag),
+            Kind::ScanEnd => process.end_scan(event.tag, time_ns, &mut self.scans),
+            Kind::StrategyMade => process.strategy_made(event.tag.block as u8),
+            Kind::StrategyFreed => process.strategy_freed(event.address()),
+            Kind::VacuumBegin => {
+                process.begin_vacuum(self.next_scan, event.pid, event.tag, time_ns);
+                self.next_scan += 1;
+            }
+            Kind::VacuumEnd => process.end_vacuum(time_ns, &mut self.scans),
+            Kind::BulkBegin => {
+                process.begin_bulk(self.next_scan, event.pid, time_ns);
+                self.next_scan += 1;
+            }
+            Kind::BulkEnd => process.end_bulk(time_ns, &mut self.scans),
+            Kind::Reset => process.reset(time_ns, &mut self.scans),
+            Kind::Extend => {
+                let last = process.last;
+                if let Some((row, tag)) = last {
+                    if tag == event.tag
+                        && patch(&mut self.chunks, row, |rows, i| rows.kind[i] = EXTEND)
+                    {
+                        self.counts.misses -= 1;
+                        self.counts.extends += 1;
+                    }
+                }
+            }
+            Kind::Drop | Kind::DropAll | Kind::DropDatabase => {
+                process.decided();
+                self.drops.push(time_ns, self.rows, event);
+            }
+        }
+    }
+
+    fn lookup(&mut self, event: &Event, time_ns: u64) {
+        let process = self.processes.entry(event.pid).or_default();
+        let (strategy, mut flags, scan) = process.context(&event.tag);
+        if process.last.is_some_and(|(_, tag)| tag == event.tag) {
+            flags |= FLAG_REPEAT;
+        }
+        process.ring = None;
+        process.pending = Some((self.rows, event.tag, event.time_ns));
+        process.last = Some((self.rows, event.tag));
+        self.counts.hits += 1;
+        self.push(&Row {
+            time_ns,
+            pid: event.pid,
+            tag: event.tag,
+            kind: HIT,
+            strategy,
+            flags,
+            scan,
+        });
+    }
+
+    fn insert(&mut self, event: &Event, time_ns: u64) {
+        let process = self.processes.entry(event.pid).or_default();
+        let ring = process.ring;
+        if let Some((row, tag, _)) = process.pending {
+            if tag == event.tag {
+                let (strategy, scan) = process.missed(&event.tag, ring);
+                process.pending = None;
+                let known = patch(&mut self.chunks, row, |rows, i| {
+                    rows.kind[i] = MISS;
+                    rows.strategy[i] = strategy;
+                    rows.flags[i] |= FLAG_STRATEGY_KNOWN;
+                    if scan != 0 {
+                        rows.scan[i] = scan;
+                    }
+                });
+                if known {
+                    self.counts.hits -= 1;
+                    self.counts.misses += 1;
+                }
+                return;
+            }
+        }
+        // Up to version 15 BufferAlloc inserts the page again when its victim was taken from it meanwhile.
+        if process.last.is_some_and(|(_, tag)| tag == event.tag) {
+            return;
+        }
+        let (strategy, scan) = process.missed(&event.tag, ring);
+        process.pending = None;
+        process.last = Some((self.rows, event.tag));
+        self.counts.extends += 1;
+        self.push(&Row {
+            time_ns,
+            pid: event.pid,
+            tag: event.tag,
+            kind: EXTEND,
+            strategy,
+            flags: FLAG_STRATEGY_KNOWN,
+            scan,
+        });
+    }
+
+    fn push(&mut self, row: &Row) {
+        if self
+            .chunks
+            .back()
+            .map_or(true, |(_, rows)| rows.len() >= CHUNK_ROWS)
+        {
+            self.chunks
+                .push_back((self.rows, Accesses::with_capacity(CHUNK_ROWS)));
+        }
+        if let Some((_, rows)) = self.chunks.back_mut() {
+            rows.push(row);
+        }
+        self.rows += 1;
+    }
+
+    /// Hand out what is decided; all, if the trace has `ended`.
+    ///
+    /// `now_ns` is the present time of the monotonic clock.
+    pub fn take(&mut self, now_ns: u64, ended: bool) -> Decoded {
+        let mut undecided = 0;
+        let mut first_undecided = self.rows;
+        for process in self.processes.values_mut() {
+            if let Some((row, _, since_ns)) = process.pending {
+                if ended || now_ns.saturating_sub(since_ns) > PATIENCE_NS {
+                    process.pending = None;
+                    undecided += 1;
+                } else {
+                    first_undecided = first_undecided.min(row);
+                }
+            }
+            if ended {
+                process.reset(now_ns.saturating_sub(self.start_ns), &mut self.scans);
+            }
+        }
+        self.counts.undecided += undecided;
+        let mut accesses = Accesses::default();
+        while let Some((base, rows)) = self.chunks.front() {
+            // The last chunk is still being filled: cut it only when it has waited long enough to matter.
+            let full = rows.len() >= CHUNK_ROWS || ended;
+            let old = rows
+                .time_ns
+                .last()
+                .is_some_and(|t| now_ns.saturating_sub(self.start_ns + t) > PATIENCE_NS);
+            if base + rows.len() as u64 > first_undecided || !(full || old) {
+                break;
+            }
+            if let Some((_, mut rows)) = self.chunks.pop_front() {
+                self.handed += rows.len() as u64;
+                if accesses.is_empty() {
+                    accesses = rows;
+                } else {
+                    accesses.append(&mut rows);
+                }
+            }
+        }
+        Decoded {
+            accesses,
+            scans: std::mem::take(&mut self.scans),
+            drops: std::mem::take(&mut self.drops),
+        }
+    }
+
+    /// Return how many rows are held back.
+    pub fn held_rows(&self) -> u64 {
+        self.rows - self.handed
+    }
+}
+
+/// Change a row that has not been handed out; return whether it was still here.
+fn patch(
+    chunks: &mut VecDeque<(u64, Accesses)>,
+    row: u64,
+    change: impl FnOnce(&mut Accesses, usize),
+) -> bool {
+    for (base, rows) in chunks.iter_mut().rev() {
+        if row >= *base {
+            let i = (row - *base) as usize;
+            if i >= rows.len() {
+                return false;
+            }
+            change(rows, i);
+            return true;
+        }
+    }
+    false
+}
+
+/// Return whether two tags are of one relation's main fork.
+pub fn main_fork_of(tag: &Tag, relation: &Tag) -> bool {
+    tag.fork == 0 && tag.same_relation(relation)
+}

@@ -1,0 +1,135 @@
+//! What the probes write into the ring buffer: 32 bytes an event.
+
+/// Size of an event in bytes.
+pub const EVENT_BYTES: usize = 32;
+
+/// Offset of the byte that says the kind; it lies in the word of the fork number, which needs one byte only.
+pub const KIND_OFFSET: i16 = 13;
+/// Offset of the process id.
+pub const PID_OFFSET: i16 = 20;
+/// Offset of the time.
+pub const TIME_OFFSET: i16 = 24;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// `BufTableLookup`: a page is accessed. Words: tablespace, database, relation, fork, block.
+    Lookup = 0,
+    /// `BufTableInsert`: a page gets a buffer (a miss, or a new page). Words as above.
+    Insert = 1,
+    /// `StrategyGetBuffer` for a strategy: words 0 and 1 the strategy's address, word 4 its type.
+    Ring = 2,
+    /// `heap_beginscan`: words tablespace, database, relation; word 4 the scan's options, bit 31: parallel.
+    ScanBegin = 3,
+    /// `heap_rescan`: words tablespace, database, relation.
+    ScanAgain = 4,
+    /// `heap_endscan`: words tablespace, database, relation.
+    ScanEnd = 5,
+    /// `GetAccessStrategy`: word 4 the type.
+    StrategyMade = 6,
+    /// `FreeAccessStrategy`: words 0 and 1 the strategy's address.
+    StrategyFreed = 7,
+    /// `heap_vacuum_rel` begins: words tablespace, database, relation.
+    VacuumBegin = 8,
+    /// `heap_vacuum_rel` has returned.
+    VacuumEnd = 9,
+    /// `GetBulkInsertState`.
+    BulkBegin = 10,
+    /// `FreeBulkInsertState`.
+    BulkEnd = 11,
+    /// `AbortCurrentTransaction`, `proc_exit`: what was open in this process is not any more.
+    Reset = 12,
+    /// `smgrextend` (used up to version 15): words tablespace, database, relation, fork, block.
+    Extend = 13,
+    /// `DropRelationBuffers`: words tablespace, database, relation, fork, first block dropped.
+    Drop = 14,
+    /// `DropRelationsAllBuffers`: words tablespace, database, relation.
+    DropAll = 15,
+    /// `DropDatabaseBuffers`: word 1 the database.
+    DropDatabase = 16,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 17] = [
+        Self::Lookup,
+        Self::Insert,
+        Self::Ring,
+        Self::ScanBegin,
+        Self::ScanAgain,
+        Self::ScanEnd,
+        Self::StrategyMade,
+        Self::StrategyFreed,
+        Self::VacuumBegin,
+        Self::VacuumEnd,
+        Self::BulkBegin,
+        Self::BulkEnd,
+        Self::Reset,
+        Self::Extend,
+        Self::Drop,
+        Self::DropAll,
+        Self::DropDatabase,
+    ];
+}
+
+/// A page: tablespace, database, relation file number, fork and block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Tag {
+    /// Tablespace oid.
+    pub spc: u32,
+    /// Database oid, 0 for shared catalogs.
+    pub db: u32,
+    /// Relation file number.
+    pub rel: u32,
+    /// Fork: main 0, free space map 1, visibility map 2, init 3.
+    pub fork: u8,
+    /// Block number.
+    pub block: u32,
+}
+
+impl Tag {
+    /// Return whether both are of the same relation.
+    pub fn same_relation(&self, other: &Self) -> bool {
+        (self.rel, self.db, self.spc) == (other.rel, other.db, other.spc)
+    }
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The page, or what the kind says the words mean.
+    pub tag: Tag,
+    /// What happened.
+    pub kind: Kind,
+    /// Process id, as in the initial PID namespace.
+    pub pid: u32,
+    /// Time in nanoseconds of the kernel's monotonic clock.
+    pub time_ns: u64,
+}
+
+impl Event {
+    /// Read an event from its 32 bytes; nothing if the kind is unknown.
+    pub fn read(bytes: &[u8; EVENT_BYTES]) -> Option<Self> {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Some(Self {
+            tag: Tag {
+                spc: word(0),
+                db: word(4),
+                rel: word(8),
+                fork: bytes[12],
+                block: word(16),
+            },
+            kind: *Kind::ALL.get(usize::from(bytes[KIND_OFFSET as usize]))?,
+            pid: word(PID_OFFSET as usize),
+            time_ns: u64::from(word(24)) | (u64::from(word(28)) << 32),
+        })
+    }
+
+    /// Return words 0 and 1 as one address.
+    pub fn address(&self) -> u64 {
+        u64::from(self.tag.spc) | (u64::from(self.tag.db) << 32)
+    }
+}

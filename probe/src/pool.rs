@@ -1,0 +1,162 @@
+//! What lies in the buffers, read from the server's memory: no work for the server, and 64 bytes a buffer for us.
+//!
+//! `struct BufferDesc` (src/include/storage/buf_internals.h, versions 12 to 18), padded to 64 bytes: the tag in 20 bytes,
+//! the buffer's own number, and at 24 the state: pins in bits 0 to 17, usage count in 18 to 21, dirty 23, valid 24. No lock
+//! is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is not a
+//! picture of one moment.
+
+use iced_x86::{Code, Decoder, DecoderOptions};
+
+use crate::clock::monotonic_ns;
+use crate::error::{ProbeError, Result};
+use crate::server::Server;
+
+const DESCRIPTOR_BYTES: usize = 64;
+const BUFFER_NUMBER: usize = 20;
+const STATE: usize = 24;
+const DIRTY: u32 = 1 << 23;
+const VALID: u32 = 1 << 24;
+const PINS: u32 = (1 << 18) - 1;
+const CHUNK_BUFFERS: usize = 1 << 15;
+
+/// The used buffers at one moment; all vectors are parallel.
+#[derive(Debug, Default, Clone)]
+pub struct Pool {
+    /// Number of the buffer as pg_buffercache has it, from 1.
+    pub frame: Vec<i32>,
+    /// Tablespace.
+    pub spc: Vec<u32>,
+    /// Database.
+    pub db: Vec<u32>,
+    /// Relation file number.
+    pub rel: Vec<u32>,
+    /// Fork.
+    pub fork: Vec<u8>,
+    /// Block.
+    pub block: Vec<u32>,
+    /// Usage count.
+    pub usage_count: Vec<u8>,
+    /// Whether the page differs from the one on disk.
+    pub dirty: Vec<bool>,
+    /// Whether somebody uses it right now.
+    pub pinned: Vec<bool>,
+    /// Number of buffers, used or not.
+    pub buffers: u32,
+    /// The clock hand, where it can be found.
+    pub hand: Option<Hand>,
+    /// When reading began, in nanoseconds of the monotonic clock.
+    pub begin_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+}
+
+/// Where the clock sweep stands (`BufferStrategyControl`, src/backend/storage/buffer/freelist.c).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hand {
+    /// Index, from 0, of the buffer that is looked at next.
+    pub next_victim: u32,
+    /// How often the hand went around.
+    pub complete_passes: u32,
+    /// Head of the list of free buffers, -1 when it is empty.
+    pub first_free: i32,
+}
+
+/// Read the pool of a server.
+///
+/// # Errors
+/// A version whose descriptors are different, or the memory cannot be read.
+pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
+    if !(120_000..190_000).contains(&version_num) {
+        return Err(unknown());
+    }
+    let buffers = server.variable_u32("NBuffers")?;
+    let start = server.variable_pointer("BufferDescriptors")?;
+    let mut pool = Pool {
+        buffers,
+        begin_ns: monotonic_ns(),
+        hand: hand(server),
+        ..Pool::default()
+    };
+    let mut bytes = vec![0; CHUNK_BUFFERS.min(buffers as usize) * DESCRIPTOR_BYTES];
+    let mut first = 0;
+    while first < buffers as usize {
+        let count = CHUNK_BUFFERS.min(buffers as usize - first);
+        let part = &mut bytes[..count * DESCRIPTOR_BYTES];
+        server.read(start + (first * DESCRIPTOR_BYTES) as u64, part)?;
+        for (i, descriptor) in part.chunks_exact(DESCRIPTOR_BYTES).enumerate() {
+            pool.add(descriptor, first + i)?;
+        }
+        first += count;
+    }
+    pool.end_ns = monotonic_ns();
+    Ok(pool)
+}
+
+fn unknown() -> ProbeError {
+    ProbeError::missing(
+        "the layout of this server's buffer descriptors is not known",
+        "CREATE EXTENSION pg_buffercache",
+    )
+}
+
+impl Pool {
+    fn add(&mut self, descriptor: &[u8], index: usize) -> Result<()> {
+        let word = |at: usize| {
+            u32::from_le_bytes([
+                descriptor[at],
+                descriptor[at + 1],
+                descriptor[at + 2],
+                descriptor[at + 3],
+            ])
+        };
+        // Each descriptor knows its own number: a check of the whole layout that costs nothing.
+        if word(BUFFER_NUMBER) as usize != index {
+            return Err(unknown());
+        }
+        let state = word(STATE);
+        if state & VALID != 0 {
+            self.frame.push(index as i32 + 1);
+            self.spc.push(word(0));
+            self.db.push(word(4));
+            self.rel.push(word(8));
+            self.fork.push(descriptor[12]);
+            self.block.push(word(16));
+            self.usage_count.push((state >> 18 & 0xf) as u8);
+            self.dirty.push(state & DIRTY != 0);
+            self.pinned.push(state & PINS != 0);
+        }
+        Ok(())
+    }
+}
+
+/// Find the clock hand. `StrategyControl` is private to freelist.c, so that a stripped server has no symbol for it; but
+/// `StrategySyncStart` is exported, and the first thing it does is to lock what `StrategyControl` points to.
+fn hand(server: &Server) -> Option<Hand> {
+    let function = server.executable.symbol("StrategySyncStart")?;
+    let code = server.executable.bytes_at(function.vaddr, 64);
+    let variable = Decoder::with_ip(64, code, function.vaddr, DecoderOptions::NONE)
+        .into_iter()
+        .find(|i| i.code() == Code::Mov_r64_rm64 && i.is_ip_rel_memory_operand())?
+        .ip_rel_memory_address();
+    let mut pointer = [0; 8];
+    server.read_linked(variable, &mut pointer).ok()?;
+    let mut control = [0; 20];
+    server
+        .read(u64::from_le_bytes(pointer), &mut control)
+        .ok()?;
+    let word = |at: usize| {
+        u32::from_le_bytes([
+            control[at],
+            control[at + 1],
+            control[at + 2],
+            control[at + 3],
+        ])
+    };
+    let buffers = server.variable_u32("NBuffers").ok()?;
+    // The counter runs past the number of buffers until somebody folds it back.
+    Some(Hand {
+        next_victim: word(4).checked_rem(buffers)?,
+        complete_passes: word(16).wrapping_add(word(4) / buffers),
+        first_free: word(8) as i32,
+    })
+}

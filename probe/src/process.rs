@@ -1,0 +1,360 @@
+//! What one server process is doing, as far as it decides the ring strategy of its accesses.
+
+use crate::columns::Scans;
+use crate::decode::{main_fork_of, ScanOptions, FLAG_SCAN, FLAG_STRATEGY_KNOWN};
+use crate::event::Tag;
+
+/// `BufferAccessStrategyType` (src/include/storage/bufmgr.h).
+const BULKREAD: u8 = 1;
+const BULKWRITE: u8 = 2;
+const VACUUM: u8 = 3;
+
+/// First relation file number of a user's relation (`FirstNormalObjectId`).
+const FIRST_USER_RELATION: u32 = 16384;
+
+/// Bit that the probe puts into a scan's options: it takes part in a parallel scan.
+const PARALLEL: u32 = 1 << 31;
+
+/// What a heap scan may do about a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RingUse {
+    /// It reads with the strategy of its ANALYZE.
+    Analyze,
+    /// It takes a ring of its own if the table is large.
+    IfLarge,
+    /// It never takes one.
+    Never,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Scan {
+    id: u32,
+    pid: u32,
+    relation: Tag,
+    begin_ns: u64,
+    strategy: u8,
+    ring_use: RingUse,
+    parallel: bool,
+    /// Whether it may leave blocks out: a parallel scan's participant, a sample.
+    jumps: bool,
+    /// The block that a walk in order accesses next; nothing before the first access.
+    next_block: Option<u32>,
+    /// Whether block 0 came out of order, as when a scan wraps around; block 1 would confirm it.
+    wrapped: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    id: u32,
+    pid: u32,
+    relation: Option<Tag>,
+    begin_ns: u64,
+    /// What its misses showed: whether it uses its ring.
+    ring: Option<bool>,
+}
+
+/// One server process.
+#[derive(Debug, Default)]
+pub struct Process {
+    /// The last lookup, while it is not known whether it is a hit: row, page, time.
+    pub pending: Option<(u64, Tag, u64)>,
+    /// The last access: row and page.
+    pub last: Option<(u64, Tag)>,
+    /// The strategy that `StrategyGetBuffer` was given since the last lookup: address and type.
+    pub ring: Option<(u64, u8)>,
+    scans: Vec<Scan>,
+    vacuum: Option<Span>,
+    bulk: Option<Span>,
+    /// Relations seen under a strategy of whose making we know no more: strategy's address, relation, type.
+    others: Vec<(u64, Tag, u8)>,
+}
+
+impl Process {
+    /// Note that the process went on, so that its last lookup was a hit.
+    pub fn decided(&mut self) {
+        self.pending = None;
+    }
+
+    /// Begin a heap scan; return whether it is of a kind that matters here.
+    pub fn begin_scan(
+        &mut self,
+        id: u32,
+        pid: u32,
+        relation: Tag,
+        flags: u32,
+        options: ScanOptions,
+        time_ns: u64,
+    ) -> bool {
+        self.decided();
+        let analyze = flags & options.analyze != 0;
+        if flags & options.sequential == 0 && !analyze {
+            return false;
+        }
+        let ring_use = if analyze {
+            RingUse::Analyze
+        } else if flags & options.allow_strategy != 0 {
+            RingUse::IfLarge
+        } else {
+            RingUse::Never
+        };
+        // A scan left open by an error that we did not see must not pile up.
+        if self.scans.len() >= 256 {
+            self.scans.remove(0);
+        }
+        self.scans.push(Scan {
+            id,
+            pid,
+            relation,
+            begin_ns: time_ns,
+            strategy: if analyze { VACUUM } else { 0 },
+            ring_use,
+            parallel: flags & PARALLEL != 0,
+            jumps: flags & (PARALLEL | options.sample) != 0,
+            next_block: None,
+            wrapped: false,
+        });
+        true
+    }
+
+    /// A strategy of the given type was made; a bulk-read one belongs to the scan just begun.
+    pub fn strategy_made(&mut self, strategy: u8) {
+        self.decided();
+        if strategy == BULKREAD {
+            if let Some(scan) = self.scans.last_mut() {
+                if scan.ring_use == RingUse::IfLarge && scan.next_block.is_none() {
+                    scan.strategy = BULKREAD;
+                }
+            }
+        }
+    }
+
+    /// A strategy was freed: nothing is under it any more.
+    pub fn strategy_freed(&mut self, address: u64) {
+        self.others.retain(|(at, _, _)| *at != address);
+    }
+
+    /// A scan starts from its beginning again.
+    pub fn again(&mut self, relation: Tag) {
+        self.decided();
+        if let Some(scan) = self
+            .scans
+            .iter_mut()
+            .rev()
+            .find(|s| s.relation.same_relation(&relation))
+        {
+            scan.next_block = None;
+            scan.wrapped = false;
+        }
+    }
+
+    /// A scan of the relation ends.
+    pub fn end_scan(&mut self, relation: Tag, time_ns: u64, ended: &mut Scans) {
+        self.decided();
+        if let Some(at) = self
+            .scans
+            .iter()
+            .rposition(|s| s.relation.same_relation(&relation))
+        {
+            let scan = self.scans.remove(at);
+            note_scan(&scan, time_ns, ended);
+        }
+    }
+
+    /// `heap_vacuum_rel` begins.
+    pub fn begin_vacuum(&mut self, id: u32, pid: u32, relation: Tag, time_ns: u64) {
+        self.decided();
+        self.vacuum = Some(Span {
+            id,
+            pid,
+            relation: Some(relation),
+            begin_ns: time_ns,
+            ring: None,
+        });
+    }
+
+    /// `heap_vacuum_rel` returned.
+    pub fn end_vacuum(&mut self, time_ns: u64, ended: &mut Scans) {
+        self.decided();
+        if let Some(span) = self.vacuum.take() {
+            note_span(&span, VACUUM, time_ns, ended);
+        }
+    }
+
+    /// A bulk load begins.
+    pub fn begin_bulk(&mut self, id: u32, pid: u32, time_ns: u64) {
+        self.decided();
+        self.bulk = Some(Span {
+            id,
+            pid,
+            relation: None,
+            begin_ns: time_ns,
+            ring: None,
+        });
+    }
+
+    /// A bulk load ends.
+    pub fn end_bulk(&mut self, time_ns: u64, ended: &mut Scans) {
+        self.decided();
+        if let Some(span) = self.bulk.take() {
+            note_span(&span, BULKWRITE, time_ns, ended);
+        }
+    }
+
+    /// The transaction failed, or the process ends.
+    pub fn reset(&mut self, time_ns: u64, ended: &mut Scans) {
+        self.decided();
+        for scan in std::mem::take(&mut self.scans) {
+            note_scan(&scan, time_ns, ended);
+        }
+        self.end_vacuum(time_ns, ended);
+        self.end_bulk(time_ns, ended);
+        self.others.clear();
+        self.ring = None;
+    }
+
+    /// Return strategy, flags and scan of an access that begins.
+    pub fn context(&mut self, tag: &Tag) -> (u8, u8, u32) {
+        if tag.fork != 0 {
+            // Free space map and visibility map are always read without a strategy (freespace.c, visibilitymap.c).
+            return (0, FLAG_STRATEGY_KNOWN, 0);
+        }
+        if let Some(span) = &self.vacuum {
+            if span.ring != Some(false) && vacuums(span, tag) {
+                return (
+                    VACUUM,
+                    if span.ring.is_some() {
+                        FLAG_STRATEGY_KNOWN
+                    } else {
+                        0
+                    },
+                    span.id,
+                );
+            }
+        }
+        if let Some(span) = &self.bulk {
+            if span.relation.is_some_and(|r| r.same_relation(tag)) {
+                return (BULKWRITE, FLAG_STRATEGY_KNOWN, span.id);
+            }
+        }
+        for scan in self.scans.iter_mut().rev() {
+            let analyzed = scan.ring_use == RingUse::Analyze;
+            if main_fork_of(tag, &scan.relation) && (analyzed || scan.at_position(tag.block)) {
+                let mut flags = FLAG_STRATEGY_KNOWN;
+                if scan.ring_use == RingUse::IfLarge {
+                    flags |= FLAG_SCAN;
+                }
+                return (scan.strategy, flags, scan.id);
+            }
+        }
+        if let Some((_, _, strategy)) = self
+            .others
+            .iter()
+            .find(|(_, relation, _)| relation.same_relation(tag))
+        {
+            return (*strategy, 0, 0);
+        }
+        (0, 0, 0)
+    }
+
+    /// Learn from a miss or a new page, whose strategy is `ring`; return strategy and scan (0: as before).
+    pub fn missed(&mut self, tag: &Tag, ring: Option<(u64, u8)>) -> (u8, u32) {
+        let strategy = ring.map_or(0, |(_, strategy)| strategy);
+        if tag.fork != 0 {
+            return (strategy, 0);
+        }
+        if let Some(span) = &mut self.vacuum {
+            if vacuums(span, tag) {
+                span.ring = Some(strategy == VACUUM);
+                return (strategy, span.id);
+            }
+        }
+        if strategy == BULKWRITE {
+            if let Some(span) = &mut self.bulk {
+                span.relation = Some(*tag);
+                span.ring = Some(true);
+                return (strategy, span.id);
+            }
+        }
+        let scanned = self.scans.iter().any(|s| s.relation.same_relation(tag));
+        if let (Some((address, strategy)), false) = (ring, scanned) {
+            if !self
+                .others
+                .iter()
+                .any(|(_, relation, _)| relation.same_relation(tag))
+            {
+                if self.others.len() >= 64 {
+                    self.others.remove(0);
+                }
+                self.others.push((address, *tag, strategy));
+            }
+        }
+        (strategy, 0)
+    }
+}
+
+impl Scan {
+    /// Return whether a block is the one that the scan reads next, and go past it.
+    ///
+    /// A scan walks in order, may begin anywhere (synchronized scans) and wraps around once; a participant of a parallel
+    /// scan jumps forward from chunk to chunk, a sample scan from block to block.
+    fn at_position(&mut self, block: u32) -> bool {
+        let fits = match self.next_block {
+            None => true,
+            Some(next) => {
+                block == next || (self.jumps && block > next) || (self.wrapped && block == 1)
+            }
+        };
+        if fits {
+            self.next_block = Some(block.wrapping_add(1));
+        }
+        // Block 0 out of order may be the scan wrapping around, or another access to the table's first page.
+        self.wrapped = block == 0 && !fits;
+        fits
+    }
+}
+
+/// Return whether a vacuum reads this page's relation with its strategy: the table, and its indexes, which are the other
+/// relations that it reads except for catalogs.
+fn vacuums(span: &Span, tag: &Tag) -> bool {
+    span.relation
+        .is_some_and(|r| r.same_relation(tag) || (tag.db == r.db && tag.rel >= FIRST_USER_RELATION))
+}
+
+fn note_scan(scan: &Scan, time_ns: u64, ended: &mut Scans) {
+    note_span(
+        &Span {
+            id: scan.id,
+            pid: scan.pid,
+            relation: Some(scan.relation),
+            begin_ns: scan.begin_ns,
+            ring: None,
+        },
+        scan.strategy,
+        time_ns,
+        ended,
+    );
+    if let (Some(allow), Some(parallel)) =
+        (ended.allow_strategy.last_mut(), ended.parallel.last_mut())
+    {
+        *allow = scan.ring_use == RingUse::IfLarge;
+        *parallel = scan.parallel;
+    }
+}
+
+fn note_span(span: &Span, strategy: u8, time_ns: u64, ended: &mut Scans) {
+    let relation = span.relation.unwrap_or_default();
+    ended.scan.push(span.id);
+    ended.pid.push(span.pid);
+    ended.begin_ns.push(span.begin_ns);
+    ended.end_ns.push(time_ns);
+    ended.spc.push(relation.spc);
+    ended.db.push(relation.db);
+    ended.rel.push(relation.rel);
+    ended.strategy.push(if span.ring == Some(false) {
+        0
+    } else {
+        strategy
+    });
+    ended.allow_strategy.push(false);
+    ended.parallel.push(false);
+}

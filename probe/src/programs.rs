@@ -1,0 +1,309 @@
+//! The eBPF programs that run at the probes.
+//!
+//! Each is as short as it can be, since it runs at every page access: is this our server (other clusters may run the
+//! same file), is the caller one that accesses the page, is the database wanted; then one event into the ring buffer,
+//! without waking anybody. A full ring buffer is counted.
+//!
+//! Register use: r6 the context (`struct pt_regs`), r7 the address of the probed instruction as loaded, r9 the event.
+//! Stack: 20 bytes of words at -32, a scratch word at -8.
+
+use iced_x86::Register;
+
+use crate::asm::{Assembler, Helper, If, Label, Reg, Width};
+use crate::event::{Kind, EVENT_BYTES, KIND_OFFSET, PID_OFFSET, TIME_OFFSET};
+use crate::site::pt_regs_offset;
+
+const WORDS: i16 = -32;
+const SCRATCH: i16 = -8;
+const BPF_RB_NO_WAKEUP: i32 = 1;
+
+/// What all programs of one tracer have in common.
+#[derive(Debug, Clone)]
+pub struct Common {
+    /// Descriptor of the ring buffer.
+    pub ring_fd: i32,
+    /// Descriptor of the array whose first word counts lost events.
+    pub counters_fd: i32,
+    /// Linked address of a variable that tells one cluster from another.
+    pub identity_vaddr: u64,
+    /// Its value in the wanted cluster (8 bytes).
+    pub identity: u64,
+    /// Databases wanted; all if empty.
+    pub databases: Vec<u32>,
+    /// Code (first address as linked, size in bytes) whose calls are no page accesses.
+    pub ignored_callers: Vec<(u64, u64)>,
+}
+
+/// Where a program finds the words of its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Words {
+    /// A buffer tag of 20 bytes lies where the register points.
+    Tag(Register),
+    /// A buffer tag, and callers are to be told apart: the return address lies this far above the stack pointer.
+    TagWithCaller(Register, i32),
+    /// The locator (12 bytes) lies where the first argument points; fork and block are the second and third argument.
+    LocatorForkBlock,
+    /// The locator lies where the first argument points; word 4 is the sixth argument, bit 31 set if the fifth is
+    /// not null.
+    ScanBegin,
+    /// The first argument points to a structure that begins with a pointer to the locator.
+    ScanRelation,
+    /// The locator lies where the first argument points.
+    Locator,
+    /// Words 0 and 1 are the register; word 4 is the number it points to.
+    Strategy(Register),
+    /// Words 0 and 1 are the first argument.
+    Address,
+    /// Word 4 is the first argument.
+    Number,
+    /// Word 1 is the first argument.
+    Database,
+    /// None.
+    Nothing,
+    /// An event for each fork: the locator lies where the first argument points, the fork numbers where the second
+    /// does, their count is the third, their first blocks lie where the fourth points.
+    Forks,
+    /// An event for each relation: the first argument points to an array of pointers to locators, the second is
+    /// their count.
+    Relations,
+}
+
+/// Most relations of one transaction's drops that are noted; a truncated list is no harm beyond pages that a
+/// simulator keeps too long.
+const MOST_RELATIONS: i32 = 64;
+
+struct Builder<'a> {
+    a: Assembler,
+    common: &'a Common,
+    kind: Kind,
+    vaddr: u64,
+    out: Label,
+    lost: Label,
+}
+
+/// Assemble the program of one probe, which sits at a linked address.
+pub fn build(common: &Common, kind: Kind, words: Words, vaddr: u64) -> Vec<u64> {
+    let mut a = Assembler::new();
+    let (out, lost) = (a.label(), a.label());
+    let mut b = Builder {
+        a,
+        common,
+        kind,
+        vaddr,
+        out,
+        lost,
+    };
+    b.a.copy(Reg::R6, Reg::R1);
+    b.a.load(Width::Double, Reg::R7, Reg::R6, offset(Register::RIP));
+    b.only_our_cluster();
+    b.body(words);
+    b.finish()
+}
+
+fn offset(register: Register) -> i16 {
+    pt_regs_offset(register).expect("a general register")
+}
+
+impl Builder<'_> {
+    /// `*(frame + to) = *user(r3)`, leaving the program if it cannot be read.
+    fn read_user(&mut self, to: i16, size_bytes: i32) {
+        self.a.copy(Reg::R1, Reg::Frame);
+        self.a.add(Reg::R1, i32::from(to));
+        self.a.set(Reg::R2, size_bytes);
+        self.a.call(Helper::ProbeReadUser);
+        self.a.jump_if(If::NotEqual, Reg::R0, 0, self.out);
+    }
+
+    fn register(&mut self, to: Reg, register: Register) {
+        self.a.load(Width::Double, to, Reg::R6, offset(register));
+    }
+
+    fn only_our_cluster(&mut self) {
+        let distance = self.common.identity_vaddr.wrapping_sub(self.vaddr);
+        self.a.set_wide(Reg::R3, distance);
+        self.a.add_register(Reg::R3, Reg::R7);
+        self.read_user(SCRATCH, 8);
+        self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
+        self.a.set_wide(Reg::R2, self.common.identity);
+        self.a
+            .jump_if_register(If::NotEqual, Reg::R1, Reg::R2, self.out);
+    }
+
+    fn only_accessing_callers(&mut self, return_address_offset: i32) {
+        if self.common.ignored_callers.is_empty() {
+            return;
+        }
+        self.register(Reg::R3, Register::RSP);
+        self.a.add(Reg::R3, return_address_offset);
+        self.read_user(SCRATCH, 8);
+        self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
+        self.a.subtract_register(Reg::R1, Reg::R7);
+        for &(start, size_bytes) in &self.common.ignored_callers {
+            // return address - start, both relative to the probe; a return address is past its call's first byte,
+            // so that it lies in (start, start + size].
+            let Ok(to_start) = i32::try_from(self.vaddr.wrapping_sub(start + 1) as i64) else {
+                continue;
+            };
+            self.a.copy(Reg::R2, Reg::R1);
+            self.a.add(Reg::R2, to_start);
+            self.a
+                .jump_if(If::Lower, Reg::R2, size_bytes as i32, self.out);
+        }
+    }
+
+    fn only_wanted_databases(&mut self) {
+        if self.common.databases.is_empty() {
+            return;
+        }
+        let wanted = self.a.label();
+        self.a.load(Width::Word, Reg::R1, Reg::Frame, WORDS + 4);
+        for &database in &self.common.databases {
+            // A 32-bit oid was loaded zero-extended while an immediate is sign-extended: compare by register.
+            self.a.set_wide(Reg::R2, u64::from(database));
+            self.a.jump_if_register(If::Equal, Reg::R1, Reg::R2, wanted);
+        }
+        self.a.jump(self.out);
+        self.a.bind(wanted);
+    }
+
+    fn clear_words(&mut self) {
+        self.a.store_value(Width::Double, Reg::Frame, WORDS, 0);
+        self.a.store_value(Width::Double, Reg::Frame, WORDS + 8, 0);
+        self.a.store_value(Width::Word, Reg::Frame, WORDS + 16, 0);
+    }
+
+    /// Write the event, or count it as lost.
+    fn emit(&mut self) {
+        self.a.set_map(Reg::R1, self.common.ring_fd);
+        self.a.set(Reg::R2, EVENT_BYTES as i32);
+        self.a.set(Reg::R3, 0);
+        self.a.call(Helper::RingbufReserve);
+        self.a.jump_if(If::Equal, Reg::R0, 0, self.lost);
+        self.a.copy(Reg::R9, Reg::R0);
+        for (width, at) in [(Width::Double, 0), (Width::Double, 8), (Width::Word, 16)] {
+            self.a.load(width, Reg::R1, Reg::Frame, WORDS + at);
+            self.a.store(width, Reg::R9, at, Reg::R1);
+        }
+        self.a
+            .store_value(Width::Byte, Reg::R9, KIND_OFFSET, self.kind as i32);
+        self.a.call(Helper::GetCurrentPidTgid);
+        self.a.shift_right(Reg::R0, 32);
+        self.a.store(Width::Word, Reg::R9, PID_OFFSET, Reg::R0);
+        self.a.call(Helper::KtimeGetNs);
+        self.a.store(Width::Double, Reg::R9, TIME_OFFSET, Reg::R0);
+        self.a.copy(Reg::R1, Reg::R9);
+        self.a.set(Reg::R2, BPF_RB_NO_WAKEUP);
+        self.a.call(Helper::RingbufSubmit);
+    }
+
+    fn finish(mut self) -> Vec<u64> {
+        self.a.bind(self.out);
+        self.a.set(Reg::R0, 0);
+        self.a.exit();
+        self.a.bind(self.lost);
+        self.a.set_map_value(Reg::R1, self.common.counters_fd, 0);
+        self.a.set(Reg::R2, 1);
+        self.a.atomic_add(Reg::R1, 0, Reg::R2);
+        self.a.jump(self.out);
+        self.a.finish()
+    }
+
+    fn locator_at_first_argument(&mut self) {
+        self.register(Reg::R3, Register::RDI);
+        self.read_user(WORDS, 12);
+        self.only_wanted_databases();
+    }
+
+    fn body(&mut self, words: Words) {
+        if !matches!(words, Words::Tag(_) | Words::TagWithCaller(..)) {
+            self.clear_words();
+        }
+        match words {
+            Words::Tag(register) => self.tag(register),
+            Words::TagWithCaller(register, return_address_offset) => {
+                self.only_accessing_callers(return_address_offset);
+                self.tag(register);
+            }
+            Words::LocatorForkBlock => {
+                self.locator_at_first_argument();
+                self.register(Reg::R1, Register::RSI);
+                self.a.store(Width::Byte, Reg::Frame, WORDS + 12, Reg::R1);
+                self.register(Reg::R1, Register::RDX);
+                self.a.store(Width::Word, Reg::Frame, WORDS + 16, Reg::R1);
+            }
+            Words::ScanBegin => {
+                self.locator_at_first_argument();
+                let serial = self.a.label();
+                self.register(Reg::R1, Register::R9);
+                self.a.store(Width::Word, Reg::Frame, WORDS + 16, Reg::R1);
+                self.register(Reg::R1, Register::R8);
+                self.a.jump_if(If::Equal, Reg::R1, 0, serial);
+                // Bit 31 of word 4 is the top bit of its last byte; no scan option is that high.
+                self.a
+                    .store_value(Width::Byte, Reg::Frame, WORDS + 19, 0x80);
+                self.a.bind(serial);
+            }
+            Words::ScanRelation => {
+                self.register(Reg::R3, Register::RDI);
+                self.read_user(SCRATCH, 8);
+                self.a.load(Width::Double, Reg::R3, Reg::Frame, SCRATCH);
+                self.read_user(WORDS, 12);
+                self.only_wanted_databases();
+            }
+            Words::Locator => self.locator_at_first_argument(),
+            Words::Strategy(register) => {
+                self.register(Reg::R3, register);
+                self.a.jump_if(If::Equal, Reg::R3, 0, self.out);
+                self.a.store(Width::Double, Reg::Frame, WORDS, Reg::R3);
+                self.read_user(WORDS + 16, 4);
+            }
+            Words::Address => {
+                self.register(Reg::R1, Register::RDI);
+                self.a.store(Width::Double, Reg::Frame, WORDS, Reg::R1);
+            }
+            Words::Number | Words::Database => {
+                let at = if words == Words::Number { 16 } else { 4 };
+                self.register(Reg::R1, Register::RDI);
+                self.a.store(Width::Word, Reg::Frame, WORDS + at, Reg::R1);
+            }
+            Words::Nothing => {}
+            Words::Forks => return self.forks(),
+            Words::Relations => return self.relations(),
+        }
+        self.emit();
+    }
+
+    fn tag(&mut self, register: Register) {
+        self.register(Reg::R3, register);
+        self.read_user(WORDS, 20);
+        self.only_wanted_databases();
+    }
+
+    fn forks(&mut self) {
+        self.locator_at_first_argument();
+        for i in 0..4 {
+            self.register(Reg::R1, Register::RDX);
+            self.a.jump_if(If::LowerOrEqual, Reg::R1, i, self.out);
+            self.register(Reg::R3, Register::RSI);
+            self.a.add(Reg::R3, 4 * i);
+            self.read_user(WORDS + 12, 4);
+            self.register(Reg::R3, Register::RCX);
+            self.a.add(Reg::R3, 4 * i);
+            self.read_user(WORDS + 16, 4);
+            self.emit();
+        }
+    }
+
+    fn relations(&mut self) {
+        for i in 0..MOST_RELATIONS {
+            self.register(Reg::R1, Register::RSI);
+            self.a.jump_if(If::LowerOrEqual, Reg::R1, i, self.out);
+            self.register(Reg::R3, Register::RDI);
+            self.a.add(Reg::R3, 8 * i);
+            self.read_user(SCRATCH, 8);
+            self.a.load(Width::Double, Reg::R3, Reg::Frame, SCRATCH);
+            self.read_user(WORDS, 12);
+            self.emit();
+        }
+    }
+}

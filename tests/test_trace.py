@@ -1,0 +1,446 @@
+"""Tracing a real server: the probes count what the server counts, and nothing outlives the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+
+from pgsweep._native import Tracer
+from pgsweep.errors import EvidenceError, MissingAbility
+from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.trace import record_trace
+from pgsweep.pg.cluster import Cluster
+
+HIT, MISS, EXTEND = range(3)
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root"),
+    pytest.mark.skipif(
+        not Path("/sys/bus/event_source/devices/uprobe").exists(), reason="this kernel has no uprobes"
+    ),
+]
+
+
+class Trace:
+    """A tracer, and the tables that it yielded once it is stopped."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        databases: tuple[int, ...] = (),
+        ring_bytes: int = 64 << 20,
+        attachment: str = "auto",
+    ) -> None:
+        pid = cluster.postmaster_pid
+        assert pid is not None
+        self.tracer = Tracer(
+            pid, cluster.version_num, databases=databases, ring_bytes=ring_bytes, attachment=attachment
+        )
+        self.tables: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def stop(self) -> None:
+        self.tracer.stop()
+        batches: list[Any] = []
+        while (batch := self.tracer.poll(0.0)) is not None:
+            batches.append(batch)
+        for table in ("accesses", "scans", "drops"):
+            parts = [batch[table] for batch in batches]
+            names = parts[0].keys() if parts else ()
+            self.tables[table] = {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+    def of(self, pid: int, **wanted: int) -> dict[str, NDArray[Any]]:
+        """Return the accesses of one process, restricted to the given values."""
+        accesses = self.tables["accesses"]
+        if not accesses:
+            return {}
+        mask = accesses["pid"] == pid
+        for name, value in wanted.items():
+            mask &= accesses[name] == value
+        return {name: column[mask] for name, column in accesses.items()}
+
+
+@contextmanager
+def tracing(cluster: Cluster, **options: Any) -> Iterator[Trace]:
+    trace = Trace(cluster, **options)
+    try:
+        yield trace
+    finally:
+        trace.stop()
+
+
+@contextmanager
+def database(cluster: Cluster, name: str) -> Iterator[psycopg.Connection[Any]]:
+    """A database of one's own, and a session in it."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as owner:
+        owner.execute(f"CREATE DATABASE {name}")
+        try:
+            with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
+                yield connection
+        finally:
+            owner.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def counters(cluster: Cluster, session: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return hits and reads of a session's database, after the session has reported its own."""
+    session.execute("SELECT pg_stat_force_next_flush()")
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT blks_hit, blks_read FROM pg_stat_database WHERE datname = %s", (session.info.dbname,)
+        ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def fill(connection: psycopg.Connection[Any], rows: int = 60_000) -> None:
+    connection.execute(
+        f"CREATE TABLE t AS SELECT i, repeat('x', 200) AS filler FROM generate_series(1, {rows}) AS i"
+    )
+    connection.execute("CREATE INDEX ON t (i)")
+    connection.execute("VACUUM ANALYZE t")
+
+
+def file_of(connection: psycopg.Connection[Any], relation: str) -> int:
+    row = connection.execute("SELECT pg_relation_filenode(%s)", (relation,)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("attachment", ["link", "perf_event"])
+def test_hits_and_misses_are_those_that_the_server_counts(server: Cluster, attachment: str) -> None:
+    with database(server, "counted") as connection:
+        fill(connection)
+        before = counters(server, connection)
+        with tracing(server, attachment=attachment) as trace:
+            for i in range(3000):
+                connection.execute(
+                    "SELECT filler FROM t WHERE i = %s", (1 + i * 7919 % 60_000,), prepare=True
+                )
+            after = counters(server, connection)
+        assert trace.tracer.attachment() == attachment
+        mine = trace.of(connection.info.backend_pid)
+        hits, misses = (int(np.count_nonzero(mine["kind"] == kind)) for kind in (HIT, MISS))
+    # Statistics count accesses by relation: those to shared catalogs belong to another row.
+    shared = int(np.count_nonzero(mine["db"] == 0))
+    assert misses > 500
+    assert abs(after[0] - before[0] - (hits - shared)) <= 3
+    assert after[1] - before[1] == misses
+    assert trace.tracer.lost() == 0
+
+
+def test_the_hot_probes_sit_on_emulated_instructions(server: Cluster) -> None:
+    with tracing(server) as trace:
+        probes = {function: emulated for _, function, _, emulated in trace.tracer.probes()}
+    assert probes["BufTableLookup"]
+    assert probes["BufTableInsert"]
+    assert probes["StrategyGetBuffer"]
+
+
+def test_another_cluster_of_the_same_binary_is_not_traced(server: Cluster) -> None:
+    with (
+        Cluster.create(server.bindir, {"shared_buffers": "16MB", "autovacuum": "off"}) as other,
+        tracing(other) as trace,
+        database(server, "elsewhere") as connection,
+    ):
+        fill(connection, 5000)
+        unwanted_pid = connection.info.backend_pid
+        with psycopg.connect(other.conninfo(), autocommit=True) as wanted:
+            wanted.execute("SELECT count(*) FROM pg_class")
+            pid = wanted.info.backend_pid
+    pids = set(trace.tables["accesses"]["pid"].tolist())
+    assert pid in pids
+    assert unwanted_pid not in pids
+
+
+def test_the_kernel_leaves_out_other_databases(server: Cluster) -> None:
+    with database(server, "wanted") as connection, database(server, "unwanted") as other:
+        row = connection.execute("SELECT oid FROM pg_database WHERE datname = 'wanted'").fetchone()
+        assert row is not None
+        with tracing(server, databases=(row[0],)) as trace:
+            for session in (connection, other):
+                fill(session, 2000)
+    assert set(trace.tables["accesses"]["db"].tolist()) == {row[0]}
+
+
+def test_prefetching_is_no_access(debian15: Cluster) -> None:
+    with database(debian15, "prefetch") as connection:
+        fill(connection)
+        before = counters(debian15, connection)
+        with tracing(debian15) as trace:
+            connection.execute("SET effective_io_concurrency = 64")
+            connection.execute("SET enable_seqscan = off")
+            connection.execute("SET enable_indexscan = off")
+            plan = connection.execute(
+                "EXPLAIN SELECT count(filler) FROM t WHERE i % 3 = 0 AND i < 40000"
+            ).fetchall()
+            assert any("Bitmap Heap Scan" in line for (line,) in plan)
+            connection.execute("SELECT count(filler) FROM t WHERE i % 3 = 0 AND i < 40000")
+            after = counters(debian15, connection)
+        mine = trace.of(connection.info.backend_pid)
+        shared = int(np.count_nonzero(mine["db"] == 0))
+    assert len(mine["kind"]) > 1000
+    assert abs(sum(after) - sum(before) - (len(mine["kind"]) - shared)) <= 3
+
+
+def test_strategies_of_scan_vacuum_and_load(server: Cluster) -> None:
+    with database(server, "rings") as connection:
+        fill(connection)
+        connection.execute("SET max_parallel_workers_per_gather = 0")
+        connection.execute("DELETE FROM t WHERE i % 10 = 0")
+        connection.execute("CHECKPOINT")
+        table, index = file_of(connection, "t"), file_of(connection, "t_i_idx")
+        pid = connection.info.backend_pid
+        with tracing(server) as scan:
+            connection.execute("SELECT count(*) FROM t")
+        with tracing(server) as vacuum:
+            connection.execute("VACUUM t")
+        with tracing(server) as load:
+            connection.execute("CREATE TABLE u AS SELECT * FROM t")
+            copied = file_of(connection, "u")
+    scanned = scan.of(pid, rel=table, fork=0)
+    in_order = scanned["block"][(scanned["flags"] & 1) != 0]
+    assert len(in_order) > 1500
+    assert np.all(np.diff(in_order.astype(np.int64)) == 1)
+    assert set(scanned["strategy"][(scanned["flags"] & 1) != 0].tolist()) == {1}
+    assert scan.tables["scans"]["allow_strategy"].any()
+    for relation in (table, index):
+        vacuumed = vacuum.of(pid, rel=relation, fork=0)
+        assert np.mean(vacuumed["strategy"] == 3) > 0.95
+    assert not np.any(vacuum.of(pid, rel=table, fork=1)["strategy"])
+    written = load.of(pid, rel=copied, fork=0)
+    assert np.count_nonzero(written["kind"] == EXTEND) > 1000
+    assert set(written["strategy"][written["kind"] == EXTEND].tolist()) == {2}
+    read = load.of(pid, rel=table, fork=0)
+    assert not np.any(read["strategy"] == 2)
+
+
+def test_drop_and_truncate_are_noted(server: Cluster) -> None:
+    with database(server, "drops") as connection:
+        fill(connection, 3000)
+        file = file_of(connection, "t")
+        with tracing(server) as trace:
+            connection.execute("DROP TABLE t")
+    assert file in trace.tables["drops"]["rel"].tolist()
+
+
+def test_lost_events_are_counted(server: Cluster) -> None:
+    with database(server, "lossy") as connection:
+        fill(connection)
+        with tracing(server, ring_bytes=4096) as trace:
+            connection.execute("SET enable_seqscan = off")
+            connection.execute("SELECT count(filler) FROM t WHERE i > 0")
+    counts = trace.tracer.counts()
+    assert trace.tracer.lost() > 100
+    assert trace.tracer.lost() + counts["events"] > 1500
+
+
+def test_nothing_outlives_a_killed_tracer(server: Cluster) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from pgsweep._native import Tracer
+        pid, version = map(int, sys.argv[1:3])
+        tracer = Tracer(pid, version, databases=[], ring_bytes=1 << 20, attachment=sys.argv[3])
+        print("live", flush=True)
+        sys.stdin.read()
+    """)
+    for attachment in ("link", "perf_event"):
+        arguments = [str(server.postmaster_pid), str(server.version_num), attachment]
+        with subprocess.Popen(
+            [sys.executable, "-c", script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "live\n"
+            assert breakpoints(server) > 2
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        deadline = time.monotonic() + 10
+        while breakpoints(server) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert breakpoints(server) == 0
+        with psycopg.connect(server.conninfo()) as connection:
+            connection.execute("SELECT count(*) FROM pg_class")
+
+
+def breakpoints(cluster: Cluster) -> int:
+    """Return how many bytes of the server's code differ from its file: each live probe is one."""
+    pid = cluster.postmaster_pid
+    different = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, permissions, offset, _, _, *path = line.split(maxsplit=5)
+        if "x" not in permissions or not path or not path[0].endswith("/postgres"):
+            continue
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        with Path(f"/proc/{pid}/mem").open("rb") as memory, Path(f"/proc/{pid}/exe").open("rb") as file:
+            memory.seek(begin)
+            file.seek(int(offset, 16))
+            loaded, stored = (np.frombuffer(f.read(end - begin), np.uint8) for f in (memory, file))
+        size = min(len(loaded), len(stored))
+        different += int(np.count_nonzero(loaded[:size] != stored[:size]))
+    return different
+
+
+def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
+    with database(server, "recorded") as connection:
+        fill(connection)
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                connection.execute(
+                    "SELECT filler FROM t WHERE i = %s", (1 + time.monotonic_ns() % 60_000,), prepare=True
+                )
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            result = record_trace(server.conninfo("recorded"), tmp_path / "x.evidence", seconds=2.0)
+        finally:
+            stop.set()
+            worker.join()
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    accesses = evidence.table("accesses")
+    assert evidence.complete
+    assert result.ended_by == evidence.meta.ended_by == "time"
+    assert result.accesses == np.count_nonzero(
+        (accesses["db"] == evidence.meta.database_oid) & (accesses["kind"] != EXTEND)
+    )
+    assert result.accesses > 1000
+    assert result.lost_events == 0
+    assert result.snapshots == 2
+    assert result.expected_overhead_ratio is not None
+    assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
+    assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())
+
+
+def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
+    with database(server, "limited") as connection:
+        fill(connection, 20_000)
+        timer = threading.Timer(
+            3.5, lambda: connection.execute("SELECT count(*) FROM t CROSS JOIN generate_series(1, 3)")
+        )
+        timer.start()
+        result = record_trace(server.conninfo("limited"), tmp_path / "x.evidence", seconds=30, max_events=100)
+        timer.join()
+    assert result.ended_by == "limit"
+    assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
+
+
+def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
+    stop = threading.Event()
+    threading.Timer(3.0, stop.set).start()
+    result = record_trace(server.conninfo(), tmp_path / "x.evidence", stop=stop)
+    assert result.ended_by == "interrupt"
+    assert Evidence.open(tmp_path / "x.evidence").complete
+
+
+@pytest.mark.parametrize("immediately", [False, True])
+def test_a_server_that_stops_ends_the_recording(wheel18: Cluster, tmp_path: Path, immediately: bool) -> None:
+    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
+        threading.Timer(3.5, lambda: cluster.stop(immediately=immediately)).start()
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    assert result.ended_by == evidence.meta.ended_by == "server"
+    assert evidence.complete
+    assert any("stopped, restarted or crashed" in text for text in result.warnings)
+
+
+def test_a_crash_of_a_backend_ends_the_recording(wheel18: Cluster, tmp_path: Path) -> None:
+    """The postmaster lives on, but the pool is emptied: what follows is another story."""
+    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
+        victim = psycopg.connect(cluster.conninfo(), autocommit=True)
+        threading.Timer(3.5, os.kill, (victim.info.backend_pid, signal.SIGKILL)).start()
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
+        victim.close()
+    assert result.ended_by == "server"
+
+
+def test_a_server_elsewhere_cannot_be_traced(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The start time that the server says fits no process here, as with a server on another host.
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", lambda _pid: -1)
+    with pytest.raises(MissingAbility, match="does not run on this host") as caught:
+        record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=1)
+    assert "--source sql" in (caught.value.hint or "")
+    assert not (tmp_path / "x.evidence").exists()
+
+
+def test_an_unprivileged_user_is_told_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from pgsweep.errors import MissingAbility
+        from pgsweep.evidence.trace import record_trace
+        conninfo, output = sys.argv[1:]
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            record_trace(conninfo, Path(output), seconds=1)
+        except MissingAbility as error:
+            print(error.message, error.hint)
+    """)
+    # A file mode that lets the other user connect, for this test only.
+    wheel18.socket_directory.chmod(0o777)
+    wheel18.run_directory.chmod(0o755)
+    socket = next(wheel18.socket_directory.glob(".s.PGSQL.*[0-9]"))
+    socket.chmod(0o777)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", script, wheel18.conninfo(), str(tmp_path / "x.evidence")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        wheel18.socket_directory.chmod(0o700)
+    assert "may not be read" in ended.stdout, ended.stderr
+    assert "sudo" in ended.stdout
+
+
+def test_a_full_disk_is_told_and_what_was_written_stays(wheel18: Cluster, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "pgsweep-test", str(disk)],
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        with database(wheel18, "disk") as connection:
+            fill(connection)
+            stop = threading.Event()
+
+            def work() -> None:
+                while not stop.is_set():
+                    connection.execute("SELECT count(filler) FROM t WHERE i > 0")
+
+            worker = threading.Thread(target=work)
+            worker.start()
+            try:
+                with pytest.raises(EvidenceError, match="cannot write evidence"):
+                    record_trace(wheel18.conninfo("disk"), disk / "x.evidence", seconds=60)
+            finally:
+                stop.set()
+                worker.join()
+        assert not Evidence.open(disk / "x.evidence").complete
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
