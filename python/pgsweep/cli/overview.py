@@ -19,6 +19,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "record": Entry("record", "The main job", "Watch a running server and write what was seen as evidence"),
+    "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }

@@ -205,7 +205,10 @@ def _demo_section(workload: DemoWorkload) -> Section:
         )
 
     groups = [Group(""), Group("measured", 1, Measured)]
-    groups += [Group(f"predicted from {name}", 3, Predicted) for name in ("snapshots", "a trace")]
+    groups += [
+        Group("predicted from snapshots", 3, Predicted),
+        Group("predicted from a trace", 3, "predicted trace"),
+    ]
     head = ["shared_buffers", "miss ratio, %"]
     head += ["miss ratio, %", "90 % interval, %", "error, points"] * len(KINDS)
     rows, tips, marked = [], {}, None

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.records import DemoResult, PredictResult, RecordPlan, RecordResult
+from pgsweep.records import DemoResult, ExportResult, PredictResult, RecordPlan, RecordResult
 
 Result = PredictResult | DemoResult | RecordResult
 
@@ -29,7 +29,7 @@ class _Head(msgspec.Struct):
     schema: str = ""
 
 
-def to_json(result: Result | RecordPlan, *, indent: int = 2) -> str:
+def to_json(result: Result | RecordPlan | ExportResult, *, indent: int = 2) -> str:
     """Return the result as JSON with a line end."""
     return msgspec.json.format(msgspec.json.encode(result), indent=indent).decode() + "\n"
 

@@ -60,22 +60,14 @@ class RatioAxis:
 
         Of the fitting steps the one that wastes least height is taken; no axis ends below 0.1 %.
         """
-        most = max(most, 1e-3)
-        power = 10.0 ** math.floor(math.log10(most))
-        candidates = []
-        for step in (factor * power / 10 for factor in (1, 2, 5, 10, 20, 50)):
-            count = math.ceil(most / step - 1e-9)
-            if 3 <= count <= 7:
-                candidates.append((round(count * step, 12), abs(count - 5), step))
-        high, _, step = min(candidates)
-        return cls(0.0, high, step)
+        step, count = _steps(max(most, 1e-3), 3, 7)
+        return cls(0.0, count * step, step)
 
     @classmethod
-    def about_zero(cls, farthest: float, *, ticks: int = 4) -> RatioAxis:
-        """Return the axis as far below zero as above it, for differences."""
-        step = _round_step(max(farthest, 1e-6) * 2 / ticks)
-        high = step * max(1, math.ceil(farthest / step - 1e-9))
-        return cls(-high, high, step)
+    def about_zero(cls, farthest: float) -> RatioAxis:
+        """Return the axis as far below zero as above it, for differences, in two to four steps each."""
+        step, count = _steps(max(farthest, 1e-4), 2, 4)
+        return cls(-count * step, count * step, step)
 
     def at(self, ratio: float) -> float:
         """Return the position of the ratio, held within 0 and 1."""
@@ -93,13 +85,16 @@ class RatioAxis:
         return f"{value + 0.0:.{digits}f}"
 
 
-def _round_step(raw: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, not below the raw step."""
-    power = 10.0 ** math.floor(math.log10(raw))
-    for factor in (1, 2, 5, 10):
-        if factor * power >= raw * (1 - 1e-9):
-            return factor * power
-    return 10 * power
+def _steps(most: float, fewest: int, most_steps: int) -> tuple[float, int]:
+    """Return the round step (1, 2 or 5 times a power of ten), and how many hold `most`."""
+    power = 10.0 ** math.floor(math.log10(most))
+    candidates = []
+    for factor in (0.1, 0.2, 0.5, 1, 2, 5):
+        count = math.ceil(most / (factor * power) - 1e-9)
+        if fewest <= count <= most_steps:
+            candidates.append((round(count * factor, 9), abs(count - 5), factor * power, count))
+    _, _, step, count = min(candidates)
+    return step, count
 
 
 def interpolate(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:

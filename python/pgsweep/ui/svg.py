@@ -27,7 +27,7 @@ class Frame:
     height: float = 400
     left: float = 62
     right: float = 184
-    top: float = 40
+    top: float = 46
     bottom: float = 54
 
     @property
@@ -94,7 +94,7 @@ def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, 
 
 def error_svg(workload: DemoWorkload, *, title: str) -> str:
     """Return the predictions' errors and intervals around the measured values, which lie on the zero line."""
-    frame = Frame(height=250, top=34, bottom=54)
+    frame = Frame(height=250, top=40, bottom=54)
     measured = {row.shared_buffers_bytes: row.measured_miss_ratio for row in workload.rows}
     curves = [one for one in workload_series(workload) if one.is_curve]
     x_axis = SizeAxis.around(list(measured), margin=0.03)
@@ -144,12 +144,13 @@ def _open(frame: Frame, title: str) -> str:
 
 
 def _ratio_grid(frame: Frame, axis: RatioAxis, label: str, *, zero: bool = False) -> list[str]:
-    out = [_text("axis-title", frame.left - 44, frame.top - 18, label)]
+    out = [_text("axis-title", frame.left - 44, frame.top - 20, label)]
     for tick in axis.ticks():
         y = frame.y(axis.at(tick))
         text = axis.label(tick)
         if zero:
-            text = text if abs(tick) < axis.step / 2 else f"{tick * 100:+g}".replace("-", "−")
+            sign = "" if abs(tick) < axis.step / 2 else "+" if tick > 0 else "−"
+            text = sign + axis.label(abs(tick))
         else:
             text += " %"
         kind = "base" if abs(tick) < axis.step / 2 else "grid"
@@ -171,8 +172,8 @@ def _size_grid(frame: Frame, axis: SizeAxis, label: str) -> list[str]:
 def _today(frame: Frame, axis: SizeAxis, today_bytes: int) -> list[str]:
     x = frame.x(axis.at(today_bytes))
     return [
-        f'<path class="today" d="M{x:.1f} {frame.top - 4:g}V{frame.base:g}"/>',
-        _text("today-label", x + 6, frame.top + 6, f"observed at {format_bytes(today_bytes)}"),
+        f'<path class="today" d="M{x:.1f} {frame.top - 14:g}V{frame.base:g}"/>',
+        _text("today-label", x + 6, frame.top - 6, f"observed at {format_bytes(today_bytes)}"),
     ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from pgsweep.records import (
     DemoResult,
     DemoWorkload,
+    ExportResult,
     Interval,
     PredictResult,
     RecordPlan,
@@ -171,9 +173,24 @@ def record_text(result: RecordResult, terminal: Terminal) -> str:
     ):
         if value is not None:
             facts.append((name, percent(value)))
+    return _facts(facts, result.warnings, terminal)
+
+
+def export_text(result: ExportResult, terminal: Terminal) -> str:
+    """Return what was written in another format, as lines of name and value."""
+    facts = [
+        ("trace", f"{result.path} ({format_bytes(result.bytes_written)})"),
+        ("names", result.mapping_path),
+        ("accesses", count(result.accesses)),
+        ("objects", count(result.objects)),
+    ]
+    return _facts(facts, result.warnings, terminal)
+
+
+def _facts(facts: Sequence[tuple[str, str]], warnings: Sequence[str], terminal: Terminal) -> str:
     width = max(len(name) for name, _ in facts)
     lines = [f"{name:<{width}}  {value}" for name, value in facts]
-    lines += [terminal.paint("warning:", "yellow", "bold") + f" {warning}" for warning in result.warnings]
+    lines += [terminal.paint("warning:", "yellow", "bold") + f" {warning}" for warning in warnings]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,46 @@
+"""`pgsweep convert`: a recorded trace in the format of other cache simulators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.output import check_writable
+from pgsweep.cli.progress import Shown
+from pgsweep.errors import UsageError
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.argument("output", type=click.Path(path_type=Path), metavar="OUTPUT.oracleGeneral")
+@click.option("--json", "as_json", is_flag=True, help="Write what was written as JSON to stdout.")
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: bool) -> None:
+    r"""Write a recorded trace in libCacheSim's oracleGeneral format.
+
+    Every page access of the evidence becomes one record of 24 bytes; which relation and block an object is
+    stands in OUTPUT.relations.csv beside it. The other way needs no conversion: `pgsweep predict` reads
+    such files as they are, also compressed with Zstandard (.zst).
+
+    \b
+    Examples:
+      pgsweep convert shop.evidence shop.oracleGeneral
+      pgsweep predict shop.oracleGeneral --sizes 64MB,256MB,1GB
+    """
+    settings = settings_of(ctx)
+    if not evidence.exists():
+        raise UsageError(
+            f"there is no evidence `{evidence}`",
+            hint="record some: `pgsweep record --source trace -o NAME.evidence`",
+        )
+    check_writable(output)
+    from pgsweep.evidence.oracle_general import export_oracle_general
+    from pgsweep.ui.results import to_json
+    from pgsweep.ui.text import export_text
+
+    with Shown(settings) as shown:
+        result = export_oracle_general(evidence, output, progress=shown)
+    click.echo(to_json(result) if as_json else export_text(result, settings.terminal()), nl=False)
