@@ -26,6 +26,7 @@ from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
+from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 
 
@@ -66,8 +67,8 @@ def database(server: Cluster) -> Iterator[str]:
 
 
 @contextmanager
-def load_running(server: Cluster, database: str) -> Iterator[None]:
-    """Have two sessions read random rows until the block ends."""
+def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterator[None]:
+    """Have sessions read random rows until the block ends."""
     over = threading.Event()
 
     def work(seed: int) -> None:
@@ -80,7 +81,7 @@ def load_running(server: Cluster, database: str) -> Iterator[None]:
         except psycopg.OperationalError:
             return
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(sessions)]
     for thread in threads:
         thread.start()
     try:
@@ -450,6 +451,40 @@ def test_laps_are_estimated_from_allocations() -> None:
     assert still.effective_snapshots == 1.0
 
 
+def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> None:
+    """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
+    frames = 2048
+    clock = LapClock(frames)
+    with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
+        reader = SnapshotReader(connection, require_buffercache(connection), frames)
+        counters = CounterReader(connection, {}, [])
+        time.sleep(2)
+        before, hand, passed, moved = None, None, 0, []
+        begin = time.monotonic()
+        while (now := time.monotonic() - begin) < 8:
+            snapshot = reader.take()
+            pages = np.zeros(frames, dtype=np.uint64)
+            pages[snapshot.frame - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
+            changed = np.flatnonzero(pages != before) if before is not None else np.zeros(0, dtype=np.int64)
+            if len(changed) > 1:
+                # The hand stands where the longest stretch without a change begins.
+                gaps = np.diff(np.append(changed, changed[0] + frames))
+                at = int(changed[gaps.argmax()])
+                passed += 0 if hand is None else (at - hand) % frames
+                hand = at
+                moved.append(now)
+            before = pages
+            allocations = next(c.value for c in counters.writers() if c.name == "buffers_alloc")
+            clock.add(
+                now,
+                zero_frames=snapshot.zero_frames,
+                used_frames=snapshot.used_frames,
+                allocations=allocations,
+            )
+    seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)
+    assert 0.8 * seen_lap_seconds < clock.lap_seconds < 1.6 * seen_lap_seconds
+
+
 def test_the_pace_keeps_its_duty_and_ends() -> None:
     rng = np.random.default_rng(1)
     clock = steady_clock(100, lap_seconds=0.5, interval_seconds=1.0)
@@ -457,6 +492,8 @@ def test_the_pace_keeps_its_duty_and_ends() -> None:
     assert pace.share <= 0.025
     assert pace.reason_to_end(LEAST_SECONDS + 1) == "enough"
     assert pace.reason_to_end(LEAST_SECONDS - 1) is None
+    assert Pace(1.0, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 10
+    assert Pace(0.2, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 2.5
     pace = Pace(0.004, seconds=40, max_snapshots=None, clock=LapClock(8192), rng=rng)
     times = []
     while pace.due_seconds < 40:

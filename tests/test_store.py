@@ -392,3 +392,22 @@ def test_memory_stays_bounded_over_a_long_recording(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=120)
     early_kb, late_kb = (int(word) for word in output.split())
     assert late_kb - early_kb < 100_000
+
+
+def test_the_documentation_names_every_column_and_its_example_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "concepts" / "evidence.md").read_text()
+    for table, columns in TABLES.items():
+        assert f"`{table}`" in text
+        for column in columns:
+            assert f"`{column}`" in text, f"{table}.{column}"
+    for field in EvidenceMeta.__struct_fields__:
+        assert f"`{field}`" in text, field
+    with EvidenceWriter(tmp_path / "shop.evidence", META) as writer:
+        writer.append(
+            "snapshots", {name: np.zeros(5, dtype=kind) for name, kind in TABLES["snapshots"].items()}
+        )
+    example = text.split("```python\n")[1].split("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "5"

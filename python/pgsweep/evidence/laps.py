@@ -2,11 +2,12 @@
 
 A victim is a buffer that the hand finds with usage_count 0 (StrategyGetBuffer, freelist.c), so in one lap
 at most the buffers that stood at 0 are taken: lap time <= buffers at 0 / allocations per second. Buffers
-that are used again before the hand comes make the true lap shorter, by a quarter to a half for typical
-rates; the estimate errs towards longer observation.
+that are used again before the hand comes make the true lap shorter, so the estimate errs towards longer
+observation; against the hand itself, followed by the buffers that changed between snapshots 20 ms apart, it
+was 7 % too long for uniform and for Zipf reads (PostgreSQL 15, 64 MB).
 
-Snapshots a lap apart tell something new, those much closer nearly nothing: a snapshot counts as 1 -
-exp(-laps since the one before).
+Snapshots a lap apart tell something new, those much closer nearly nothing: a snapshot counts as
+1 - exp(-laps since the one before).
 """
 
 from __future__ import annotations

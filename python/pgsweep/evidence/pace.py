@@ -12,6 +12,9 @@ from pgsweep.evidence.laps import WANTED_LAPS, LapClock
 DUTY: Final = 0.025
 """Share of time that snapshots may take of one backend."""
 
+MOST_DUTY: Final = 0.1
+"""The same where a short observation of a large pool would otherwise have hardly a snapshot."""
+
 WANTED_COUNT: Final = 60
 """Snapshots wanted over the observation, where their cost allows it."""
 
@@ -92,8 +95,12 @@ class Pace:
         wanted = 0.0 if self.seconds is None else self.seconds / WANTED_COUNT
         wanted = min(max(wanted, SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
         interval = max(wanted, self.cost_seconds / DUTY)
-        # Even a short observation of a large pool has a few snapshots; the share of time is told in any case.
-        return interval if self.seconds is None else min(interval, self.seconds / 4)
+        # A short observation of a large pool may cost more, to have a few snapshots at all.
+        return (
+            interval
+            if self.seconds is None
+            else min(interval, max(self.seconds / 4, self.cost_seconds / MOST_DUTY))
+        )
 
     def _stretch(self) -> None:
         """Space snapshots out where laps are long: an open-ended recording needs no thousands."""
