@@ -1,0 +1,181 @@
+"""Runs workloads by pgbench on a private cluster, in the background, for as long as wanted.
+
+pgbench has no "until told": it is started for a day and ended by a signal. Transactions are therefore counted
+by the server (pg_stat_database), not by pgbench's summary, which a signal suppresses.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from pgsweep.errors import ClusterError
+from pgsweep.lab.workloads import Workload
+from pgsweep.pg.cluster import Cluster
+
+DATABASE = "bench"
+_A_DAY_SECONDS = 86_400
+_BUILTIN = "builtin:"
+# Room for one more version of a row on each page: updates stay on their page (HOT), so that the tables do not
+# grow and the miss ratio of an updating workload can be steady at all.
+_FILLFACTOR = 95
+
+
+def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 600.0) -> None:
+    """Make the database `bench` with pgbench's tables (15 MB per unit of scale) and the extensions we need.
+
+    Rows come by COPY FREEZE (step `g`), which writes each page once and marks all of them all-visible.
+
+    Raises:
+        ClusterError: pgbench failed; says its last words.
+    """
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {DATABASE}")
+    with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION pg_buffercache")
+        connection.execute("CREATE EXTENSION pg_prewarm")
+    if scale > 0:
+        arguments = [
+            "--initialize",
+            "--init-steps=dtgvp",
+            f"--fillfactor={_FILLFACTOR}",
+            "--quiet",
+            f"--scale={scale}",
+        ]
+        run = subprocess.Popen(
+            [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(options="-c maintenance_work_mem=256MB"),
+        )
+        try:
+            _, said = run.communicate(timeout=timeout_seconds)
+        except BaseException:
+            run.kill()
+            run.communicate()
+            raise
+        if run.returncode != 0:
+            raise ClusterError(
+                "pgbench could not fill its tables",
+                cause="\n".join(said.splitlines()[-5:]),
+                hint=f"is there room for {scale * 20} MB? df -h {cluster.data_directory}",
+            )
+
+
+def prepare(cluster: Cluster, workload: Workload) -> None:
+    """Run the workload's own setup.
+
+    Raises:
+        psycopg.Error: its SQL is wrong.
+    """
+    with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
+        for statement in workload.setup:
+            connection.execute(statement.encode())
+
+
+class RunningWorkload:
+    """A workload that runs until this context ends.
+
+    Args:
+        cluster: where; must run.
+        workload: what.
+        seed: pgbench's random seed; differs by client.
+    """
+
+    def __init__(self, cluster: Cluster, workload: Workload, *, seed: int) -> None:
+        self._folder = cluster.run_directory / f"workload-{workload.name}"
+        self._folder.mkdir(exist_ok=True)
+        self._said = self._folder / "pgbench.log"
+        arguments = [
+            "--no-vacuum",
+            "--protocol=prepared",
+            f"--client={workload.clients}",
+            f"--jobs={min(2, workload.clients)}",
+            f"--time={_A_DAY_SECONDS}",
+            f"--random-seed={seed}",
+            f"--scale={_scale(cluster) if workload.needs_pgbench_tables else 1}",
+            *self._scripts(workload),
+        ]
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=_environment(),
+            )
+
+    def _scripts(self, workload: Workload) -> list[str]:
+        arguments = []
+        for number, script in enumerate(workload.scripts):
+            if script.text.startswith(_BUILTIN):
+                arguments.append(f"--builtin={script.text.removeprefix(_BUILTIN)}@{script.weight}")
+            else:
+                path = self._folder / f"{number}.sql"
+                path.write_text(script.text)
+                arguments.append(f"--file={path}@{script.weight}")
+        return arguments
+
+    def check(self) -> None:
+        """Raise when pgbench has ended by itself.
+
+        Raises:
+            ClusterError: it has; says its last words.
+        """
+        if self._process.poll() is not None:
+            lines = self._said.read_text(errors="replace").splitlines()
+            errors = [line for line in lines if "error:" in line.lower()]
+            raise ClusterError(
+                "the workload ended by itself",
+                cause="\n".join(errors[:3] or lines[-5:]) or f"pgbench ended with {self._process.returncode}",
+            )
+
+    def stop(self) -> None:
+        """End pgbench; may be repeated."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _scale(cluster: Cluster) -> int:
+    """Return the scale the tables were made with: pgbench tells it to builtin scripts only."""
+    with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
+        row = connection.execute("SELECT count(*) FROM pgbench_branches").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _command(cluster: Cluster) -> Sequence[str | Path]:
+    return [cluster.binaries.program("pgbench")]
+
+
+def _environment(options: str = "") -> dict[str, str]:
+    """Return our environment without libpq's variables, which are meant for the user's server."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    environment["LC_ALL"] = "C"
+    if options:
+        environment["PGOPTIONS"] = options
+    return environment

@@ -1,0 +1,330 @@
+"""Measures the truth: the miss ratio of a workload on a real server at a given shared_buffers.
+
+The server is restarted with the size, the workload runs until its miss ratio is steady, then it is counted.
+
+A miss ratio is misses / accesses of the workload's database, both from pg_stat_database (blks_read, and
+blks_read + blks_hit). Backends report their counts at the end of a transaction, once a second at most; hits
+and misses are reported together, so the lag shifts a window but does not skew its ratio. On PostgreSQL 15 and
+older a block by which a table is extended counts as read; from 16 on it counts as neither.
+
+A large pool takes long to fill by misses alone. So it is filled first: with what the last, smaller pool held
+when it was steady, then with blocks drawn at random from the whole database. That only shortens the way: the
+pool is taken for settled no sooner than by the rule in `Patience`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import psycopg
+
+from pgsweep.errors import ClusterError
+from pgsweep.lab.pgbench import DATABASE, RunningWorkload
+from pgsweep.lab.workloads import Workload
+from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import Progress, Silent
+from pgsweep.units import BLOCK_BYTES
+
+_WINDOW_SECONDS = 1.0
+_SMALLEST_POOL_BLOCKS = 16  # shared_buffers cannot be below 128 kB
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a pool counts as settled, and how long to count then.
+
+    Settled: no unused buffer is left (or their number no longer changes: the database fits); and over the
+    last windows of a second, at least `settle_windows` of them, the miss ratio of the later half differs from
+    that of the earlier half by no more than twice the standard error of the difference, which itself is no
+    more than `settle_error` or a hundredth of the ratio, whichever is larger.
+
+    Attributes:
+        settle_windows: the fewest windows looked at.
+        settle_error: largest standard error of the difference of the halves (a miss ratio).
+        settle_limit_seconds: count anyway after this time, and say that it was not settled.
+        count_windows: the fewest windows counted.
+        count_error: counting ends when the standard error is no more than this.
+        count_limit_seconds: or after this time.
+    """
+
+    settle_windows: int = 6
+    settle_error: float = 0.0015
+    settle_limit_seconds: float = 45.0
+    count_windows: int = 6
+    count_error: float = 0.0004
+    count_limit_seconds: float = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A measured miss ratio.
+
+    Attributes:
+        shared_buffers_bytes: the size.
+        miss_ratio: misses / accesses.
+        standard_error: of the miss ratio, from the spread of the windows.
+        accesses: all counted block accesses.
+        misses: those that were not in shared_buffers.
+        transactions: committed while counting.
+        seconds: how long was counted.
+        settle_seconds: how long the workload ran before.
+        settled: whether the pool had settled by the rule.
+        windows: miss ratio of every second of the run, counted or not.
+    """
+
+    shared_buffers_bytes: int
+    miss_ratio: float
+    standard_error: float
+    accesses: int
+    misses: int
+    transactions: int
+    seconds: float
+    settle_seconds: float
+    settled: bool
+    windows: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    seconds: float
+    accesses: int
+    misses: int
+    transactions: int
+
+    def since(self, earlier: _Counts) -> _Counts:
+        return _Counts(
+            self.seconds - earlier.seconds,
+            self.accesses - earlier.accesses,
+            self.misses - earlier.misses,
+            self.transactions - earlier.transactions,
+        )
+
+
+@dataclass(slots=True)
+class PoolContent:
+    """Blocks of main forks that a pool held: what to fill the next, larger pool with first.
+
+    Attributes:
+        blocks: by relation (schema-qualified name), sorted block numbers.
+    """
+
+    blocks: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def count(self) -> int:
+        """Return how many blocks they are."""
+        return sum(len(blocks) for blocks in self.blocks.values())
+
+
+class Monitor:
+    """A session in another database of the cluster that reads the workload's counters.
+
+    Args:
+        cluster: must run.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._connection = psycopg.connect(cluster.conninfo(), autocommit=True)
+        self._connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+
+    def counts(self) -> _Counts:
+        """Return the workload's cumulative counters."""
+        row = self._connection.execute(
+            "SELECT extract(epoch FROM clock_timestamp())::float8, blks_hit, blks_read, xact_commit"
+            " FROM pg_stat_database WHERE datname = %s",
+            (DATABASE,),
+        ).fetchone()
+        if row is None:
+            raise ClusterError(f"database {DATABASE} is gone")
+        return _Counts(row[0], row[1] + row[2], row[2], row[3])
+
+    def unused_buffers(self) -> int:
+        """Return how many buffers hold nothing yet."""
+        row = self._connection.execute(
+            "SELECT count(*) FROM pg_buffercache WHERE relfilenode IS NULL"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+
+def halves_differ(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return by how much the later half of a series exceeds the earlier, and the standard error of that."""
+    half = len(ratios) // 2
+    early, late = np.asarray(ratios[:half]), np.asarray(ratios[-half:])
+    error = math.sqrt((early.var(ddof=1) + late.var(ddof=1)) / half)
+    return float(late.mean() - early.mean()), error
+
+
+def is_steady(ratios: Sequence[float], patience: Patience) -> bool:
+    """Return whether a series of miss ratios, one a window, has come to rest by the rule in `Patience`.
+
+    Longer and longer pasts are looked at, so that noise is averaged away where it is large.
+    """
+    for count in range(patience.settle_windows, len(ratios) + 1):
+        difference, error = halves_differ(ratios[-count:])
+        fine = max(patience.settle_error, ratios[-1] / 100)
+        if abs(difference) <= 2 * error and error <= fine:
+            return True
+    return False
+
+
+def measure(
+    cluster: Cluster,
+    workload: Workload,
+    shared_buffers_bytes: int,
+    *,
+    seed: int,
+    carried: PoolContent | None = None,
+    patience: Patience | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Truth, PoolContent]:
+    """Restart with a size, run the workload until it is steady, count.
+
+    Args:
+        cluster: with the workload's tables made.
+        workload: what runs.
+        shared_buffers_bytes: the size.
+        seed: of the workload and of the random filling.
+        carried: what a smaller pool held.
+        patience: when it counts as settled.
+        progress: told of the seconds done.
+        stop: asked every second; true ends the counting early.
+
+    Returns:
+        The truth, and what the pool held at the end.
+
+    Raises:
+        ClusterError: the server does not start with that size, or the workload fails.
+    """
+    rule = patience or Patience()
+    listener = progress or Silent()
+    blocks = max(_SMALLEST_POOL_BLOCKS, shared_buffers_bytes // BLOCK_BYTES)
+    cluster.restart({"shared_buffers": f"{blocks * BLOCK_BYTES // 1024}kB"})
+    fill_pool(cluster, blocks, carried or PoolContent(), seed)
+    monitor = Monitor(cluster)
+    try:
+        with RunningWorkload(cluster, workload, seed=seed) as running:
+            started = time.monotonic()
+            ratios: list[float] = []
+            windows: list[_Counts] = []
+            unused: list[int] = []
+            last = monitor.counts()
+            settled_at: float | None = None
+            counted_from = 0
+            settled = False
+            while True:
+                time.sleep(_WINDOW_SECONDS)
+                running.check()
+                now = monitor.counts()
+                window, last = now.since(last), now
+                elapsed = time.monotonic() - started
+                listener.advance(elapsed)
+                windows.append(window)
+                ratios.append(window.misses / window.accesses if window.accesses else 0.0)
+                if settled_at is None:
+                    unused.append(monitor.unused_buffers())
+                    # The first window holds the clients' connecting and the catalog's first reads.
+                    full = unused[-1] == 0 or (len(unused) >= 4 and len(set(unused[-4:])) == 1)
+                    settled = full and is_steady(ratios[1:], rule)
+                    if settled or elapsed >= rule.settle_limit_seconds or stop():
+                        settled_at, counted_from = elapsed, len(windows)
+                else:
+                    counted = windows[counted_from:]
+                    error = _standard_error(counted)
+                    enough = len(counted) >= rule.count_windows and error <= rule.count_error
+                    if enough or elapsed - settled_at >= rule.count_limit_seconds or stop():
+                        break
+        content = pool_content(cluster)
+    finally:
+        monitor.close()
+    accesses = sum(window.accesses for window in counted)
+    misses = sum(window.misses for window in counted)
+    truth = Truth(
+        shared_buffers_bytes=blocks * BLOCK_BYTES,
+        miss_ratio=misses / accesses if accesses else 0.0,
+        standard_error=error,
+        accesses=accesses,
+        misses=misses,
+        transactions=sum(window.transactions for window in counted),
+        seconds=sum(window.seconds for window in counted),
+        settle_seconds=settled_at,
+        settled=settled,
+        windows=tuple(ratios),
+    )
+    return truth, content
+
+
+def _standard_error(windows: Sequence[_Counts]) -> float:
+    """Return the standard error of the pooled ratio, taking the seconds for independent."""
+    if len(windows) < 2:
+        return 1.0
+    accesses = np.array([window.accesses for window in windows], dtype=float)
+    misses = np.array([window.misses for window in windows], dtype=float)
+    total = accesses.sum()
+    if total == 0:
+        return 0.0
+    residuals = misses - misses.sum() / total * accesses
+    return float(math.sqrt((residuals**2).sum() * len(windows) / (len(windows) - 1)) / total)
+
+
+def pool_content(cluster: Cluster) -> PoolContent:
+    """Return which blocks of the workload's tables and indexes are in the pool."""
+    with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
+        rows = connection.execute(
+            "SELECT format('%I.%I', n.nspname, c.relname),"
+            "   array_agg(b.relblocknumber ORDER BY b.relblocknumber)"
+            " FROM pg_buffercache b"
+            " JOIN pg_class c ON b.relfilenode = pg_relation_filenode(c.oid)"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE b.relforknumber = 0 AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+            "   AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " GROUP BY 1"
+        ).fetchall()
+    return PoolContent({name: np.array(blocks, dtype=np.int64) for name, blocks in rows})
+
+
+def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) -> None:
+    """Fill an empty pool: carried blocks first, the rest with blocks drawn from the whole database.
+
+    Args:
+        cluster: just started.
+        blocks: size of the pool.
+        carried: what to load for certain, as far as it fits.
+        seed: of the draw.
+    """
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
+        relations = connection.execute(
+            "SELECT format('%%I.%%I', n.nspname, c.relname), pg_relation_size(c.oid) / %s"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relkind IN ('r', 'i', 'm', 't') AND c.relpersistence = 'p'"
+            "   AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1",
+            (BLOCK_BYTES,),
+        ).fetchall()
+        sizes = {name: int(size) for name, size in relations}
+        wanted = {name: set(held.tolist()) for name, held in carried.blocks.items() if name in sizes}
+        rest = [
+            (name, block)
+            for name, size in sizes.items()
+            for block in range(size)
+            if block not in wanted.get(name, ())
+        ]
+        room = blocks - carried.count()
+        if room > 0:
+            for name, block in draw.sample(rest, min(room, len(rest))):
+                wanted.setdefault(name, set()).add(block)
+        for name, chosen in wanted.items():
+            connection.execute(
+                "SELECT sum(pg_prewarm(%s::regclass, 'buffer', 'main', b, b)) FROM unnest(%s::bigint[]) AS b"
+                " WHERE b < pg_relation_size(%s::regclass) / %s",
+                (name, sorted(chosen), name, BLOCK_BYTES),
+            )
