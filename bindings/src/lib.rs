@@ -5,11 +5,12 @@
 // pyo3 hands arguments over by value, and Python's keyword arguments are many.
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
-use pyo3::prelude::*;
-
 mod interchange;
+mod model;
 mod replay;
 mod tracer;
+
+use pyo3::prelude::*;
 
 /// The Rust half of pgsweep.
 #[pymodule(gil_used = false)]
@@ -19,6 +20,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
+    #[pymodule_export]
+    use crate::model::{clock_law, mixture_weights, mixture_weights_many};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]

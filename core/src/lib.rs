@@ -5,6 +5,7 @@
 
 pub mod dense;
 pub mod lanes;
+pub mod model;
 pub mod objects;
 pub mod pool;
 pub mod replay;

@@ -14,9 +14,12 @@ __all__ = [
     "Tracer",
     "__version__",
     "build_profile",
+    "clock_law",
     "dense_ids",
     "postmaster_start_time",
     "read_pool",
+    "mixture_weights",
+    "mixture_weights_many",
     "replay",
     "replay_outcomes",
     "trace_event_cost_seconds",
@@ -275,3 +278,20 @@ class Tracer:
 def trace_event_cost_seconds(attachment: str) -> float: ...
 def postmaster_start_time(postmaster_pid: int) -> int: ...
 def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...
+def clock_law(rates: NDArray[np.float64], batch: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def mixture_weights(
+    likelihoods: NDArray[np.float64],
+    multiplicity: NDArray[np.float64],
+    *,
+    start: NDArray[np.float64] | None = None,
+    steps: int = 600,
+    gain: float = 1e-4,
+) -> tuple[NDArray[np.float64], float]: ...
+def mixture_weights_many(
+    likelihoods: NDArray[np.float64],
+    multiplicities: NDArray[np.float64],
+    start: NDArray[np.float64],
+    *,
+    steps: int = 60,
+    gain: float = 1e-3,
+) -> NDArray[np.float64]: ...

@@ -1,0 +1,103 @@
+//! The clock's law and the mixture fit, for numpy arrays.
+
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pgsweep_core::model::clock::{stationary_table, Batch, OUTCOMES};
+use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+fn batch_from(values: &[f64]) -> PyResult<Batch> {
+    let batch: Batch = values
+        .try_into()
+        .map_err(|_| PyValueError::new_err("batch must hold 5 probabilities"))?;
+    let sum: f64 = batch.iter().sum();
+    if batch.iter().any(|p| !p.is_finite() || *p < 0.0) || (sum - 1.0).abs() > 1e-6 {
+        return Err(PyValueError::new_err(
+            "batch must be probabilities that sum to 1",
+        ));
+    }
+    Ok(batch)
+}
+
+fn check_shapes(
+    like: &PyReadonlyArray2<'_, f64>,
+    classes: usize,
+    start: Option<usize>,
+) -> PyResult<()> {
+    let shape = like.as_array().dim();
+    if shape.1 == 0 || shape.0 != classes {
+        return Err(PyValueError::new_err(
+            "one multiplicity per class of likelihoods is needed",
+        ));
+    }
+    if start.is_some_and(|points| points != shape.1) {
+        return Err(PyValueError::new_err(
+            "one starting weight per grid point is needed",
+        ));
+    }
+    Ok(())
+}
+
+/// Return the probabilities of absent and counter 0 to 5 (columns) for each rate in visits per lap (rows).
+#[pyfunction]
+pub fn clock_law<'py>(
+    py: Python<'py>,
+    rates: PyReadonlyArray1<'py, f64>,
+    batch: PyReadonlyArray1<'py, f64>,
+) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let batch = batch_from(batch.as_slice()?)?;
+    let rates = rates.as_slice()?;
+    if rates.iter().any(|x| !x.is_finite() || *x <= 0.0) {
+        return Err(PyValueError::new_err("rates must be positive and finite"));
+    }
+    let rows = py.detach(|| stationary_table(rates, &batch));
+    let flat: Vec<f64> = rows.into_iter().flatten().collect();
+    let table = Array2::from_shape_vec((rates.len(), OUTCOMES), flat)
+        .map_err(|e| PyValueError::new_err(e.to_string()))?;
+    Ok(table.into_pyarray(py))
+}
+
+/// Return the maximum-likelihood weights of the grid points and the log-likelihood they reach.
+#[pyfunction]
+#[pyo3(signature = (likelihoods, multiplicity, *, start=None, steps=600, gain=1e-4))]
+pub fn mixture_weights<'py>(
+    py: Python<'py>,
+    likelihoods: PyReadonlyArray2<'py, f64>,
+    multiplicity: PyReadonlyArray1<'py, f64>,
+    start: Option<PyReadonlyArray1<'py, f64>>,
+    steps: usize,
+    gain: f64,
+) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
+    let start = start.as_ref().map(|s| s.as_slice()).transpose()?;
+    check_shapes(&likelihoods, multiplicity.len()?, start.map(<[f64]>::len))?;
+    let like = Likelihoods::new(likelihoods.as_slice()?, likelihoods.as_array().dim().1);
+    let multiplicity = multiplicity.as_slice()?;
+    let (found, reached) = py.detach(|| weights(like, multiplicity, start, Stop { steps, gain }));
+    Ok((found.into_pyarray(py), reached))
+}
+
+/// Return one row of weights per row of multiplicities, computed in parallel from one starting point.
+#[pyfunction]
+#[pyo3(signature = (likelihoods, multiplicities, start, *, steps=60, gain=1e-3))]
+pub fn mixture_weights_many<'py>(
+    py: Python<'py>,
+    likelihoods: PyReadonlyArray2<'py, f64>,
+    multiplicities: PyReadonlyArray2<'py, f64>,
+    start: PyReadonlyArray1<'py, f64>,
+    steps: usize,
+    gain: f64,
+) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let start = start.as_slice()?;
+    let rows = multiplicities.as_array();
+    check_shapes(&likelihoods, rows.dim().1, Some(start.len()))?;
+    let like = Likelihoods::new(likelihoods.as_slice()?, start.len());
+    let owned: Vec<Vec<f64>> = rows.outer_iter().map(|r| r.to_vec()).collect();
+    let found = py.detach(|| weights_many(like, &owned, start, Stop { steps, gain }));
+    let table = Array2::from_shape_vec(
+        (owned.len(), start.len()),
+        found.into_iter().flatten().collect(),
+    )
+    .map_err(|e| PyValueError::new_err(e.to_string()))?;
+    Ok(table.into_pyarray(py))
+}

@@ -1,0 +1,7 @@
+//! The mathematics around the pool: what a page's counter does on average, and how to read rates off counters.
+//!
+//! * [`clock`]: the stationary law of one page under the clock sweep, from its rate of visits.
+//! * [`mixture`]: the inverse: the distribution of rates that explains what was seen (EM).
+
+pub mod clock;
+pub mod mixture;

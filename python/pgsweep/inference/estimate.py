@@ -1,0 +1,31 @@
+"""What both ways of reading evidence come to: a curve with its interval, and a verdict in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A predicted curve.
+
+    Attributes:
+        sizes_blocks: sizes asked for.
+        miss_ratio: at each, with `low` and `high` bounding 90 %.
+        lap_seconds: lap of the hand at today's size.
+        usable: whether anything may be concluded.
+        reasons: every reason for caution.
+    """
+
+    sizes_blocks: tuple[int, ...]
+    miss_ratio: Floats
+    low: Floats
+    high: Floats
+    lap_seconds: float
+    usable: bool
+    reasons: list[str] = field(default_factory=list)

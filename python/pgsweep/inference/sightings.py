@@ -1,0 +1,162 @@
+"""What snapshots of the pool say about each page: at which usage_count it was seen, and how often.
+
+Pages are gathered into groups that share a law of batches: one group for each relation that matters, one
+for all other relations of the database, one for everything else in the pool (other databases, shared
+catalogs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = Mapping[str, NDArray[Any]]
+
+ABSENT_AND_COUNTERS = 7
+"""Columns of a class: absent, then usage_count 0 to 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The pages of one relation, or of several too small to be told apart.
+
+    Attributes:
+        name: the relation, or a word for the rest.
+        relations: positions in the evidence's table of relations; empty for other databases.
+        pages: how many pages there are, seen or not (blocks of all forks, scaled by the sampling rate).
+    """
+
+    name: str
+    relations: tuple[int, ...]
+    pages: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sightings:
+    """Every page that was ever seen resident, and when.
+
+    Attributes:
+        groups: the groups, `group` counts them.
+        page_group: group of each page seen, shape (pages,).
+        page: page of each sighting, shape (sightings,).
+        snapshot: number of the snapshot, 0 to `snapshots` - 1, same shape.
+        usage_count: 0 to 5, same shape.
+    """
+
+    groups: tuple[Group, ...]
+    snapshots: int
+    page_group: NDArray[np.int32]
+    page: NDArray[np.int64]
+    snapshot: NDArray[np.int64]
+    usage_count: NDArray[np.int64]
+
+    def classes(
+        self, group: int, chosen: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the distinct counts over the chosen snapshots and how many pages of the group show each.
+
+        Returns:
+            Counts of shape (classes, 7), absent and usage_count 0 to 5, each row summing to the number of
+            chosen snapshots, and the number of pages of each. The last row are the pages never seen.
+        """
+        wanted = np.zeros(self.snapshots, dtype=bool)
+        wanted[np.asarray(chosen)] = True
+        members = np.flatnonzero(self.page_group == group)
+        position = np.full(len(self.page_group), -1, dtype=np.int64)
+        position[members] = np.arange(len(members))
+        take = wanted[self.snapshot] & (position[self.page] >= 0)
+        counts = np.bincount(
+            position[self.page[take]] * 6 + self.usage_count[take], minlength=len(members) * 6
+        ).reshape(-1, 6)
+        # At most 1023 snapshots enter a class, so that six counts pack into one integer and sort fast.
+        packed = (counts << (10 * np.arange(6))).sum(axis=1)
+        distinct, pages = np.unique(packed[packed > 0], return_counts=True)
+        seen = (distinct[:, None] >> (10 * np.arange(6))) & 1023
+        rows = np.zeros((len(distinct) + 1, ABSENT_AND_COUNTERS))
+        rows[:-1, 1:] = seen
+        size = int(wanted.sum())
+        rows[:, 0] = size - rows[:, 1:].sum(axis=1)
+        never = max(self.groups[group].pages - pages.sum(), 0.0)
+        return rows, np.append(pages.astype(np.float64), never)
+
+    def resident(self, group: int) -> float:
+        """Return the mean number of pages of the group that a snapshot saw."""
+        return float((self.page_group[self.page] == group).sum()) / self.snapshots
+
+
+def gather(
+    snapshots: Table, relations: Table, database: int, important: NDArray[np.bool_], rate: float
+) -> Sightings:
+    """Sort the rows of `snapshots` into pages and groups.
+
+    Args:
+        snapshots: the evidence's table; frames not in use are not in it.
+        relations: the evidence's table.
+        database: oid of the database that is observed.
+        important: for each relation, whether it gets a group of its own.
+        rate: share of blocks that the snapshots took.
+    """
+    file_key, relation_key = file_keys(snapshots, relations)
+    order = np.argsort(relation_key, kind="stable")
+    found = np.searchsorted(relation_key[order], file_key)
+    found = order[np.minimum(found, len(order) - 1)] if len(order) else np.zeros(len(file_key), np.int64)
+    known = (relation_key[found] == file_key) if len(order) else np.zeros(len(file_key), bool)
+    in_database = snapshots["db"] == database
+
+    own = np.flatnonzero(important)
+    group_of_relation = np.full(max(len(relation_key), 1), len(own), dtype=np.int32)
+    group_of_relation[own] = np.arange(len(own))
+    group = np.where(
+        known & in_database, group_of_relation[found], np.where(in_database, len(own), len(own) + 1)
+    )
+
+    _, file_index = np.unique(file_key, return_inverse=True)
+    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
+    _, first, page = np.unique(
+        (file_index.astype(np.int64) << 34) | block_key, return_index=True, return_inverse=True
+    )
+    page_group = group[first].astype(np.int32)
+    seen = np.bincount(page_group, minlength=len(own) + 2)
+
+    blocks = (
+        np.maximum(relations["blocks_begin"], relations["blocks_end"])
+        + relations["fsm_blocks"]
+        + relations["vm_blocks"]
+    ).astype(np.float64)
+    small = np.flatnonzero(~important & (relations["db"] == database))
+    groups = [
+        Group(name=str(relations["name"][i]), relations=(int(i),), pages=max(blocks[i] * rate, seen[g]))
+        for g, i in enumerate(own)
+    ]
+    groups.append(
+        Group(
+            name="other relations",
+            relations=tuple(int(i) for i in small),
+            pages=max(float(blocks[small].sum()) * rate, seen[len(own)]),
+        )
+    )
+    # How much else there is on the server is not known; pages never seen do not matter to the pool as it is.
+    groups.append(Group(name="other databases", relations=(), pages=float(seen[len(own) + 1])))
+    numbers, snapshot = np.unique(snapshots["snapshot"], return_inverse=True)
+    return Sightings(
+        groups=tuple(groups),
+        snapshots=len(numbers),
+        page_group=page_group,
+        page=page.astype(np.int64).ravel(),
+        snapshot=snapshot.astype(np.int64).ravel(),
+        usage_count=snapshots["usage_count"].astype(np.int64),
+    )
+
+
+def file_keys(*tables: Mapping[str, Any]) -> list[NDArray[np.int64]]:
+    """Return one number per row for (tablespace, database, relfilenode), the same in all tables."""
+    columns = [np.concatenate([t[c].astype(np.int64) for t in tables]) for c in ("spc", "db", "rel")]
+    spaces, space = np.unique(columns[0], return_inverse=True)
+    databases, database = np.unique(columns[1], return_inverse=True)
+    del spaces
+    key = ((space.astype(np.int64) * len(databases) + database) << 32) | columns[2]
+    return list(np.split(key, np.cumsum([len(t["rel"]) for t in tables])[:-1]))

@@ -1,0 +1,282 @@
+"""A curve from snapshots of the pool: sightings, rates, curve, with intervals and a verdict.
+
+Snapshots of one residence tell the same thing twice: a page loaded once is seen as long as it lies there,
+and would be taken for a warm one. So the snapshots are dealt out in turn to subsets whose members lie
+several laps apart, each subset is fitted alone, and the fits are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.inference.curve import Curve, Flow
+from pgsweep.inference.estimate import Estimate
+from pgsweep.inference.rates import GRID, SINGLE, Rates, fit_batch, fit_weights, resample
+from pgsweep.inference.sightings import Group, Sightings, Table, gather
+
+Floats = NDArray[np.float64]
+
+LAPS_APART = 7.0
+"""Snapshots of one subset lie at least this many laps apart, where enough of them remain."""
+
+_FEWEST_SNAPSHOTS = 10
+_MOST_SNAPSHOTS = 1000
+_REPLICATES = 40
+_OWN_GROUP_SHARE = 0.002
+_CONFIDENCE = 0.90
+
+MODEL_ERROR_RATIO = 0.0015
+MODEL_ERROR_PER_OCTAVE_DOWN = 0.0035
+MODEL_ERROR_PER_OCTAVE_UP = 0.0012
+"""What the model itself adds to the interval, in miss ratio: found by comparing predictions with measured
+truth on workloads that the method was not tuned on (docs/concepts/prediction.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the counters say over the whole observation.
+
+    Attributes:
+        misses: reads of the database, extensions included where the server counts them (before 16).
+        relation_misses: per relation of the evidence, per second.
+        relation_accesses: likewise.
+        relation_scans: full sequential scans per second.
+        relation_growth_blocks: blocks added per second.
+    """
+
+    seconds: float
+    hits: float
+    misses: float
+    relation_misses: Floats
+    relation_accesses: Floats
+    relation_scans: Floats
+    relation_growth_blocks: Floats
+    first_half_miss_ratio: float
+    second_half_miss_ratio: float
+
+
+def read_totals(counters: Table, relations: Table, database: str) -> Totals:
+    """Reduce the evidence's counters to what happened between the first and the last sample."""
+    scope, name = counters["scope"], counters["name"]
+    seconds, value, key = counters["seconds"], counters["value"], counters["object"]
+
+    def series(chosen: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        order = np.argsort(seconds[chosen], kind="stable")
+        return seconds[chosen][order], value[chosen][order]
+
+    in_database = (scope == "database") & (key == database)
+    times, hits = series(in_database & (name == "blks_hit"))
+    _, reads = series(in_database & (name == "blks_read"))
+    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+
+    def ratio(begin: int, end: int) -> float:
+        missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
+        return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
+
+    middle = int(np.searchsorted(times, (times[0] + times[-1]) / 2)) if len(times) > 2 else 0
+    of_relation = np.flatnonzero(scope == "relation")
+    by_oid: dict[tuple[str, str], list[int]] = {}
+    for row in of_relation:
+        by_oid.setdefault((str(key[row]), str(name[row])), []).append(int(row))
+
+    def rate(oid: int, which: str) -> float:
+        rows = by_oid.get((str(oid), which))
+        if rows is None or len(rows) < 2:
+            return 0.0
+        first = min(rows, key=lambda r: seconds[r])
+        last = max(rows, key=lambda r: seconds[r])
+        past = float(seconds[last] - seconds[first])
+        return max(float(value[last] - value[first]), 0.0) / past if past > 0 else 0.0
+
+    oids = [int(o) for o in relations["oid"]]
+    misses = np.array([rate(o, "blks_read") for o in oids])
+    is_table = np.isin(relations["kind"], ["r", "m", "t"])
+    scans = np.array([rate(o, "scans") for o in oids]) * is_table
+    growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
+    return Totals(
+        seconds=span,
+        hits=float(hits[-1] - hits[0]) if len(hits) else 0.0,
+        misses=float(reads[-1] - reads[0]) if len(reads) else 0.0,
+        relation_misses=misses,
+        relation_accesses=misses + np.array([rate(o, "blks_hit") for o in oids]),
+        relation_scans=scans,
+        relation_growth_blocks=growth,
+        first_half_miss_ratio=ratio(0, middle),
+        second_half_miss_ratio=ratio(middle, -1),
+    )
+
+
+def estimate(
+    snapshots: Table,
+    relations: Table,
+    totals: Totals,
+    *,
+    database_oid: int,
+    server_version_num: int,
+    pool_blocks: int,
+    sizes_blocks: Sequence[int],
+    sampling_rate: float = 1.0,
+    seed: int = 0,
+) -> Estimate:
+    """Predict the miss ratio of the database at each size from snapshots of a pool of `pool_blocks`.
+
+    Raises:
+        ValueError: no snapshot, or not a single access or miss was counted.
+    """
+    if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
+        raise ValueError("nothing was observed")
+    accesses_per_second = (totals.hits + totals.misses) / totals.seconds
+    share = np.maximum(
+        totals.relation_accesses / max(totals.relation_accesses.sum(), 1e-9),
+        totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
+    )
+    important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
+    seen = gather(snapshots, relations, database_oid, important, sampling_rate)
+    flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
+    loads = sum(f.misses for f in flows)
+    if server_version_num >= 160000:
+        loads += float(totals.relation_growth_blocks.sum()) * sampling_rate
+
+    rough = [_fit(seen, g, np.arange(seen.snapshots), SINGLE, steps=60) for g in range(len(seen.groups))]
+    lap_seconds = sum(r.loads_per_lap() for r in rough) / max(loads, 1e-9)
+    apart_laps = totals.seconds / seen.snapshots / max(lap_seconds, 1e-9)
+    step = int(np.clip(np.ceil(LAPS_APART / apart_laps), 1, max(seen.snapshots // _FEWEST_SNAPSHOTS, 1)))
+    step = max(step, -(-seen.snapshots // _MOST_SNAPSHOTS))
+    subsets = [np.arange(offset, seen.snapshots, step) for offset in range(step)]
+
+    random = np.random.default_rng(seed)
+    batches = [_batch(seen, g, subsets[0], random) for g in range(len(seen.groups))]
+    fits = [[_fit(seen, g, subset, batches[g]) for g in range(len(seen.groups))] for subset in subsets]
+    rates = [
+        Rates(batch=batches[g], pages=np.asarray(np.mean([fit[g].pages for fit in fits], axis=0)))
+        for g in range(len(seen.groups))
+    ]
+    lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
+    curve = Curve(rates, flows, round(pool_blocks * sampling_rate), lap_seconds)
+    # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
+    counted = sum(f.misses for f in flows) / sampling_rate
+    agree = totals.misses / totals.seconds / counted if counted > 0 else 0.0
+
+    def ratios(pages: list[Floats]) -> Floats:
+        scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes_blocks]
+        return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second, 1.0)
+
+    point = ratios([r.pages for r in rates])
+    spread = _replicates(seen, subsets, fits, random, ratios)
+    low, high = _interval(point, spread, np.asarray(sizes_blocks) / pool_blocks)
+    reasons, usable = _verdict(totals, seen.snapshots, step, lap_seconds)
+    return Estimate(
+        sizes_blocks=tuple(sizes_blocks),
+        miss_ratio=point,
+        low=low,
+        high=high,
+        lap_seconds=lap_seconds,
+        usable=usable,
+        reasons=reasons,
+    )
+
+
+def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling_rate: float) -> Flow:
+    members = list(group.relations)
+    if not members:
+        return Flow(misses=0.0)
+    growth = float(totals.relation_growth_blocks[members].sum()) if version < 160000 else 0.0
+    misses = float(totals.relation_misses[members].sum())
+    alone = len(members) == 1
+    return Flow(
+        misses=misses * sampling_rate,
+        extensions=min(growth, misses) * sampling_rate,
+        scans=float(totals.relation_scans[members[0]]) if alone else 0.0,
+        scanned_blocks=float(relations["blocks_end"][members[0]]) * sampling_rate if alone else 0.0,
+    )
+
+
+def _fit(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, steps: int = 600) -> Rates:
+    classes, pages = seen.classes(group, chosen)
+    if pages.sum() <= 0:
+        return Rates(batch=batch, pages=np.zeros(len(GRID)))
+    weights, _ = fit_weights(classes, pages, batch, steps=steps)
+    return Rates(batch=batch, pages=weights * pages.sum())
+
+
+def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], random: np.random.Generator) -> Floats:
+    classes, pages = seen.classes(group, chosen)
+    return fit_batch(classes, pages, random) if pages.sum() > 0 else SINGLE
+
+
+def _replicates(
+    seen: Sightings,
+    subsets: list[NDArray[np.int64]],
+    fits: list[list[Rates]],
+    random: np.random.Generator,
+    ratios: Callable[[list[Floats]], Floats],
+) -> Floats:
+    """Return curves from pages drawn again, minus the curve of the subset that they were drawn from.
+
+    Shape (replicates, sizes). With several subsets their own differences are in it as well, each divided as
+    the mean over subsets divides it.
+    """
+    per_subset = max(_REPLICATES // len(subsets), 4)
+    rows: list[Floats] = []
+    centres: list[Floats] = []
+    for subset, fit in zip(subsets, fits, strict=True):
+        centre = ratios([r.pages for r in fit])
+        centres.append(centre)
+        drawn = []
+        for group, rates in enumerate(fit):
+            classes, pages = seen.classes(group, subset)
+            if pages.sum() > 0:
+                drawn.append(resample(classes, pages, rates, per_subset, random))
+            else:
+                drawn.append(np.zeros((per_subset, len(rates.pages))))
+        rows.extend(ratios([d[k] for d in drawn]) - centre for k in range(per_subset))
+    noise = np.array(rows)
+    if len(subsets) > 1:
+        between = np.array(centres) - np.mean(centres, axis=0)
+        picks = random.integers(0, len(subsets), len(noise))
+        noise = noise + between[picks] / np.sqrt(len(subsets))
+    return noise
+
+
+def _interval(point: Floats, noise: Floats, relative_size: Floats) -> tuple[Floats, Floats]:
+    """Return bounds of the 90 % interval: sampling noise and the model's own error, added as squares."""
+    tail = (1 - _CONFIDENCE) / 2
+    below = -np.quantile(noise, tail, axis=0)
+    above = np.quantile(noise, 1 - tail, axis=0)
+    octaves = np.log2(relative_size)
+    model = MODEL_ERROR_RATIO + np.where(
+        octaves < 0, -octaves * MODEL_ERROR_PER_OCTAVE_DOWN, octaves * MODEL_ERROR_PER_OCTAVE_UP
+    )
+    # Nothing can be off by more than there is: towards zero misses the model's error fades.
+    model = np.minimum(model, 0.15 * point + 0.0005)
+    low = point - np.sqrt(np.maximum(below, 0) ** 2 + model**2)
+    high = point + np.sqrt(np.maximum(above, 0) ** 2 + model**2)
+    return np.clip(low, 0, 1), np.clip(high, 0, 1)
+
+
+def _verdict(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> tuple[list[str], bool]:
+    reasons = []
+    laps = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    usable = True
+    if totals.misses == 0:
+        reasons.append("no miss was counted: the pool holds all that is used, smaller sizes cannot be judged")
+        return reasons, False
+    if snapshots < 4 or laps < 2:
+        usable = False
+    if laps < 10:
+        reasons.append(
+            f"the hand went round {laps:.1f} times; "
+            f"record for {12 * lap_seconds:.0f} s to see at least ten laps"
+        )
+    if snapshots / step < 8:
+        reasons.append(f"{snapshots / step:.0f} independent snapshots; twelve or more make a firm curve")
+    first, second = totals.first_half_miss_ratio, totals.second_half_miss_ratio
+    if abs(first - second) > 0.1 * max(first, second) + 0.002:
+        reasons.append(
+            f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second"
+        )
+    return reasons, usable

@@ -1,0 +1,207 @@
+"""A curve of miss ratios over sizes of shared_buffers, from evidence of either kind or from a foreign trace.
+
+Snapshots (`record --source sql`) are inverted through the law of the clock, traces (`record --source
+trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told in
+docs/concepts/prediction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.records import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+if TYPE_CHECKING:
+    from pgsweep import _native
+    from pgsweep.evidence.store import Evidence, EvidenceMeta
+    from pgsweep.inference.accesses import Trace
+    from pgsweep.inference.estimate import Estimate
+
+SMALLEST_BYTES = 128 * 1024
+"""shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
+
+DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+__all__ = ["predict"]
+
+
+def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
+    """Predict the miss ratio at other sizes of shared_buffers.
+
+    Args:
+        evidence: a folder written by `record`, or a file NAME.oracleGeneral.
+        sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
+        seed: of the resampling behind the intervals; the same seed gives the same result.
+
+    Raises:
+        EvidenceError: the evidence cannot be read, or holds no access.
+        UsageError: a size is too small.
+    """
+    if sizes_bytes is not None:
+        _check_sizes(sizes_bytes)
+    from pgsweep.evidence.store import Evidence
+
+    opened = Evidence.open(evidence)
+    pool_blocks = opened.meta.shared_buffers_blocks
+    if pool_blocks < 16:
+        raise EvidenceError(
+            f"`{evidence}` does not tell the size of shared_buffers",
+            cause="the recording was cut before the server had answered",
+            hint=f"record again: pgsweep record -o {evidence}",
+        )
+    sizes = _blocks(sizes_bytes, pool_blocks)
+    source = opened.meta.source
+    if source == "sql":
+        estimate, observed = _from_snapshots(opened, sizes, seed)
+    elif source == "trace":
+        estimate, observed = _from_trace(opened, sizes, seed)
+    else:
+        raise EvidenceError(
+            f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
+            hint="record with --source sql or --source trace",
+        )
+    return _result(source, estimate, observed, list(opened.warnings))
+
+
+def _from_snapshots(
+    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int
+) -> tuple[Estimate, Observed]:
+    from pgsweep.evidence.sampling import BlockSample
+    from pgsweep.inference.snapshots import estimate, read_totals
+
+    meta = evidence.meta
+    relations = evidence.table("relations")
+    totals = read_totals(evidence.table("counters"), relations, meta.database)
+    snapshots = evidence.table("snapshots", ["snapshot", "spc", "db", "rel", "fork", "block", "usage_count"])
+    if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
+        raise _nothing_seen(meta)
+    found = estimate(
+        snapshots,
+        relations,
+        totals,
+        database_oid=meta.database_oid,
+        server_version_num=meta.server_version_num,
+        pool_blocks=meta.shared_buffers_blocks,
+        sizes_blocks=sizes_blocks,
+        sampling_rate=BlockSample.from_meta(meta.sampling).rate,
+        seed=seed,
+    )
+    accesses = totals.hits + totals.misses
+    return found, _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
+
+
+def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:
+    from pgsweep.inference.accesses import from_evidence
+    from pgsweep.inference.traces import estimate
+
+    meta = evidence.meta
+    accesses = evidence.table("accesses")
+    if not len(accesses["pid"]):
+        raise _nothing_seen(meta)
+    trace = from_evidence(accesses, evidence.table("relations"), meta.database_oid)
+    if not trace.counted.any():
+        raise _nothing_seen(meta)
+    extensions_are_reads = meta.server_version_num < 160000
+    found = estimate(
+        trace,
+        pool_blocks=meta.shared_buffers_blocks,
+        sizes_blocks=sizes_blocks,
+        rules=rules_of(meta),
+        extensions_are_reads=extensions_are_reads,
+        lost_events=meta.lost_events,
+        seed=seed,
+    )
+    misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
+    return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+
+
+def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
+    """Return misses and accesses of the database as the server itself counts them."""
+    extends = (trace.flags & 16) > 0
+    reads = trace.counted & ~extends
+    misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
+    if extensions_are_reads:
+        new = int((trace.counted & extends).sum())
+        return misses + new, accesses + new
+    return misses, accesses
+
+
+def rules_of(meta: EvidenceMeta) -> _native.Rules:
+    """Return the rules of the server that the evidence was taken from: version and settings of its rings."""
+    from pgsweep import _native
+
+    def number(name: str, otherwise: int) -> int:
+        text = meta.settings.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else otherwise
+
+    workers = number("autovacuum_worker_slots", number("autovacuum_max_workers", 3))
+    backends = (
+        number("max_connections", 100)
+        + workers
+        + number("max_worker_processes", 8)
+        + number("max_wal_senders", 10)
+        + 2
+    )
+    version = meta.server_version_num // 10000
+    vacuum_kb = number("vacuum_buffer_usage_limit", -1)
+    return _native.Rules(
+        min(max(version, 12), 20),
+        max_backends=backends,
+        io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
+        effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
+        vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
+    )
+
+
+def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
+    return Observed(
+        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
+        miss_ratio=miss_ratio,
+        accesses=accesses,
+        seconds=seconds,
+    )
+
+
+def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
+    return EvidenceError(
+        f"nothing happened in the database `{meta.database}` while it was observed",
+        cause="the load ran in another database, or not at that time",
+        hint="record again while the load runs, with -d naming its database",
+    )
+
+
+def _check_sizes(sizes_bytes: Sequence[int]) -> None:
+    if not sizes_bytes:
+        raise UsageError("no size is given", hint="for example: --sizes 64MB,128MB,1GB")
+    for size in sizes_bytes:
+        if size < SMALLEST_BYTES:
+            raise UsageError(
+                f"{format_bytes(size)} is smaller than the least shared_buffers, 128 kB",
+                hint="give sizes of 128kB or more, for example --sizes 64MB,128MB,1GB",
+            )
+
+
+def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, ...]:
+    if sizes_bytes is not None:
+        return tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
+    return tuple(sorted({max(round(pool_blocks * factor), 16) for factor in DEFAULT_FACTORS}))
+
+
+def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
+    points = [
+        CurvePoint(
+            shared_buffers_bytes=blocks * BLOCK_BYTES,
+            miss_ratio=float(ratio),
+            low=float(low),
+            high=float(high),
+        )
+        for blocks, ratio, low, high in zip(
+            found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
+        )
+    ]
+    verdict = Verdict(usable=found.usable, reasons=[*found.reasons, *warnings])
+    return PredictResult(source=source, observed=observed, points=points, verdict=verdict)

@@ -1,0 +1,71 @@
+"""The law of a page and its inversion, against simulation by the pool itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.inference.rates import GRID, SINGLE, fit_batch, fit_weights
+
+
+def zipf_trace(pages: int, exponent: float, accesses: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    weights = np.arange(1, pages + 1) ** -exponent
+    return random.permutation(pages)[
+        np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(accesses))
+    ].astype(np.uint32)
+
+
+@pytest.mark.parametrize("exponent", [0.6, 0.9, 1.2])
+def test_law_predicts_the_misses_of_the_simulated_pool(exponent: float) -> None:
+    pages, accesses = 20_000, 2_000_000
+    trace = zipf_trace(pages, exponent, accesses, 1)
+    weights = np.arange(1, pages + 1) ** -exponent
+    rates = weights / weights.sum()
+    laps = np.geomspace(1, 1e8, 160)
+    law = _native.clock_law((rates[:, None] * laps).ravel(), SINGLE)
+    absent = law[:, 0].reshape(pages, -1).T
+    for blocks in (500, 2_000, 8_000):
+        counts = _native.replay(
+            trace,
+            [blocks],
+            _native.Rules(18),
+            windows=np.array([accesses // 4, accesses], dtype=np.uint64),
+        )
+        simulated = float(counts["misses"][0, 0] / counts["accesses"][0])
+        lap = np.interp(blocks, (1 - absent).sum(axis=1), np.arange(len(laps)))
+        predicted = float(np.interp(lap, np.arange(len(laps)), absent @ rates))
+        assert predicted == pytest.approx(simulated, abs=1.5e-3)
+
+
+def test_batch_and_rates_are_found_again() -> None:
+    random = np.random.default_rng(3)
+    batch = np.array([0.3, 0.5, 0.2, 0.0, 0.0])
+    rates = random.choice([0.05, 0.5, 3.0], size=4000, p=[0.6, 0.3, 0.1])
+    law = _native.clock_law(rates, batch)
+    law = np.maximum(law, 0) / np.maximum(law, 0).sum(axis=1, keepdims=True)
+    counts = np.array([random.multinomial(15, p) for p in law], dtype=np.float64)
+    pages = np.ones(len(counts))
+    found = fit_batch(counts, pages, random)
+    assert found == pytest.approx(batch, abs=0.05)
+    weights, _ = fit_weights(counts, pages, found)
+    assert float(weights @ GRID) == pytest.approx(float(rates.mean()), rel=0.05)
+    cold = float(weights @ (GRID < 0.2))
+    assert cold == pytest.approx(0.6, abs=0.03)
+
+
+def test_laws_are_probabilities_at_every_rate() -> None:
+    for batch in (SINGLE, np.array([0, 0, 0, 0, 1.0]), np.full(5, 0.2)):
+        law = _native.clock_law(np.geomspace(1e-9, 1e9, 400), batch)
+        assert np.all(law >= 0)
+        assert law.sum(axis=1) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="rates"):
+        _native.clock_law(np.array([0.0]), SINGLE)
+    with pytest.raises(ValueError, match="batch"):
+        _native.clock_law(np.array([1.0]), np.array([0.5, 0, 0, 0, 0]))
+    with pytest.raises(ValueError, match="multiplicity"):
+        _native.mixture_weights(np.ones((3, 2)), np.ones(2))

@@ -1,0 +1,70 @@
+"""A short trace predicts large pools: the warm start is drawn, not replayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.inference.accesses import Trace, count_visits, from_ids
+from pgsweep.inference.traces import estimate
+
+ACCESSES_PER_SECOND = 50_000
+
+
+def zipf(pages: int, exponent: float, accesses: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    weights = np.arange(1, pages + 1) ** -exponent
+    order = np.random.default_rng(7).permutation(pages)
+    return order[np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(accesses))].astype(
+        np.uint32
+    )
+
+
+def as_trace(pages: np.ndarray, population: int) -> Trace:
+    seconds = np.arange(len(pages)) / ACCESSES_PER_SECOND
+    _, dense = np.unique(pages, return_inverse=True)
+    trace = from_ids(dense.astype(np.uint32), seconds)
+    return Trace(
+        **{
+            **{name: getattr(trace, name) for name in trace.__dataclass_fields__},
+            "group_pages": np.array([float(population)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.7, 1.0])
+def test_ten_seconds_predict_a_pool_that_turns_over_in_minutes(exponent: float) -> None:
+    population = 100_000
+    long = zipf(population, exponent, 12_000_000, 1)
+    sizes = [1_000, 4_000, 16_000, 50_000]
+    truth = _native.replay(
+        long, sizes, _native.Rules(18), windows=np.array([8_000_000, 12_000_000], dtype=np.uint64)
+    )
+    measured = truth["misses"][:, 0] / truth["accesses"][0]
+    short = as_trace(long[8_000_000:8_500_000], population)
+    found = estimate(
+        short, pool_blocks=4_000, sizes_blocks=sizes, rules=_native.Rules(18), extensions_are_reads=False
+    )
+    assert found.usable
+    assert found.miss_ratio == pytest.approx(measured, abs=0.006)
+    assert np.all(found.low <= found.miss_ratio) and np.all(found.miss_ratio <= found.high)
+
+
+def test_accesses_close_together_are_one_visit() -> None:
+    pages = np.array([0, 0, 1, 0, 0, 1], dtype=np.uint32)
+    seconds = np.array([0.0, 0.001, 0.002, 5.0, 5.001, 5.002])
+    visits = count_visits(from_ids(pages, seconds))
+    assert visits.of_page.tolist() == [2, 2]
+    assert visits.batches[0] == pytest.approx([3 / 5, 2 / 5, 0, 0, 0])
+
+
+def test_a_trace_without_an_access_is_refused() -> None:
+    with pytest.raises(ValueError, match="no access"):
+        estimate(
+            from_ids(np.zeros(0, dtype=np.uint32), np.zeros(0)),
+            pool_blocks=100,
+            sizes_blocks=[100],
+            rules=_native.Rules(18),
+            extensions_are_reads=False,
+        )
