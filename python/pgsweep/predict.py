@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
 
+NEWEST_TESTED_VERSION = 18
+"""Whose rules a trace that never saw PostgreSQL is replayed by."""
+
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 __all__ = ["predict"]
@@ -43,6 +46,8 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
+    if evidence.is_file():
+        return _from_foreign_trace(evidence, sizes_bytes)
     from pgsweep.evidence.store import Evidence
 
     opened = Evidence.open(evidence)
@@ -65,6 +70,26 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             hint="record with --source sql or --source trace",
         )
     return _result(source, estimate, observed, list(opened.warnings))
+
+
+def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
+    """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
+    from pgsweep import _native
+    from pgsweep.evidence.oracle_general import read_oracle_general
+    from pgsweep.inference.traces import estimate_cold
+
+    trace = read_oracle_general(path)
+    sizes = (
+        _blocks(sizes_bytes, 0)
+        if sizes_bytes is not None
+        else tuple(sorted({max(trace.objects >> shift, 16) for shift in range(7)}))
+    )
+    rules = _native.Rules(NEWEST_TESTED_VERSION)
+    estimate = estimate_cold(trace.pages, trace.objects, sizes_blocks=sizes, rules=rules)
+    observed = Observed(
+        shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
+    )
+    return _result("import", estimate, observed, trace.warnings)
 
 
 def _from_snapshots(

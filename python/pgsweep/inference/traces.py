@@ -75,15 +75,19 @@ def estimate(
     )
 
 
-def estimate_cold(trace: Trace, *, sizes_blocks: Sequence[int], rules: _native.Rules) -> Estimate:
-    """Replay a foreign trace from empty pools and count every access, first ones included."""
-    if not len(trace.pages):
+def estimate_cold(
+    pages: NDArray[np.uint32], objects: int, *, sizes_blocks: Sequence[int], rules: _native.Rules
+) -> Estimate:
+    """Replay a foreign trace from empty pools and count every access, first ones included.
+
+    Raises:
+        ValueError: the trace holds no access.
+    """
+    if not len(pages):
         raise ValueError("the trace holds no access")
-    random = np.random.default_rng(0)
-    edges = _edges(len(trace.pages), 0.0)
-    missed, accesses = _replay(trace, sizes_blocks, rules, None, edges, extensions_are_reads=False)
-    point, low, high = _spread(missed, np.zeros(len(sizes_blocks)), accesses, random)
-    first = len(trace.page_group) / len(trace.pages)
+    counts = _native.replay(pages, list(sizes_blocks), rules, windows=_edges(len(pages), 0.0))
+    misses, accesses = counts["misses"].astype(np.float64), counts["accesses"].astype(np.float64)
+    point, low, high = _spread(misses, np.zeros(len(sizes_blocks)), accesses, np.random.default_rng(0))
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
@@ -91,7 +95,9 @@ def estimate_cold(trace: Trace, *, sizes_blocks: Sequence[int], rules: _native.R
         high=high,
         lap_seconds=float("nan"),
         usable=True,
-        reasons=[f"counted from an empty pool: {first:.4f} of the accesses are the first to their page"],
+        reasons=[
+            f"counted from an empty pool: {objects / len(pages):.4f} of the accesses are first ones"
+        ],
     )
 
 
@@ -105,7 +111,7 @@ def _replay(
     trace: Trace,
     sizes_blocks: Sequence[int],
     rules: _native.Rules,
-    warm: list[_native.PoolContents] | None,
+    warm: list[_native.PoolContents],
     edges: NDArray[np.uint64],
     extensions_are_reads: bool,
 ) -> tuple[Floats, Floats]:
