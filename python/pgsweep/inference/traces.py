@@ -95,9 +95,7 @@ def estimate_cold(
         high=high,
         lap_seconds=float("nan"),
         usable=True,
-        reasons=[
-            f"counted from an empty pool: {objects / len(pages):.4f} of the accesses are first ones"
-        ],
+        reasons=[f"counted from an empty pool: {objects / len(pages):.4f} of the accesses are first ones"],
     )
 
 
