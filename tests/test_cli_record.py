@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,6 +76,43 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
     assert "Traceback" not in err
     evidence = Evidence.open(tmp_path / "x.evidence")
     assert len(evidence.table("snapshot_times")["snapshot"]) >= 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")
+def test_trace_ends_at_its_limit(server: Cluster, tmp_path: Path) -> None:
+    plan = run("record", server.conninfo(), "--source", "trace", "-n", cwd=tmp_path)
+    assert plan.returncode == 0, plan.stderr
+    assert "perf_event_open" in plan.stdout
+    assert "BufTableLookup" in plan.stdout
+    assert list(tmp_path.iterdir()) == []
+    options = ["--source", "trace", "--for", "4s", "-o", "x.evidence", "--json"]
+    done = run("record", server.conninfo(), *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "expected cost" in done.stderr
+    result = json.loads(done.stdout)
+    assert (result["source"], result["lost_events"], result["ended_by"]) == ("trace", 0, "time")
+    assert Evidence.open(tmp_path / "x.evidence").complete
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_trace_by_somebody_else_says_what_to_do(wheel18: Cluster) -> None:
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", PGSWEEP]
+    if subprocess.run([*nobody, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("this checkout can be read by its owner only")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        done = subprocess.run(
+            [*nobody, "record", wheel18.conninfo(), "--source", "trace", "-o", f"{folder}/x.evidence"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        )
+        # Not even the socket's folder may be entered, which is told as a failed connection.
+        assert done.returncode in (3, 4), done.stderr
+        assert "hint: " in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list(Path(folder).iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import UsageError
+from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.records import RecordPlan, RecordResult
 
 
@@ -23,7 +24,7 @@ from pgsweep.records import RecordPlan, RecordResult
 @connection_options
 @click.option(
     "--source",
-    type=click.Choice(["auto", "sql"]),
+    type=click.Choice(["auto", "trace", "sql"]),
     default="auto",
     show_default=True,
     help="sql: snapshots of pg_buffercache, gentle, works on any server. trace: every page access, exact, "
@@ -85,7 +86,7 @@ def command(
     """
     settings = settings_of(ctx)
     target = Target(no_password=no_password, ask_password=ask_password, **names)
-    if source == "sql" and (max_events is not None or max_bytes is not None):
+    if source != "trace" and (max_events is not None or max_bytes is not None):
         raise UsageError(
             "--max-events and --max-bytes end a trace, not snapshots",
             hint="add `--source trace`, or leave them out",
@@ -136,12 +137,35 @@ class _Recorder:
         Raises:
             PgsweepError: the server cannot be reached or allows neither.
         """
-        return self._sql(conninfo, shown, stop)
+        if source == "trace":
+            return self._trace(conninfo, shown, stop)
+        try:
+            return self._sql(conninfo, shown, stop)
+        except MissingAbility as refused:
+            # A trace costs the server some speed, so it is taken unasked only where nothing gentler can be
+            # had.
+            if source == "sql" or os.geteuid() != 0 or self._out.exists():
+                raise
+            shown.note(f"snapshots are not possible ({refused.message}), so page accesses are traced")
+            return self._trace(conninfo, shown, stop)
 
     def _sql(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
         from pgsweep.evidence.sql import record_sql
 
         return record_sql(conninfo, self._out, seconds=self._seconds, progress=shown, stop=stop)
+
+    def _trace(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
+        from pgsweep.evidence.trace import record_trace
+
+        return record_trace(
+            conninfo,
+            self._out,
+            seconds=_TRACE_SECONDS if self._seconds is None else self._seconds,
+            max_events=self._max_events,
+            max_bytes=self._max_bytes,
+            progress=shown,
+            stop=stop,
+        )
 
     def plan(self, conninfo: str, source: str) -> RecordPlan:
         """Return what a recording would do to the server.
@@ -149,6 +173,10 @@ class _Recorder:
         Raises:
             PgsweepError: the server cannot be reached.
         """
+        if source == "trace":
+            from pgsweep.evidence.plan import plan_trace
+
+            return plan_trace(conninfo, self._out)
         from pgsweep.evidence.plan import plan_sql
 
         return plan_sql(conninfo, self._out)
