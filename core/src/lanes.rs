@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::pool::{Contents, Frames, Lane, Ring, ABSENT, LOADED};
+use crate::pool::{page_states, Contents, Frames, Lane, Ring, ABSENT, LOADED};
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
 
@@ -23,6 +23,9 @@ pub enum Outcome {
     /// The page was dropped: not an access.
     Drop = 3,
 }
+
+/// The most pools that a block can have.
+pub(crate) const MOST_LANES: usize = 8;
 
 /// Sees every access of a replay of one pool.
 pub(crate) trait Observer {
@@ -94,7 +97,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
         debug_assert!(sizes.len() <= L);
         // Columns that no pool uses are never absent, so that they never call for the long way.
         let column = |lane| if lane < sizes.len() { ABSENT } else { LOADED };
-        let mut states = vec![std::array::from_fn(column); setting.n_pages as usize];
+        let mut states = page_states(setting.n_pages, column);
         let pools = sizes
             .iter()
             .zip(warm)
@@ -155,8 +158,8 @@ impl<'a, const L: usize> Lanes<'a, L> {
             result.passes = lane.frames.passes();
             if keep {
                 let usage = |&page: &u32| states.get(page as usize).map_or(0, |s| s[k] - 1);
-                result.final_pages = lane.frames.pages().to_vec();
-                result.final_usage = lane.frames.pages().iter().map(usage).collect();
+                result.final_pages = lane.frames.pages();
+                result.final_usage = result.final_pages.iter().map(usage).collect();
             }
         }
         results
@@ -167,16 +170,14 @@ impl<'a, const L: usize> Lanes<'a, L> {
         let pages = &trace.pages[range.clone()];
         match trace.flags {
             None => {
-                for &page in pages {
-                    self.read(page, true, observer);
-                }
+                self.reads(pages, true, observer);
             }
             Some(flags) => {
                 for (&page, &flag) in pages.iter().zip(&flags[range]) {
                     match flag {
-                        0 => self.read(page, true, observer),
+                        0 => self.reads(&[page], true, observer),
                         REPEAT => observer.see(Outcome::Hit),
-                        UNCOUNTED => self.read(page, false, observer),
+                        UNCOUNTED => self.reads(&[page], false, observer),
                         _ => self.special(page, flag, observer),
                     }
                 }
@@ -184,30 +185,31 @@ impl<'a, const L: usize> Lanes<'a, L> {
         }
     }
 
-    /// An ordinary read, in all pools.
-    #[inline]
-    fn read<O: Observer>(&mut self, page: u32, counted: bool, observer: &mut O) {
+    /// Ordinary reads, in all pools.
+    #[inline(always)]
+    fn reads<O: Observer>(&mut self, pages: &[u32], counted: bool, observer: &mut O) {
         let top = self.setting.rules.usage_cap() + 1;
-        let states = &mut self.states[page as usize];
-        let mut absent = false;
-        for state in states.iter_mut() {
-            absent |= *state == ABSENT;
-            // An absent page stays absent here.
-            *state = (*state + u8::from(*state != ABSENT)).min(top);
-        }
-        if absent {
-            self.read_absent(page, counted);
-        }
-        observer.see(if absent { Outcome::Miss } else { Outcome::Hit });
-    }
-
-    fn read_absent(&mut self, page: u32, counted: bool) {
-        let before = self.states[page as usize];
-        for (k, lane) in self.pools.iter_mut().enumerate() {
-            if before[k] == ABSENT {
-                lane.frames.load(&mut self.states, k, page);
-                lane.count_miss(page, counted, self.setting.groups);
+        let groups = self.setting.groups;
+        let states = self.states.as_mut_slice();
+        let pools = self.pools.as_mut_slice();
+        for &page in pages {
+            let row = &mut states[page as usize];
+            let mut absent = false;
+            for state in row.iter_mut() {
+                absent |= *state == ABSENT;
+                // An absent page stays absent here.
+                *state = (*state + u8::from(*state != ABSENT)).min(top);
             }
+            if absent {
+                let mut lanes = absent_lanes(row);
+                while lanes != 0 {
+                    let lane = lanes.trailing_zeros() as usize / 8;
+                    lanes &= lanes - 1;
+                    pools[lane].frames.load(states, lane, page);
+                    pools[lane].count_miss(page, counted, groups);
+                }
+            }
+            observer.see(if absent { Outcome::Miss } else { Outcome::Hit });
         }
     }
 
@@ -275,6 +277,16 @@ impl<'a, const L: usize> Lanes<'a, L> {
         lane.count_miss(page, flag & UNCOUNTED == 0, self.setting.groups);
         Outcome::Miss
     }
+}
+
+/// A word with bit 7 set in the byte of every lane that is absent.
+#[inline(always)]
+fn absent_lanes<const L: usize>(row: &[u8; L]) -> u64 {
+    let mut states = [LOADED; MOST_LANES];
+    states[..L].copy_from_slice(row);
+    // States are below 128, so no byte carries into the next: bit 7 is set where a byte is not 0.
+    let present = u64::from_le_bytes(states) + 0x7f7f_7f7f_7f7f_7f7f;
+    !present & 0x8080_8080_8080_8080
 }
 
 /// The ring owner of one access.

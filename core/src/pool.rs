@@ -19,6 +19,16 @@ pub(crate) const LOADED: u8 = 2;
 /// Which of the pools that share a table of page states.
 pub(crate) type Lane = usize;
 
+/// The states of pages `0..n_pages`, `column` telling the first state in each lane, and of no page.
+pub(crate) fn page_states<const L: usize>(
+    n_pages: u32,
+    column: impl FnMut(Lane) -> u8,
+) -> Vec<[u8; L]> {
+    let mut states = vec![std::array::from_fn(column); n_pages as usize];
+    states.push([USAGE_0; L]);
+    states
+}
+
 /// The frames of one pool, its hand and its free list; the states of pages lie outside.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
@@ -32,6 +42,9 @@ pub(crate) struct Frames {
     /// Whether a frame is on the list; as long as is needed.
     listed: Vec<bool>,
     has_free_list: bool,
+    /// The content of an empty frame: a row of `states` behind all pages, always at usage_count 0, so
+    /// that the sweep need not ask.
+    none: u32,
     /// Frame of each page; kept only where pages can be dropped.
     frame_of: Vec<u32>,
 }
@@ -46,6 +59,7 @@ impl Frames {
             free: Vec::new(),
             listed: Vec::new(),
             has_free_list: rules.has_free_list(),
+            none: n_pages,
             frame_of: if drops {
                 vec![0; n_pages as usize]
             } else {
@@ -63,9 +77,9 @@ impl Frames {
     ) {
         let n_buffers = self.n_buffers as usize;
         if contents.frames.is_some() {
-            self.page_of = vec![NO_PAGE; n_buffers];
+            self.page_of = vec![self.none; n_buffers];
         } else {
-            self.page_of = vec![NO_PAGE; contents.pages.len()];
+            self.page_of = vec![self.none; contents.pages.len()];
         }
         for (k, (&page, &usage)) in contents.pages.iter().zip(contents.usage_counts).enumerate() {
             let frame = contents.frames.map_or(k as u32, |frames| frames[k]);
@@ -75,9 +89,9 @@ impl Frames {
         if self.has_free_list {
             // The list of a started server is ascending; its head is taken first.
             let page_of = &self.page_of;
-            let unused = |f: &u32| page_of[*f as usize] == NO_PAGE;
+            let unused = |f: &u32| page_of[*f as usize] == self.none;
             self.free = (0..page_of.len() as u32).rev().filter(unused).collect();
-            self.listed = page_of.iter().map(|&p| p == NO_PAGE).collect();
+            self.listed = page_of.iter().map(|&p| p == self.none).collect();
         }
         self.hand = contents.hand;
     }
@@ -94,9 +108,10 @@ impl Frames {
         self.passes
     }
 
-    /// Page of each frame used so far.
-    pub fn pages(&self) -> &[u32] {
-        &self.page_of
+    /// Page of each frame used so far, [`NO_PAGE`] if it holds none now.
+    pub fn pages(&self) -> Vec<u32> {
+        let name = |&page: &u32| if page == self.none { NO_PAGE } else { page };
+        self.page_of.iter().map(name).collect()
     }
 
     /// Note that a frame holds a page.
@@ -109,7 +124,7 @@ impl Frames {
     }
 
     /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`).
-    #[inline]
+    #[inline(always)]
     pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) {
         let frame = self.victim(states, lane);
         self.place(page, frame);
@@ -137,7 +152,7 @@ impl Frames {
         }
         *state = ABSENT;
         let frame = self.frame_of[page as usize];
-        self.page_of[frame as usize] = NO_PAGE;
+        self.page_of[frame as usize] = self.none;
         if self.has_free_list {
             let frame = frame as usize;
             if self.listed.len() <= frame {
@@ -152,7 +167,7 @@ impl Frames {
     }
 
     /// Choose a frame and empty it: `freelist.c`, `StrategyGetBuffer` without a ring.
-    #[inline]
+    #[inline(always)]
     fn victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         if !self.free.is_empty() {
             if let Some(frame) = self.listed_victim(states, lane) {
@@ -162,26 +177,63 @@ impl Frames {
         // Never-used frames come in order from the initial free list, and where there is none, from the
         // sweep's first pass, which finds them all at usage_count 0 and so ends where it began.
         if self.page_of.len() < self.n_buffers as usize {
-            self.page_of.push(NO_PAGE);
+            self.page_of.push(self.none);
             return self.page_of.len() as u32 - 1;
         }
+        self.sweep(states, lane)
+    }
+
+    /// Let the hand go round until it takes a frame: decrement what it passes, take what is at 0.
+    #[inline(always)]
+    fn sweep<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
+        let mut hand = self.hand as usize;
+        // Four looks at a time without a branch on what is seen, which no processor could predict.
+        while let Some(&[a, b, c, d]) = self.page_of[hand..].first_chunk::<4>() {
+            let [a, b, c, d] = [a as usize, b as usize, c as usize, d as usize];
+            let s0 = states[a][lane];
+            let s1 = states[b][lane];
+            let s2 = states[c][lane];
+            let s3 = states[d][lane];
+            let taken = u32::from(s0 == USAGE_0)
+                | u32::from(s1 == USAGE_0) << 1
+                | u32::from(s2 == USAGE_0) << 2
+                | u32::from(s3 == USAGE_0) << 3;
+            let passed = (taken | 16).trailing_zeros();
+            states[a][lane] = s0 - 1;
+            states[b][lane] = s1 - u8::from(passed >= 1);
+            states[c][lane] = s2 - u8::from(passed >= 2);
+            states[d][lane] = s3 - u8::from(passed >= 3);
+            if passed < 4 {
+                return self.take(states, lane, hand + passed as usize);
+            }
+            hand += 4;
+        }
         loop {
-            let frame = self.hand;
-            let page = self.page_of[frame as usize];
-            self.hand += 1;
-            if self.hand == self.n_buffers {
-                self.hand = 0;
+            if hand == self.page_of.len() {
+                hand = 0;
                 self.passes += 1;
             }
-            if page == NO_PAGE {
-                return frame;
-            }
-            let state = &mut states[page as usize][lane];
+            let state = &mut states[self.page_of[hand] as usize][lane];
             *state -= 1;
             if *state == ABSENT {
-                return frame;
+                return self.take(states, lane, hand);
             }
+            hand += 1;
         }
+    }
+
+    #[inline(always)]
+    fn take<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, frame: usize) -> u32 {
+        let page = self.page_of[frame];
+        if page == self.none {
+            states[page as usize][lane] = USAGE_0;
+        }
+        self.hand = frame as u32 + 1;
+        if self.hand == self.n_buffers {
+            self.hand = 0;
+            self.passes += 1;
+        }
+        frame as u32
     }
 
     /// Take the first frame of the free list that nothing uses; skip, for good, those in use.
@@ -190,7 +242,7 @@ impl Frames {
         while let Some(frame) = self.free.pop() {
             self.listed[frame as usize] = false;
             let page = self.page_of[frame as usize];
-            if page == NO_PAGE {
+            if page == self.none {
                 return Some(frame);
             }
             let state = &mut states[page as usize][lane];
@@ -238,7 +290,7 @@ impl Ring {
         self.next = (slot + 1) % self.slots.len();
         let frame = self.slots[slot];
         let page = frames.page_of[frame as usize];
-        if page == NO_PAGE {
+        if page == frames.none {
             return frame;
         }
         let state = &mut states[page as usize][lane];
@@ -289,7 +341,7 @@ impl Pool {
     /// An empty pool of `n_buffers` for pages `0..n_pages`.
     pub fn new(n_buffers: u32, n_pages: u32, rules: Rules) -> Self {
         Self {
-            states: vec![[ABSENT]; n_pages as usize],
+            states: page_states(n_pages, |_| ABSENT),
             frames: Frames::new(n_buffers, n_pages, &rules, true),
             rules,
         }
@@ -337,7 +389,7 @@ impl Pool {
     }
 
     /// Page of each frame that was used so far, [`NO_PAGE`] if it holds none now.
-    pub fn pages(&self) -> &[u32] {
+    pub fn pages(&self) -> Vec<u32> {
         self.frames.pages()
     }
 
@@ -512,7 +564,7 @@ mod tests {
     fn a_warm_pool_continues_where_the_server_was() {
         let rules = Rules::new(18, RingSettings::default()).unwrap();
         let mut frames = Frames::new(16, 100, &rules, true);
-        let mut states = vec![[ABSENT]; 100];
+        let mut states: Vec<[u8; 1]> = page_states(100, |_| ABSENT);
         let contents = Contents {
             pages: &[10, 11, 12],
             usage_counts: &[0, 3, 5],

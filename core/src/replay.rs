@@ -5,14 +5,14 @@
 
 use rayon::prelude::*;
 
-use crate::lanes::{LaneResult, Lanes, Nobody, Setting};
+use crate::lanes::{LaneResult, Lanes, Nobody, Setting, MOST_LANES};
 use crate::pool::{Contents, NO_PAGE};
 use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
 use crate::trace::{refuse, InputError, Trace, DROP, EXTENSION, UNCOUNTED};
 
-/// Tables of all blocks in work together should not exceed this.
-const TABLE_BYTES: u64 = 512 << 20;
-const MOST_LANES: usize = 32;
+/// A block gets as many pools as keep its table of page states near a processor's second-level cache:
+/// a hit costs the same for one pool or eight, but misses look at pages all over the table.
+const TABLE_BYTES: u64 = 4 << 20;
 
 /// What to replay, and how to count it.
 #[derive(Clone, Copy, Debug)]
@@ -83,20 +83,19 @@ pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
 
     let threads = request.threads.unwrap_or_else(rayon::current_num_threads);
     let blocks = deal(request.sizes, setting.n_pages, threads);
-    let run = || -> Vec<(usize, LaneResult)> {
-        let results = blocks.par_iter().flat_map_iter(|(lanes, block)| {
-            let results = run_block(*lanes, setting, request, block, &bounds);
-            block.iter().copied().zip(results)
-        });
-        results.collect()
+    let run = |(lanes, block): &(usize, Vec<usize>)| {
+        let results = run_block(*lanes, setting, request, block, &bounds);
+        block.iter().copied().zip(results).collect::<Vec<_>>()
     };
-    let mut results = match request.threads {
-        None => run(),
+    let parallel = || blocks.par_iter().flat_map_iter(run).collect();
+    let mut results: Vec<(usize, LaneResult)> = match request.threads {
+        None => parallel(),
+        Some(1) => blocks.iter().flat_map(run).collect(),
         Some(threads) => rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build()
             .map_err(|error| InputError(format!("cannot start {threads} threads: {error}")))?
-            .install(run),
+            .install(parallel),
     };
     results.sort_by_key(|(size, _)| *size);
     for (_, result) in results {
@@ -282,15 +281,10 @@ fn count_accesses(
 
 /// Deal sizes to blocks, as (lanes, positions in `sizes`), so that blocks are about equally dear.
 fn deal(sizes: &[u32], n_pages: u32, threads: usize) -> Vec<(usize, Vec<usize>)> {
-    let threads = threads.max(1);
-    let per_page = 5 * u64::from(n_pages.max(1)) * threads as u64;
-    let affordable = (TABLE_BYTES / per_page).max(1) as usize;
-    let wanted = sizes
-        .len()
-        .div_ceil(threads)
-        .min(affordable)
-        .clamp(1, MOST_LANES);
-    let n_blocks = sizes.len().div_ceil(wanted);
+    let fitting = (TABLE_BYTES / u64::from(n_pages.max(1))).clamp(1, MOST_LANES as u64) as usize;
+    let wanted = sizes.len().div_ceil(threads.max(1));
+    let lanes = wanted.next_power_of_two().min(1 << fitting.ilog2());
+    let n_blocks = sizes.len().div_ceil(lanes);
     // Small pools miss more and so cost more: each block gets of all kinds.
     let mut by_size: Vec<usize> = (0..sizes.len()).collect();
     by_size.sort_by_key(|&k| sizes[k]);
@@ -319,8 +313,6 @@ fn run_block(
         1 => Lanes::<1>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
         2 => Lanes::<2>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
         4 => Lanes::<4>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        8 => Lanes::<8>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        16 => Lanes::<16>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        _ => Lanes::<32>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        _ => Lanes::<MOST_LANES>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
     }
 }

@@ -69,11 +69,18 @@ impl Trace<'_> {
     /// # Errors
     /// Where lengths differ, a flag is unknown, or accesses with a strategy and the owners do not match.
     pub fn check(&self) -> Result<Summary, InputError> {
-        let largest = self.pages.iter().copied().max();
-        if largest == Some(u32::MAX) {
+        let largest = self
+            .pages
+            .iter()
+            .fold(0, |largest, &page| largest.max(page));
+        if largest == u32::MAX {
             refuse!("page ids are dense and below 4294967295, which marks an empty frame");
         }
-        let n_pages = largest.map_or(0, |page| page + 1);
+        let n_pages = if self.pages.is_empty() {
+            0
+        } else {
+            largest + 1
+        };
         let mut drops = false;
         match self.flags {
             None if !self.owners.access.is_empty() => {
