@@ -31,8 +31,8 @@ import psycopg
 import pgsweep
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.laps import LapClock
-from pgsweep.evidence.observe import CounterLog, relation_columns
-from pgsweep.evidence.pace import Pace
+from pgsweep.evidence.observe import RELATION_SECONDS, RELATION_SHARE, CounterLog, relation_columns
+from pgsweep.evidence.pace import Pace, least_seconds
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
@@ -182,12 +182,12 @@ class _Recording:
         self._writer.replace("relations", relation_columns(begin, None, databases))
         own = [r.oid for r in begin if r.database_oid == self._server.database_oid]
         counters = CounterReader(self._connection, databases, own)
-        pace = Pace(
-            self._measure_cost(), seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng
-        )
-        expected = pace.share
-        self._tell_cost(pace)
+        # Planned statements read catalogs; from here on, nothing of ours does.
+        self._reader.take()
         counters.settle()
+        cost_seconds = least_seconds(self._reader.take)
+        pace = Pace(cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng)
+        expected = self._tell_cost(pace, counters)
 
         self._started = time.monotonic()
         log = CounterLog(counters, self._writer, self._now)
@@ -246,26 +246,22 @@ class _Recording:
         database = self._server.database
         return log.value("database", "blks_hit", database) + log.value("database", "blks_read", database)
 
-    def _measure_cost(self) -> float:
-        """Return the seconds that one snapshot takes: the least of several, as others may be busy."""
-        self._reader.take()
-        costs: list[float] = []
-        while len(costs) < 7 and sum(costs) < 2.0:
-            begin = time.monotonic()
-            self._reader.take()
-            costs.append(time.monotonic() - begin)
-        return min(costs)
-
-    def _tell_cost(self, pace: Pace) -> None:
+    def _tell_cost(self, pace: Pace, counters: CounterReader) -> float:
+        """Say what the recording will cost, and return the share of one backend's time."""
+        quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
+        slow_seconds = least_seconds(lambda: (counters.relations(), counters.io()))
+        slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
+        share = pace.share + quick_seconds / pace.interval_seconds + slow_seconds / slow_interval_seconds
         count = math.ceil(pace.seconds / pace.interval_seconds) if pace.seconds else None
         length = "" if count is None else f", about {count} in {pace.seconds:g} s"
         self._progress.note(
             f"expected cost: one snapshot of {self._server.shared_buffers_blocks} buffers takes "
-            f"{pace.cost_seconds * 1e3:.1f} ms of one backend{length}: {pace.share:.2%} of its time"
+            f"{pace.cost_seconds * 1e3:.1f} ms of one backend{length}; counters too: {share:.2%} of its time"
         )
         memory_bytes = self._reader.server_memory_bytes
         if memory_bytes > 64 << 20:
             self._progress.note(f"each snapshot needs about {memory_bytes >> 20} MB of memory on the server")
+        return share
 
     def _observe(self, log: CounterLog, pace: Pace) -> str:
         """Take snapshots until something ends it, and return what.
