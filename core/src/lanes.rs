@@ -4,9 +4,13 @@
 //! them at once (the compiler makes vector instructions of the loop over L); only pools that miss take
 //! the long way. Accesses with flags take a path of their own, pool by pool.
 
+// Measured: the loop over accesses must hold everything that a miss does.
+#![allow(clippy::inline_always)]
+
 use std::collections::HashMap;
 
-use crate::pool::{page_states, Contents, Frames, Lane, Ring, ABSENT, LOADED};
+use crate::frames::{page_states, Contents, Frames, Lane, ABSENT, LOADED};
+use crate::ring::Ring;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
 
@@ -261,7 +265,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 .rings
                 .entry(owner.id)
                 .or_insert_with(|| Ring::new(buffers));
-            lane.frames.load_through(states, k, page, ring);
+            ring.load(&mut lane.frames, states, k, page);
         } else {
             lane.frames.load(states, k, page);
         }

@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 pub mod dense;
+mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
 pub mod pool;
 pub mod replay;
+mod ring;
 pub mod rules;
 pub mod trace;

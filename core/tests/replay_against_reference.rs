@@ -32,7 +32,9 @@ impl Reference {
         let mut free = VecDeque::new();
         if rules.has_free_list() {
             free.extend(0..n);
-            buffers.iter_mut().for_each(|b| b.in_free_list = true);
+            for buffer in &mut buffers {
+                buffer.in_free_list = true;
+            }
         }
         Self {
             rules,

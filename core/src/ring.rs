@@ -1,0 +1,48 @@
+//! Rings: the few buffers that a large scan, a bulk write or VACUUM keeps to.
+
+use crate::frames::{Frames, Lane, LOADED};
+
+/// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
+#[derive(Clone, Debug)]
+pub(crate) struct Ring {
+    /// Frames, filled one by one during the first round.
+    slots: Vec<u32>,
+    capacity: u32,
+    next: usize,
+}
+
+impl Ring {
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            capacity,
+            next: 0,
+        }
+    }
+
+    /// Bring an absent page into the pool with usage_count 1, into a frame of the ring where possible.
+    pub fn load<const L: usize>(
+        &mut self,
+        frames: &mut Frames,
+        states: &mut [[u8; L]],
+        lane: Lane,
+        page: u32,
+    ) {
+        let slot = self.next;
+        let filled = slot < self.slots.len();
+        let frame = if filled && frames.reclaim(states, lane, self.slots[slot]) {
+            self.slots[slot]
+        } else {
+            // The slot is empty, or its page "escapes": it stays in the pool.
+            frames.victim(states, lane)
+        };
+        if filled {
+            self.slots[slot] = frame;
+        } else {
+            self.slots.push(frame);
+        }
+        self.next = (slot + 1) % self.capacity as usize;
+        frames.place(page, frame);
+        states[page as usize][lane] = LOADED;
+    }
+}
