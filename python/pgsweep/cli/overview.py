@@ -19,6 +19,9 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "record": Entry("record", "The main job", "Watch a running server and write what was seen as evidence"),
+    "predict": Entry(
+        "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
+    ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),

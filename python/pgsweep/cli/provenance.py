@@ -34,6 +34,11 @@ def without_secrets(text: str) -> str:
     return _SECRET.sub(lambda match: (match.group(1) or match.group(3)) + "****", text)
 
 
+def machine_memory_bytes() -> int:
+    """Return how much memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _provenance(arguments: Sequence[str]) -> Provenance:
     from pgsweep import _native
 
@@ -46,6 +51,6 @@ def _provenance(arguments: Sequence[str]) -> Provenance:
         kernel=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),
         cpus=os.cpu_count() or 0,
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        memory_bytes=machine_memory_bytes(),
         python_version=platform.python_version(),
     )

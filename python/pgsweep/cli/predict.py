@@ -1,0 +1,68 @@
+"""`pgsweep predict`: evidence in, a curve with its uncertainty out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.progress import Shown
+from pgsweep.errors import UsageError
+from pgsweep.units import format_bytes
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.option(
+    "--sizes",
+    type=Sizes(),
+    metavar="SIZE,SIZE,...",
+    help="Sizes of shared_buffers, such as 1GB,2GB,4GB. Without: an eighth to eight times the observed one.",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    evidence: Path,
+    sizes: list[int] | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+) -> None:
+    r"""Predict the misses at other sizes of shared_buffers from evidence.
+
+    EVIDENCE is a folder that `pgsweep record` wrote, or a trace in libCacheSim's oracleGeneral format (any
+    file whose name ends in .oracleGeneral). The server is not needed any more. Every value carries its 90 %
+    interval, and a verdict says whether the evidence suffices.
+
+    \b
+    Examples:
+      pgsweep predict shop.evidence
+      pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html
+      pgsweep predict shop.evidence --json | jq .verdict
+    """
+    settings = settings_of(ctx)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if not evidence.exists():
+        raise UsageError(
+            f"there is no evidence `{evidence}`",
+            hint=f"record some: `pgsweep record --for 60s -o {evidence}`",
+        )
+    from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
+    from pgsweep.predict import predict
+
+    if sizes and sizes[-1] > machine_memory_bytes():
+        settings.warn(
+            f"{format_bytes(sizes[-1])} is more than this machine's memory "
+            f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
+        )
+    with Shown(settings) as shown:
+        shown.stage("predicting")
+        result = predict(evidence, sizes_bytes=sizes)
+    output.write(with_provenance(result, settings.arguments))

@@ -1,0 +1,134 @@
+"""`pgsweep predict` on evidence of a real server, and on traces that never saw one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_results import MB
+from tests.test_cli import run
+
+
+@pytest.fixture(scope="module")
+def evidence(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give evidence of ten seconds of pgbench in a pool too small for it."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE shop")
+    conninfo = wheel18.conninfo("shop")
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION pg_buffercache")
+    pgbench = str(wheel18.bindir / "pgbench")
+    subprocess.run([pgbench, "-i", "-q", "-s", "8", conninfo], check=True, capture_output=True)
+    load = subprocess.Popen(
+        [pgbench, "-S", "-n", "-T", "60", conninfo], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    path = tmp_path_factory.mktemp("predict") / "shop.evidence"
+    try:
+        done = run("record", conninfo, "--source", "sql", "--for", "10s", "-o", str(path))
+        assert done.returncode == 0, done.stderr
+    finally:
+        load.terminate()
+        load.wait()
+    yield path
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE shop WITH (FORCE)")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Give a trace of 40 000 accesses to 2000 objects, popular as by Zipf."""
+    rng = np.random.default_rng(1)
+    weights = 1 / np.arange(1, 2001)
+    objects = rng.choice(2000, 40_000, p=weights / weights.sum())
+    record = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
+    records = np.zeros(len(objects), record)
+    records["time"], records["object"], records["size"] = np.arange(len(objects)) // 1000, objects, 4096
+    last: dict[int, int] = {}
+    records["next"] = -1
+    for index, name in enumerate(objects.tolist()):
+        if name in last:
+            records["next"][last[name]] = index
+        last[name] = index
+    path = tmp_path / "zipf.oracleGeneral"
+    records.tofile(path)
+    return path
+
+
+def test_json_of_a_real_recording(evidence: Path) -> None:
+    done = run("predict", str(evidence), "--sizes", "8MB,16MB,32MB,64MB", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["schema"] == "pgsweep.predict/1"
+    assert result["source"] == "sql"
+    assert result["observed"]["shared_buffers_bytes"] == 16 * MB
+    assert [point["shared_buffers_bytes"] for point in result["points"]] == [n * MB for n in (8, 16, 32, 64)]
+    for point in result["points"]:
+        assert 0 <= point["low"] <= point["miss_ratio"] <= point["high"] <= 1
+    ratios = [point["miss_ratio"] for point in result["points"]]
+    assert ratios == sorted(ratios, reverse=True)
+    assert isinstance(result["verdict"]["usable"], bool)
+
+
+def test_text_and_files_of_a_real_recording(evidence: Path, tmp_path: Path) -> None:
+    done = run("predict", str(evidence), "-o", "x.html", "-o", "x.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "today" in done.stdout
+    assert "90 % interval" in done.stdout
+    assert "The prediction" in done.stdout
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text())))
+    assert len(rows) == 7, "an eighth to eight times today's"
+    assert "<svg" in (tmp_path / "x.html").read_text()
+
+
+def test_trace_that_never_saw_a_server(trace: Path) -> None:
+    done = run("predict", str(trace), "--sizes", "1MB,4MB,8MB", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["source"] == "import"
+    assert result["observed"]["accesses"] == 40_000
+    ratios = [point["miss_ratio"] for point in result["points"]]
+    assert ratios == sorted(ratios, reverse=True)
+    text = run("predict", str(trace)).stdout
+    assert "an imported trace" in text
+    assert "today" not in text
+
+
+def test_more_than_the_machine_has_is_warned_of(trace: Path) -> None:
+    done = run("predict", str(trace), "--sizes", "1MB,4TB", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "warning: 4 TB is more than this machine's memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["absent.evidence"], 2, "there is no evidence `absent.evidence`"),
+        (["zipf.oracleGeneral", "--sizes", "64kB"], 2, "128 kB"),
+        (["zipf.oracleGeneral", "--sizes", "9TB"], 2, "too large"),
+        (["zipf.oracleGeneral", "--sizes", "many"], 2, "not a size"),
+        (["empty.oracleGeneral"], 1, "error: "),
+        (["cut.oracleGeneral"], 1, "error: "),
+        (["empty.evidence"], 1, "error: "),
+    ],
+)
+def test_mistakes(arguments: list[str], code: int, words: str, trace: Path) -> None:
+    folder = trace.parent
+    (folder / "empty.oracleGeneral").touch()
+    (folder / "cut.oracleGeneral").write_bytes(trace.read_bytes()[:1001])
+    (folder / "empty.evidence").mkdir()
+    before = sorted(folder.iterdir())
+    done = run("predict", *arguments, "-o", "x.html", cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert sorted(folder.iterdir()) == before
