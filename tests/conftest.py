@@ -9,7 +9,7 @@ import pytest
 from pgsweep import __version__, _native
 from pgsweep.pg.bindir import installed_servers
 
-pytest_plugins = ("tests.fix_cluster",)
+pytest_plugins = ("tests.fix_cluster", "tests.fix_disk")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -300,6 +300,23 @@ def test_a_lost_server_leaves_valid_evidence(how: str, tmp_path: Path) -> None:
     assert 1 < evidence.meta.seconds < 20
 
 
+def test_a_full_disk_is_told_and_keeps_what_was_complete(
+    server: Cluster, database: str, small_disk: Path
+) -> None:
+    path = small_disk / "a.evidence"
+    (small_disk / "ballast").write_bytes(bytes((2 << 20) - (160 << 10)))
+    with load_running(server, database), pytest.raises(EvidenceError) as caught:
+        record_sql(server.conninfo(database), path, seconds=100)
+    assert caught.value.cause == "the file system is full"
+    assert caught.value.exit_code == 1
+    evidence = Evidence.open(path)
+    assert not evidence.complete
+    assert evidence.has("snapshots")
+    assert evidence.has("relations")
+    assert evidence.meta.ended_by == "disk"
+    assert 1 < evidence.meta.seconds < 100
+
+
 def test_stop_ends_early_with_valid_evidence(wheel18: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
     timer = later(2.5, stop.set)

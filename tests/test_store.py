@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +102,16 @@ def test_any_division_into_appends_reads_the_same(
             position += size
     table = Evidence.open(path).table("accesses")
     assert all(np.array_equal(table[name], whole[name]) for name in whole)
+
+
+def test_a_small_table_can_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    with EvidenceWriter(path, META) as writer:
+        writer.append("accesses", accesses(1))
+        for count in (3, 2):
+            writer.replace("counters", counters(count))
+            assert Evidence.open(path).rows("counters") == count
+    assert [part.name for part in (path / "counters").iterdir()] == ["part-00000.parquet"]
 
 
 def test_wrong_columns_are_an_error_of_the_caller(tmp_path: Path) -> None:
@@ -287,21 +296,6 @@ def test_kill_of_the_writer_keeps_complete_parts(tmp_path: Path) -> None:
     with EvidenceWriter(path, META, overwrite=True) as writer:
         writer.append("accesses", accesses(1))
     assert Evidence.open(path).complete
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB of our own; only root may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "pgsweep-test", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_is_told_and_keeps_what_was_complete(small_disk: Path) -> None:
