@@ -117,12 +117,20 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One size of one workload: measured beside both predictions."""
+    """One size of one workload: measured beside both predictions.
+
+    `measured_standard_error` tells how well the truth itself is known, `measured_settled` whether the pool
+    had come to rest before it was counted.
+    """
 
     shared_buffers_bytes: int
     measured_miss_ratio: float
     trace: Interval | None
     snapshots: Interval | None
+    measured_standard_error: float | None = None
+    measured_settled: bool | None = None
+    measured_accesses: int | None = None
+    measured_seconds: float | None = None
 
 
 class DemoWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +143,13 @@ class DemoWorkload(msgspec.Struct, frozen=True, kw_only=True):
     trace_max_abs_error: float | None
     snapshots_mean_abs_error: float | None
     snapshots_max_abs_error: float | None
+    title: str = ""
+    trace_within_interval_ratio: float | None = None
+    snapshots_within_interval_ratio: float | None = None
+    trace_verdict: Verdict | None = None
+    snapshots_verdict: Verdict | None = None
+    trace_evidence: str | None = None
+    snapshots_evidence: str | None = None
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):

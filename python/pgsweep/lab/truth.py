@@ -17,8 +17,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import psycopg
@@ -176,6 +178,134 @@ def is_steady(ratios: Sequence[float], patience: Patience) -> bool:
     return False
 
 
+class SettledWorkload:
+    """A workload on a freshly restarted server; a context that ends the workload.
+
+    Args:
+        cluster: with the workload's tables made.
+        workload: what runs.
+        shared_buffers_bytes: the size to restart with.
+        seed: of the workload and of the random filling.
+        carried: what a smaller pool held.
+        patience: when it counts as settled.
+        progress: told of the seconds done.
+
+    Raises:
+        ClusterError: the server does not start with that size.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workload: Workload,
+        shared_buffers_bytes: int,
+        *,
+        seed: int,
+        carried: PoolContent | None = None,
+        patience: Patience | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._rule = patience or Patience()
+        self._progress = progress or Silent()
+        self.blocks = max(_SMALLEST_POOL_BLOCKS, shared_buffers_bytes // BLOCK_BYTES)
+        cluster.restart({"shared_buffers": f"{self.blocks * BLOCK_BYTES // 1024}kB"})
+        fill_pool(cluster, self.blocks, carried or PoolContent(), seed)
+        self._monitor = Monitor(cluster)
+        self._windows: list[_Counts] = []
+        self._settle_seconds = 0.0
+        self._settled = False
+        try:
+            self._running = RunningWorkload(cluster, workload, seed=seed)
+        except BaseException:
+            self._monitor.close()
+            raise
+        self._started = time.monotonic()
+        self._last = self._monitor.counts()
+
+    def settle(self) -> bool:
+        """Wait until the pool has settled, or the patience ends.
+
+        Returns:
+            Whether it has settled.
+
+        Raises:
+            ClusterError: the workload failed.
+        """
+        unused: list[int] = []
+        while not self._settled and self._elapsed() < self._rule.settle_limit_seconds:
+            self._window()
+            unused.append(self._monitor.unused_buffers())
+            full = unused[-1] == 0 or (len(unused) >= 4 and len(set(unused[-4:])) == 1)
+            # The first window holds the clients' connecting and the catalog's first reads.
+            self._settled = full and is_steady([_ratio(window) for window in self._windows[1:]], self._rule)
+        self._settle_seconds = self._elapsed()
+        return self._settled
+
+    def count(self) -> Truth:
+        """Count accesses and misses until the ratio is known well enough.
+
+        Raises:
+            ClusterError: the workload failed.
+        """
+        before = len(self._windows)
+        while True:
+            self._window()
+            counted = self._windows[before:]
+            error = _standard_error(counted)
+            if len(counted) >= self._rule.count_windows and error <= self._rule.count_error:
+                break
+            if self._elapsed() - self._settle_seconds >= self._rule.count_limit_seconds:
+                break
+        accesses = sum(window.accesses for window in counted)
+        misses = sum(window.misses for window in counted)
+        return Truth(
+            shared_buffers_bytes=self.blocks * BLOCK_BYTES,
+            miss_ratio=misses / accesses if accesses else 0.0,
+            standard_error=error,
+            accesses=accesses,
+            misses=misses,
+            transactions=sum(window.transactions for window in counted),
+            seconds=sum(window.seconds for window in counted),
+            settle_seconds=self._settle_seconds,
+            settled=self._settled,
+            windows=tuple(_ratio(window) for window in self._windows),
+        )
+
+    def check(self) -> None:
+        """Raise when the workload has ended by itself.
+
+        Raises:
+            ClusterError: it has.
+        """
+        self._running.check()
+
+    def close(self) -> None:
+        """End the workload; the server stays."""
+        self._running.stop()
+        self._monitor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _window(self) -> None:
+        """Let a second pass and note what was counted in it."""
+        time.sleep(_WINDOW_SECONDS)
+        self._running.check()
+        now = self._monitor.counts()
+        self._windows.append(now.since(self._last))
+        self._last = now
+        self._progress.advance(self._elapsed())
+
+
 def measure(
     cluster: Cluster,
     workload: Workload,
@@ -185,19 +315,8 @@ def measure(
     carried: PoolContent | None = None,
     patience: Patience | None = None,
     progress: Progress | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Truth, PoolContent]:
-    """Restart with a size, run the workload until it is steady, count.
-
-    Args:
-        cluster: with the workload's tables made.
-        workload: what runs.
-        shared_buffers_bytes: the size.
-        seed: of the workload and of the random filling.
-        carried: what a smaller pool held.
-        patience: when it counts as settled.
-        progress: told of the seconds done.
-        stop: asked every second; true ends the counting early.
+    """Restart with a size, run the workload until it is steady, count; arguments as for `SettledWorkload`.
 
     Returns:
         The truth, and what the pool held at the end.
@@ -205,62 +324,22 @@ def measure(
     Raises:
         ClusterError: the server does not start with that size, or the workload fails.
     """
-    rule = patience or Patience()
-    listener = progress or Silent()
-    blocks = max(_SMALLEST_POOL_BLOCKS, shared_buffers_bytes // BLOCK_BYTES)
-    cluster.restart({"shared_buffers": f"{blocks * BLOCK_BYTES // 1024}kB"})
-    fill_pool(cluster, blocks, carried or PoolContent(), seed)
-    monitor = Monitor(cluster)
-    try:
-        with RunningWorkload(cluster, workload, seed=seed) as running:
-            started = time.monotonic()
-            ratios: list[float] = []
-            windows: list[_Counts] = []
-            unused: list[int] = []
-            last = monitor.counts()
-            settled_at: float | None = None
-            counted_from = 0
-            settled = False
-            while True:
-                time.sleep(_WINDOW_SECONDS)
-                running.check()
-                now = monitor.counts()
-                window, last = now.since(last), now
-                elapsed = time.monotonic() - started
-                listener.advance(elapsed)
-                windows.append(window)
-                ratios.append(window.misses / window.accesses if window.accesses else 0.0)
-                if settled_at is None:
-                    unused.append(monitor.unused_buffers())
-                    # The first window holds the clients' connecting and the catalog's first reads.
-                    full = unused[-1] == 0 or (len(unused) >= 4 and len(set(unused[-4:])) == 1)
-                    settled = full and is_steady(ratios[1:], rule)
-                    if settled or elapsed >= rule.settle_limit_seconds or stop():
-                        settled_at, counted_from = elapsed, len(windows)
-                else:
-                    counted = windows[counted_from:]
-                    error = _standard_error(counted)
-                    enough = len(counted) >= rule.count_windows and error <= rule.count_error
-                    if enough or elapsed - settled_at >= rule.count_limit_seconds or stop():
-                        break
-        content = pool_content(cluster)
-    finally:
-        monitor.close()
-    accesses = sum(window.accesses for window in counted)
-    misses = sum(window.misses for window in counted)
-    truth = Truth(
-        shared_buffers_bytes=blocks * BLOCK_BYTES,
-        miss_ratio=misses / accesses if accesses else 0.0,
-        standard_error=error,
-        accesses=accesses,
-        misses=misses,
-        transactions=sum(window.transactions for window in counted),
-        seconds=sum(window.seconds for window in counted),
-        settle_seconds=settled_at,
-        settled=settled,
-        windows=tuple(ratios),
-    )
-    return truth, content
+    with SettledWorkload(
+        cluster,
+        workload,
+        shared_buffers_bytes,
+        seed=seed,
+        carried=carried,
+        patience=patience,
+        progress=progress,
+    ) as running:
+        running.settle()
+        truth = running.count()
+        return truth, pool_content(cluster)
+
+
+def _ratio(window: _Counts) -> float:
+    return window.misses / window.accesses if window.accesses else 0.0
 
 
 def _standard_error(windows: Sequence[_Counts]) -> float:

@@ -1,0 +1,29 @@
+"""What machine this is, in one line, for results that are compared with others'."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from pgsweep.units import format_bytes
+
+
+def memory_bytes() -> int:
+    """Return the machine's memory, as the kernel says it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def describe_machine() -> str:
+    """Return processor, count, memory and kernel: `AMD EPYC 7B13, 2 CPUs, 23.5 GB, Linux 6.1.0`."""
+    processor = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    cpus = os.cpu_count() or 1
+    memory = format_bytes(memory_bytes())
+    return f"{processor}, {cpus} CPU{'s' if cpus > 1 else ''}, {memory}, Linux {platform.release()}"
