@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep import _native
 from pgsweep.inference.rates import GRID, Rates
 
 Floats = NDArray[np.float64]
@@ -63,10 +62,8 @@ class Curve:
             ringed_today = flow.scanned_blocks > observed_blocks / 4
             own = GRID if ringed_today else np.maximum(GRID - scan_visits, GRID[0])
             self._own.append(own)
-            beside = _absent(own, group.batch)
-            self._absent.append(
-                (beside, _absent(own + scan_visits, group.batch) if scan_visits > 0 else beside)
-            )
+            beside = _absent(own, group)
+            self._absent.append((beside, _absent(own + scan_visits, group) if scan_visits > 0 else beside))
 
     def miss_rate(self, pages: list[Floats], blocks: int) -> float:
         """Return the misses per second of a pool of that many blocks.
@@ -108,7 +105,6 @@ class Curve:
         return np.asarray(table[low] * (1 - share) + table[low + 1] * share)
 
 
-def _absent(visits_per_lap: Floats, batch: Floats) -> Floats:
+def _absent(visits_per_lap: Floats, rates: Rates) -> Floats:
     """Return P(absent), shape (laps, grid)."""
-    flat = (LAP_SCALES[:, None] * visits_per_lap[None, :]).ravel()
-    return np.ascontiguousarray(_native.clock_law(flat, batch)[:, 0].reshape(len(LAP_SCALES), -1))
+    return np.ascontiguousarray(rates.law(LAP_SCALES[:, None] * visits_per_lap[None, :])[:, :, 0])

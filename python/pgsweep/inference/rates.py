@@ -26,7 +26,14 @@ SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 _SEARCH_EVALUATIONS = 90
 _ENOUGH_SIGHTINGS = 200
 _ENOUGH_PAGES = 4000
-_STEPS, _GAIN = 600, 1e-2
+_STEPS, _GAIN = 400, 0.05
+
+_COLD_BELOW, _HOT_FROM = 0.8, 2.0
+_BLEND: Floats = (
+    np.rint(4 * np.clip(np.log(GRID / _COLD_BELOW) / np.log(_HOT_FROM / _COLD_BELOW), 0.0, 1.0)) / 4
+)
+"""How much of the hot batch law holds at each grid point: pages of one relation need not share a law, a row
+that is read all day is not visited as a page is that a scan passes by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,37 +41,94 @@ class Rates:
     """What is known of the pages of a group.
 
     Attributes:
-        batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
         pages: expected number of pages at each point of `GRID`.
+        batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses, for pages that come and
+            go.
+        hot_batch: the same for pages that hardly ever leave, whose counters do not show it.
     """
 
-    batch: Floats
     pages: Floats
+    batch: Floats
+    hot_batch: Floats
+
+    def law(self, visits_per_lap: Floats) -> Floats:
+        """Return the law of pages of each grid point at other rates: absent, usage_count 0 to 5.
+
+        Args:
+            visits_per_lap: shape (any, grid).
+
+        Returns:
+            Shape (any, grid, 7).
+        """
+        return law_of(visits_per_lap, self.batch, self.hot_batch)
 
     def resident(self) -> float:
         """Return the expected number of resident pages."""
-        return float(self.pages @ (1 - _native.clock_law(GRID, self.batch)[:, 0]))
+        return float(self.pages @ (1 - self.law(GRID[None, :])[0, :, 0]))
 
     def loads_per_lap(self) -> float:
         """Return the expected number of loads in one lap of the hand."""
-        return float((self.pages * GRID) @ _native.clock_law(GRID, self.batch)[:, 0])
+        return float((self.pages * GRID) @ self.law(GRID[None, :])[0, :, 0])
+
+    def accesses_per_lap(self) -> float:
+        """Return the expected number of accesses that raise a counter, in one lap of the hand."""
+        steps = np.arange(1.0, 6.0)
+        each = (1 - _BLEND) * (self.batch @ steps) + _BLEND * (self.hot_batch @ steps)
+        return float(self.pages @ (GRID * each))
 
 
-def likelihoods(classes: Floats, batch: Floats) -> tuple[Floats, Floats]:
+def law_of(visits_per_lap: Floats, batch: Floats, hot_batch: Floats) -> Floats:
+    """Return the law for pages at each grid point, shape (any, grid, 7), given rates of shape (any, grid)."""
+    law = np.empty((*visits_per_lap.shape, 7))
+    for share in np.unique(_BLEND):
+        here = share == _BLEND
+        rates = visits_per_lap[:, here]
+        mixed = (1 - share) * batch + share * hot_batch
+        law[:, here] = _native.clock_law(np.ascontiguousarray(rates).ravel(), mixed).reshape(*rates.shape, 7)
+    return law
+
+
+def likelihoods(classes: Floats, batch: Floats, hot_batch: Floats | None = None) -> tuple[Floats, Floats]:
     """Return the likelihoods of classes at grid points, the largest of each row 1, and the log scales."""
-    law = np.maximum(_native.clock_law(GRID, batch), 1e-300)
-    logs = classes @ np.log(law).T
+    law = law_of(GRID[None, :], batch, batch if hot_batch is None else hot_batch)[0]
+    logs = classes @ np.log(np.maximum(law, 1e-300)).T
     scale = logs.max(axis=1)
     return np.ascontiguousarray(np.exp(logs - scale[:, None])), scale
 
 
 def fit_weights(
-    classes: Floats, pages: Floats, batch: Floats, *, steps: int = _STEPS
+    classes: Floats, pages: Floats, batch: Floats, hot_batch: Floats | None = None, *, steps: int = _STEPS
 ) -> tuple[Floats, float]:
-    """Return the weights of the grid points (sum 1) for a given batch law, and the log-likelihood."""
-    like, scale = likelihoods(classes, batch)
+    """Return the weights of the grid points (sum 1) for given batch laws, and the log-likelihood."""
+    like, scale = likelihoods(classes, batch, hot_batch)
     weights, reached = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
     return weights, reached + float(pages @ scale)
+
+
+def temper(rates: Rates, accesses_per_lap: float) -> Rates:
+    """Make rates agree with the number of accesses that the server counted; that number is an upper bound.
+
+    Counters of pages that are always at 4 or 5 show neither the size of their batches nor, above some rate,
+    the rate. The server's count bounds both: accesses to a page that the backend already pins are counted
+    as hits but raise nothing, so the count may be larger than what counters show, never smaller. First the
+    batches of hot pages shrink to single accesses, then the highest rates are cut.
+    """
+    if rates.accesses_per_lap() <= accesses_per_lap:
+        return rates
+    single = Rates(pages=rates.pages, batch=rates.batch, hot_batch=SINGLE)
+    least = single.accesses_per_lap()
+    if least <= accesses_per_lap:
+        keep = (accesses_per_lap - least) / max(rates.accesses_per_lap() - least, 1e-12)
+        mixed = keep * rates.hot_batch + (1 - keep) * SINGLE
+        return Rates(pages=rates.pages, batch=rates.batch, hot_batch=mixed)
+    pages = rates.pages.copy()
+    for top in range(len(GRID) - 1, int(np.searchsorted(GRID, _HOT_FROM)), -1):
+        pages[top - 1] += pages[top]
+        pages[top] = 0.0
+        cut = Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
+        if cut.accesses_per_lap() <= accesses_per_lap:
+            return cut
+    return Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
 
 
 def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Floats:
@@ -106,7 +170,7 @@ def resample(
     classes: Floats, pages: Floats, rates: Rates, replicates: int, random: np.random.Generator
 ) -> Floats:
     """Return `pages` of `Rates` refitted to pages drawn again with replacement, shape (replicates, grid)."""
-    like, _ = likelihoods(classes, rates.batch)
+    like, _ = likelihoods(classes, rates.batch, rates.hot_batch)
     drawn = random.poisson(pages, size=(replicates, len(pages))).astype(np.float64)
     total = rates.pages.sum()
     start = np.maximum(rates.pages / max(total, 1e-300), 1e-9)

@@ -8,14 +8,17 @@ several laps apart, each subset is fitted alone, and the fits are averaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.inference.curve import Curve, Flow
 from pgsweep.inference.estimate import Estimate
-from pgsweep.inference.rates import GRID, SINGLE, Rates, fit_batch, fit_weights, resample
+from pgsweep.inference.rates import GRID, SINGLE, Rates, fit_batch, fit_weights, resample, temper
 from pgsweep.inference.sightings import Group, Sightings, Table, gather
 
 Floats = NDArray[np.float64]
@@ -29,9 +32,9 @@ _REPLICATES = 40
 _OWN_GROUP_SHARE = 0.002
 _CONFIDENCE = 0.90
 
-MODEL_ERROR_RATIO = 0.0015
-MODEL_ERROR_PER_OCTAVE_DOWN = 0.0035
-MODEL_ERROR_PER_OCTAVE_UP = 0.0012
+MODEL_ERROR_RATIO = 0.002
+MODEL_ERROR_PER_OCTAVE_DOWN = 0.004
+MODEL_ERROR_PER_OCTAVE_UP = 0.002
 """What the model itself adds to the interval, in miss ratio: found by comparing predictions with measured
 truth on workloads that the method was not tuned on (docs/concepts/prediction.md)."""
 
@@ -60,37 +63,32 @@ class Totals:
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
-    """Reduce the evidence's counters to what happened between the first and the last sample."""
-    scope, name = counters["scope"], counters["name"]
-    seconds, value, key = counters["seconds"], counters["value"], counters["object"]
+    """Reduce the evidence's counters to what happened between the first and the last sample.
 
-    def series(chosen: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        order = np.argsort(seconds[chosen], kind="stable")
-        return seconds[chosen][order], value[chosen][order]
+    A sample lists only what changed since the one before; a counter not in the first sample began at 0.
+    """
+    seconds = np.unique(counters["seconds"])
+    span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
+    sample = np.searchsorted(seconds, counters["seconds"])
+    series: dict[tuple[str, str, str], Floats] = {}
+    keys = zip(counters["scope"], counters["object"], counters["name"], strict=True)
+    for at, key, value in zip(sample, keys, counters["value"], strict=True):
+        series.setdefault(key, np.zeros(len(seconds)))[at:] = value
 
-    in_database = (scope == "database") & (key == database)
-    times, hits = series(in_database & (name == "blks_hit"))
-    _, reads = series(in_database & (name == "blks_read"))
-    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    def of_database(name: str) -> Floats:
+        return series.get(("database", database, name), np.zeros(max(len(seconds), 1)))
+
+    hits, reads = of_database("blks_hit"), of_database("blks_read")
 
     def ratio(begin: int, end: int) -> float:
         missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
         return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
 
-    middle = int(np.searchsorted(times, (times[0] + times[-1]) / 2)) if len(times) > 2 else 0
-    of_relation = np.flatnonzero(scope == "relation")
-    by_oid: dict[tuple[str, str], list[int]] = {}
-    for row in of_relation:
-        by_oid.setdefault((str(key[row]), str(name[row])), []).append(int(row))
+    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
 
-    def rate(oid: int, which: str) -> float:
-        rows = by_oid.get((str(oid), which))
-        if rows is None or len(rows) < 2:
-            return 0.0
-        first = min(rows, key=lambda r: seconds[r])
-        last = max(rows, key=lambda r: seconds[r])
-        past = float(seconds[last] - seconds[first])
-        return max(float(value[last] - value[first]), 0.0) / past if past > 0 else 0.0
+    def rate(oid: int, name: str) -> float:
+        values = series.get(("relation", str(oid), name))
+        return max(float(values[-1] - values[0]), 0.0) / span if values is not None and span > 0 else 0.0
 
     oids = [int(o) for o in relations["oid"]]
     misses = np.array([rate(o, "blks_read") for o in oids])
@@ -148,26 +146,45 @@ def estimate(
     step = max(step, -(-seen.snapshots // _MOST_SNAPSHOTS))
     subsets = [np.arange(offset, seen.snapshots, step) for offset in range(step)]
 
-    random = np.random.default_rng(seed)
-    batches = [_batch(seen, g, subsets[0], random) for g in range(len(seen.groups))]
-    fits = [[_fit(seen, g, subset, batches[g]) for g in range(len(seen.groups))] for subset in subsets]
+    groups = range(len(seen.groups))
+    with ThreadPoolExecutor() as threads:
+        batches = list(threads.map(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed)))
+        fits = [list(threads.map(_fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
     rates = [
-        Rates(batch=batches[g], pages=np.asarray(np.mean([fit[g].pages for fit in fits], axis=0)))
+        Rates(
+            batch=batches[g],
+            hot_batch=batches[g],
+            pages=np.asarray(np.mean([fit[g].pages for fit in fits], axis=0)),
+        )
         for g in range(len(seen.groups))
     ]
     lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
-    curve = Curve(rates, flows, round(pool_blocks * sampling_rate), lap_seconds)
+    rates = [
+        temper(r, float(totals.relation_accesses[list(g.relations)].sum()) * sampling_rate * lap_seconds)
+        if g.relations
+        else r
+        for g, r in zip(seen.groups, rates, strict=True)
+    ]
+    lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
+    pool = round(pool_blocks * sampling_rate)
     # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
     counted = sum(f.misses for f in flows) / sampling_rate
     agree = totals.misses / totals.seconds / counted if counted > 0 else 0.0
 
-    def ratios(pages: list[Floats]) -> Floats:
+    def ratios(curve: Curve, pages: list[Floats]) -> Floats:
         scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes_blocks]
         return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second, 1.0)
 
-    point = ratios([r.pages for r in rates])
-    spread = _replicates(seen, subsets, fits, random, ratios)
-    low, high = _interval(point, spread, np.asarray(sizes_blocks) / pool_blocks)
+    pages = [r.pages for r in rates]
+    curve = Curve(rates, flows, pool, lap_seconds)
+    point = ratios(curve, pages)
+    # How many accesses a visit brings to pages that never leave is bounded, not seen: try both bounds.
+    bounds = [
+        ratios(Curve([replace(r, hot_batch=hot(r)) for r in rates], flows, pool, lap_seconds), pages) - point
+        for hot in (lambda r: r.batch, lambda _: SINGLE)
+    ]
+    spread = _replicates(seen, subsets, fits, np.random.default_rng(seed), partial(ratios, curve))
+    low, high = _interval(point, spread, bounds, np.asarray(sizes_blocks) / pool_blocks)
     reasons, usable = _verdict(totals, seen.snapshots, step, lap_seconds)
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
@@ -198,14 +215,14 @@ def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling
 def _fit(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, steps: int = 600) -> Rates:
     classes, pages = seen.classes(group, chosen)
     if pages.sum() <= 0:
-        return Rates(batch=batch, pages=np.zeros(len(GRID)))
+        return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)))
     weights, _ = fit_weights(classes, pages, batch, steps=steps)
-    return Rates(batch=batch, pages=weights * pages.sum())
+    return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum())
 
 
-def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], random: np.random.Generator) -> Floats:
+def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
     classes, pages = seen.classes(group, chosen)
-    return fit_batch(classes, pages, random) if pages.sum() > 0 else SINGLE
+    return fit_batch(classes, pages, np.random.default_rng([seed, group])) if pages.sum() > 0 else SINGLE
 
 
 def _replicates(
@@ -242,20 +259,22 @@ def _replicates(
     return noise
 
 
-def _interval(point: Floats, noise: Floats, relative_size: Floats) -> tuple[Floats, Floats]:
-    """Return bounds of the 90 % interval: sampling noise and the model's own error, added as squares."""
+def _interval(
+    point: Floats, noise: Floats, bounds: list[Floats], relative_size: Floats
+) -> tuple[Floats, Floats]:
+    """Return bounds of the 90 % interval: noise, what is not seen, and the model's own error, as squares."""
     tail = (1 - _CONFIDENCE) / 2
-    below = -np.quantile(noise, tail, axis=0)
-    above = np.quantile(noise, 1 - tail, axis=0)
+    unseen_below = np.maximum(-np.min(bounds, axis=0), 0)
+    unseen_above = np.maximum(np.max(bounds, axis=0), 0)
+    below = np.hypot(np.maximum(-np.quantile(noise, tail, axis=0), 0), unseen_below)
+    above = np.hypot(np.maximum(np.quantile(noise, 1 - tail, axis=0), 0), unseen_above)
     octaves = np.log2(relative_size)
     model = MODEL_ERROR_RATIO + np.where(
         octaves < 0, -octaves * MODEL_ERROR_PER_OCTAVE_DOWN, octaves * MODEL_ERROR_PER_OCTAVE_UP
     )
     # Nothing can be off by more than there is: towards zero misses the model's error fades.
-    model = np.minimum(model, 0.15 * point + 0.0005)
-    low = point - np.sqrt(np.maximum(below, 0) ** 2 + model**2)
-    high = point + np.sqrt(np.maximum(above, 0) ** 2 + model**2)
-    return np.clip(low, 0, 1), np.clip(high, 0, 1)
+    model = np.minimum(model, 0.35 * point + 0.0008)
+    return np.clip(point - np.hypot(below, model), 0, 1), np.clip(point + np.hypot(above, model), 0, 1)
 
 
 def _verdict(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> tuple[list[str], bool]:

@@ -20,7 +20,7 @@ _LONG_TRACE_ACCESSES = 20_000_000
 _REPLICATES = 400
 _TAIL = 0.05
 
-MODEL_ERROR_RATIO = 0.001
+MODEL_ERROR_RATIO = 0.002
 FIRST_VISIT_ERROR_SHARE = 0.08
 """Added to the interval: a floor, and a share of the misses at first visits, which rest on the drawn warm
 state and not on the trace (docs/concepts/prediction.md)."""
