@@ -1,0 +1,1 @@
+"""What a replay costs, beside another simulator and for a whole curve."""

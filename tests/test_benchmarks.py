@@ -1,0 +1,45 @@
+"""The benchmark runner finds benchmarks, refuses unknown names, and samples carry their provenance."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from benchmarks.replay.traces import zipf_trace
+from benchmarks.run import names
+from benchmarks.samples import keep
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_benchmark_is_found() -> None:
+    assert "replay" in names()
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    command = [sys.executable, "benchmarks/run.py", "replai"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "no such benchmark: replai; there are:" in ended.stderr
+    assert "replay" in ended.stderr
+
+
+def test_samples_tell_machine_versions_and_command(tmp_path: Path) -> None:
+    keep(tmp_path, {"ratio": 2.0}, [1, 2, 3], packages=("libcachesim", "no-such-package"))
+    kept = json.loads((tmp_path / "samples.json").read_text())
+    assert kept["samples"] == [1, 2, 3]
+    assert kept["summary"] == {"ratio": 2.0}
+    assert kept["machine"]["processors"] >= 1
+    assert kept["versions"]["libcachesim"] == "0.3.5"
+    assert kept["versions"]["no-such-package"] == "absent"
+    assert "pytest" in kept["command"]
+
+
+def test_zipf_traces_are_skewed_and_repeatable() -> None:
+    trace = zipf_trace(50_000, 1000)
+    assert np.array_equal(trace, zipf_trace(50_000, 1000))
+    counts = np.sort(np.bincount(trace, minlength=1000))[::-1]
+    assert 1.8 < counts[0] / counts[1] < 2.2
