@@ -55,11 +55,15 @@ def demo_result() -> DemoResult:
             measured_miss_ratio=truth,
             trace=Interval(miss_ratio=truth + 0.001, low=truth - 0.002, high=truth + 0.004),
             snapshots=Interval(miss_ratio=truth - 0.004, low=truth - 0.008, high=truth + miss),
+            measured_standard_error=0.0005,
+            measured_settled=size < 256,
         )
         for size, truth, miss in ((16, 0.25, 0.001), (64, 0.15, 0.001), (256, 0.05, -0.001))
     ]
     workload = DemoWorkload(
         name="mix <&> more",
+        title="reads of two kinds",
+        trace_verdict=Verdict(usable=True, reasons=["the trace is short"]),
         observed_shared_buffers_bytes=64 * MB,
         rows=rows,
         trace_mean_abs_error=0.001,
@@ -85,7 +89,7 @@ def demo_result() -> DemoResult:
         snapshots_max_abs_error=0.004,
     )
     return DemoResult(
-        server_version="PostgreSQL 18.1",
+        server_version="18.1",
         database_bytes=750 * MB,
         machine="2 CPUs, 8 GB",
         seconds=200.0,

@@ -242,7 +242,7 @@ def test_options_from_the_environment(tmp_path: Path) -> None:
         (ConnectionFailed("gone"), 3, "error: gone\n"),
         (OSError(28, "No space left on device", "x"), 1, "refused `x`: No space left on device"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError"),
-        (KeyboardInterrupt(), 130, "interrupted\nnothing was kept\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
         (click.exceptions.Abort(), 130, "interrupted"),
     ],
 )
@@ -259,6 +259,8 @@ def test_every_failure_has_words_and_a_code(
 def test_an_interrupt_names_what_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failures.describe(KeyboardInterrupt(), Settings(kept=[tmp_path, tmp_path / "absent"]))
     assert f"kept: {tmp_path}\n" in capsys.readouterr().err
+    failures.describe(KeyboardInterrupt(), Settings(kept=[tmp_path / "absent"]))
+    assert "nothing was kept" in capsys.readouterr().err
 
 
 def test_sizes() -> None:

@@ -5,42 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
 from tests.fix_results import MB
+from tests.fix_shop import shop_under_load
 from tests.test_cli import run
 
 
 @pytest.fixture(scope="module")
-def evidence(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def evidence(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give evidence of ten seconds of pgbench in a pool too small for it."""
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE shop")
-    conninfo = wheel18.conninfo("shop")
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION pg_buffercache")
-    pgbench = str(wheel18.bindir / "pgbench")
-    subprocess.run([pgbench, "-i", "-q", "-s", "8", conninfo], check=True, capture_output=True)
-    load = subprocess.Popen(
-        [pgbench, "-S", "-n", "-T", "60", conninfo], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
     path = tmp_path_factory.mktemp("predict") / "shop.evidence"
-    try:
+    with shop_under_load(wheel18) as conninfo:
         done = run("record", conninfo, "--source", "sql", "--for", "10s", "-o", str(path))
-        assert done.returncode == 0, done.stderr
-    finally:
-        load.terminate()
-        load.wait()
-    yield path
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        connection.execute("DROP DATABASE shop WITH (FORCE)")
+    assert done.returncode == 0, done.stderr
+    return path
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def _interrupted(settings: Settings) -> None:
     sys.stderr.write("\ninterrupted\n")
     for path in kept:
         sys.stderr.write(f"kept: {path}\n")
-    if not kept:
+    if settings.kept and not kept:
         sys.stderr.write("nothing was kept\n")
 
 

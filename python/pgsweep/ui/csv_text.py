@@ -21,6 +21,7 @@ def to_csv(result: Result) -> str:
         )
     if isinstance(result, DemoResult):
         header = ["workload", "observed_shared_buffers_bytes", "shared_buffers_bytes", "measured_miss_ratio"]
+        header.append("measured_standard_error")
         for source in ("snapshots", "trace"):
             header += [f"{source}_{name}" for name in ("miss_ratio", "low", "high")]
         return _written(
@@ -31,6 +32,7 @@ def to_csv(result: Result) -> str:
                     workload.observed_shared_buffers_bytes,
                     row.shared_buffers_bytes,
                     row.measured_miss_ratio,
+                    "" if row.measured_standard_error is None else row.measured_standard_error,
                     *_interval(row.snapshots),
                     *_interval(row.trace),
                 )

@@ -6,7 +6,7 @@ import math
 
 from pgsweep.units import format_bytes
 
-__all__ = ["count", "format_bytes", "percent", "points", "seconds"]
+__all__ = ["count", "format_bytes", "percent", "points", "seconds", "server_name"]
 
 
 def percent(ratio: float | None, *, sign: bool = True) -> str:
@@ -24,6 +24,11 @@ def points(ratio: float | None) -> str:
         return "–"
     value = 100 * ratio
     return f"{value:+.2f}" if round(value, 2) != 0 else "0.00"
+
+
+def server_name(version: str) -> str:
+    """Return `PostgreSQL 18.1` for the server_version `18.1`."""
+    return version if version.startswith("PostgreSQL") else f"PostgreSQL {version}"
 
 
 def count(value: float) -> str:

@@ -14,11 +14,19 @@ from importlib import resources
 import jinja2
 import msgspec
 
-from pgsweep.records import DemoResult, DemoWorkload, PredictResult, Provenance, RecordResult
+from pgsweep.records import DemoResult, DemoRow, DemoWorkload, PredictResult, Provenance, RecordResult
 from pgsweep.ui.csv_text import to_csv
-from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds
+from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.results import Result
-from pgsweep.ui.series import KINDS, SOURCES, interval_of, predict_series, within, workload_series
+from pgsweep.ui.series import (
+    KINDS,
+    SOURCES,
+    interval_of,
+    predict_series,
+    verdict_remarks,
+    within,
+    workload_series,
+)
 from pgsweep.ui.svg import curve_svg, error_svg
 
 Measured, Predicted = "measured", "predicted"
@@ -28,7 +36,7 @@ _PREDICT_CAPTION = (
 )
 _ERROR_CAPTION = (
     "The same, less the measured value: bars are the 90 % intervals, which should cross the zero line "
-    "nine times in ten."
+    "nine times in ten. Grey: one standard error of the measured value, as is ± in the table."
 )
 
 
@@ -179,8 +187,9 @@ def _demo_title(result: DemoResult) -> tuple[str, str]:
     title = "Predicted, then measured"
     if parts:
         title += f": mean error {' and '.join(parts)}, in percentage points"
+    server, database = server_name(result.server_version), format_bytes(result.database_bytes)
     lead = (
-        f"{result.server_version}, a database of {format_bytes(result.database_bytes)} on {result.machine}. "
+        f"{server}, a database of {database} on {result.machine}. "
         "Each workload was observed at one size of shared_buffers; the server was then restarted at every "
         "size and its misses counted."
     )
@@ -215,7 +224,8 @@ def _demo_section(workload: DemoWorkload) -> Section:
     for index, row in enumerate(workload.rows):
         size, truth = format_bytes(row.shared_buffers_bytes), row.measured_miss_ratio
         observed_here = row.shared_buffers_bytes == today
-        cells = [Cell(size, "observed here" if observed_here else ""), Cell(percent(truth, sign=False))]
+        cells = [Cell(size, "observed here" if observed_here else "")]
+        cells.append(Cell(percent(truth, sign=False), _truth_note(row)))
         tip = [size, f"measured {percent(truth)}"]
         for kind in KINDS:
             value = interval_of(row, kind)
@@ -238,10 +248,12 @@ def _demo_section(workload: DemoWorkload) -> Section:
         figures.append((curves, "Lines: predicted. Bands: their 90 % intervals. Diamonds: measured."))
         errors = error_svg(workload, title=f"Workload {workload.name}: errors of the predictions")
         figures.append((errors, _ERROR_CAPTION))
+    title = ", ".join(filter(None, [workload.title, f"observed at shared_buffers = {format_bytes(today)}"]))
     return Section(
         title=f"Workload {workload.name}",
         ident=f"workload-{workload.name}",
-        lead=f"Observed at shared_buffers = {format_bytes(today)}.",
+        lead=f"{title[:1].upper()}{title[1:]}.",
+        notes=verdict_remarks(workload),
         facts=facts,
         figures=figures,
         groups=groups,
@@ -249,6 +261,16 @@ def _demo_section(workload: DemoWorkload) -> Section:
         rows=rows,
         marked=marked,
     )
+
+
+def _truth_note(row: DemoRow) -> str:
+    """Return how well the measured value itself is known."""
+    notes = []
+    if row.measured_standard_error is not None:
+        notes.append(f"± {100 * row.measured_standard_error:.2f}")
+    if row.measured_settled is False:
+        notes.append("not settled")
+    return ", ".join(notes)
 
 
 def _record_section(result: RecordResult) -> Section:
@@ -274,7 +296,11 @@ def _provenance_rows(result: Result) -> list[tuple[str, str]]:
     made: Provenance | None = result.provenance
     rows = [("result", result.schema)]
     if isinstance(result, DemoResult):
-        rows += [("server", result.server_version), ("took", seconds(result.seconds))]
+        rows += [
+            ("server", server_name(result.server_version)),
+            ("host", result.machine),
+            ("took", seconds(result.seconds)),
+        ]
     if made is not None:
         native, memory = f"native module: {made.native_build} build", format_bytes(made.memory_bytes)
         rows += [

@@ -65,8 +65,8 @@ class RatioAxis:
 
     @classmethod
     def about_zero(cls, farthest: float) -> RatioAxis:
-        """Return the axis as far below zero as above it, for differences, in two to four steps each."""
-        step, count = _steps(max(farthest, 1e-4), 2, 4)
+        """Return the axis as far below zero as above it, for differences, in two or three steps each."""
+        step, count = _steps(max(farthest, 1e-4), 2, 3)
         return cls(-count * step, count * step, step)
 
     def at(self, ratio: float) -> float:

@@ -86,6 +86,17 @@ def workload_series(workload: DemoWorkload) -> list[Series]:
     return series
 
 
+def verdict_remarks(workload: DemoWorkload) -> list[str]:
+    """Return what the predictions' own verdicts say, each with the evidence that it is about."""
+    remarks = []
+    for kind, verdict in (("snapshots", workload.snapshots_verdict), ("trace", workload.trace_verdict)):
+        if verdict is not None:
+            if not verdict.usable:
+                remarks.append(f"prediction from {kind}: should not be used")
+            remarks += [f"prediction from {kind}: {reason}" for reason in verdict.reasons]
+    return remarks
+
+
 def interval_of(row: DemoRow, kind: Predicted) -> Interval | None:
     """Return the row's prediction from that kind of evidence, where there is one."""
     return row.snapshots if kind == "snapshots" else row.trace

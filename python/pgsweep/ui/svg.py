@@ -112,6 +112,13 @@ def error_svg(workload: DemoWorkload, *, title: str) -> str:
     out = [_open(frame, title)]
     out += _ratio_grid(frame, y_axis, "predicted minus measured, percentage points", zero=True)
     out += _size_grid(frame, x_axis, label="shared_buffers, logarithmic")
+    for row in workload.rows:
+        if row.measured_standard_error:
+            x = frame.x(x_axis.at(row.shared_buffers_bytes))
+            top, bottom = (frame.y(y_axis.at(s * row.measured_standard_error)) for s in (1, -1))
+            out.append(
+                f'<rect class="truth" x="{x - 16:.1f}" y="{top:.1f}" width="32" height="{bottom - top:.1f}"/>'
+            )
     ends: list[tuple[float, str, Kind]] = [(frame.y(y_axis.at(0.0)), "measured", "measured")]
     for index, one in enumerate(curves):
         shift = 9.0 * (index - (len(curves) - 1) / 2)

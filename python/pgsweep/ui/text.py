@@ -16,9 +16,16 @@ from pgsweep.records import (
     Verdict,
 )
 from pgsweep.ui.chart import chart
-from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds
+from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.results import Result
-from pgsweep.ui.series import KINDS, SOURCES, predict_series, within, workload_series
+from pgsweep.ui.series import (
+    KINDS,
+    SOURCES,
+    predict_series,
+    verdict_remarks,
+    within,
+    workload_series,
+)
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 
@@ -92,7 +99,7 @@ def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
 def demo_text(result: DemoResult, terminal: Terminal) -> str:
     """Return every workload's table and chart, predicted beside measured, and the errors."""
     head = (
-        f"{result.server_version}, database of {format_bytes(result.database_bytes)}, "
+        f"{server_name(result.server_version)}, database of {format_bytes(result.database_bytes)}, "
         f"{result.machine}; took {seconds(result.seconds)}."
     )
     parts = [head, *(workload_text(workload, terminal) for workload in result.workloads)]
@@ -135,6 +142,8 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
             ]
         )
     title = terminal.paint(f"Workload {workload.name}", "bold")
+    if workload.title:
+        title += f" ({workload.title})"
     parts = [
         f"{title}: miss ratios, errors in percentage points",
         table(columns, rows, terminal, marked=marked),
@@ -150,6 +159,9 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
             summary.append(f"{name}: mean error {100 * mean:.2f}, worst {100 * most:.2f} percentage points")
     if summary:
         parts.append("\n".join(summary))
+    remarks = verdict_remarks(workload)
+    if remarks:
+        parts.append("\n".join(f"- {remark}" for remark in remarks))
     return "\n\n".join(parts)
 
 

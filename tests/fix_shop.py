@@ -1,0 +1,37 @@
+"""A database under load: pgbench's tables, eight times shared_buffers, read by one client."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from pgsweep.pg.cluster import Cluster
+
+
+@contextmanager
+def shop_under_load(cluster: Cluster, seconds: int = 120) -> Iterator[str]:
+    """Make the database `shop`, have pgbench read it for so long at most, and drop it; gives its conninfo."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE shop")
+    conninfo = cluster.conninfo("shop")
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION pg_buffercache")
+        pgbench = str(cluster.bindir / "pgbench")
+        subprocess.run([pgbench, "-i", "-q", "-s", "8", conninfo], check=True, capture_output=True)
+        load = subprocess.Popen(
+            [pgbench, "-S", "-n", "-T", str(seconds), conninfo],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield conninfo
+        finally:
+            load.terminate()
+            load.wait()
+    finally:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("DROP DATABASE shop WITH (FORCE)")

@@ -1,0 +1,52 @@
+"""`pgsweep demo` as a command; what it does is tested in test_demo.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pgsweep.cli import demo as command_module
+from tests.test_cli import PGSWEEP, run
+
+
+def test_a_folder_without_a_server_is_told(tmp_path: Path) -> None:
+    done = run("demo", "--pg-bindir", str(tmp_path), cwd=tmp_path)
+    assert done.returncode in (1, 2, 4)
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_for_the_report_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    done = run("demo", "-o", "absent/demo.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no folder `absent`" in done.stderr
+    assert time.monotonic() - begin < 10
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    tmp_path.chmod(0o755)
+    process = subprocess.Popen(
+        [PGSWEEP, "demo"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(8)
+    assert process.poll() is None, "it runs for minutes"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "pgsweep-demo.html").exists()
+
+
+def test_the_report_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_module._default_report() == tmp_path / "pgsweep-demo.html"
