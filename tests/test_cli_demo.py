@@ -12,6 +12,9 @@ import pytest
 
 from pgsweep.cli import demo as command_module
 from tests.test_cli import PGSWEEP, run
+from tests.test_cluster import own_tmpdir
+
+__all__ = ["own_tmpdir"]
 
 
 def test_a_folder_without_a_server_is_told(tmp_path: Path) -> None:
@@ -30,9 +33,8 @@ def test_a_place_for_the_report_that_cannot_be_written_is_told_before_the_work(t
     assert time.monotonic() - begin < 10
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    tmp_path.chmod(0o755)
+def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(own_tmpdir)}
     process = subprocess.Popen(
         [PGSWEEP, "demo"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -44,7 +46,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert out == ""
     assert "interrupted" in err
     assert "Traceback" not in err
-    assert not (tmp_path / "pgsweep-demo.html").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_report_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
