@@ -1,0 +1,18 @@
+"""A listener to long jobs that tells their steps on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+
+class Steps:
+    """Tells stages and notes; a benchmark's stdout is for its result."""
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        print(title, file=sys.stderr)
+
+    def advance(self, done_seconds: float) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        print(f"  {text}", file=sys.stderr)

@@ -1,0 +1,59 @@
+"""How far predictions are off on workloads that the method was not tuned on.
+
+Each workload gets fresh tables on a private server, is recorded at 64 MB by snapshots and by trace, and is
+measured at 8 to 512 MB. About six minutes a workload.
+
+Environment: UNSEEN=ranges,joins picks workloads; PGSWEEP_BINDIR names another server's bin folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.samples import keep, refuse_debug_build
+from benchmarks.steps import Steps
+from benchmarks.unseen.workloads import UNSEEN
+from pgsweep.demo import EVERYTHING, DemoPlan, run_demo
+from pgsweep.records import DemoRow
+
+
+def errors(rows: list[DemoRow], source: str, today_bytes: int) -> dict[str, float]:
+    """Return the errors of one source over all sizes, and from today's size upward."""
+    pairs = [(row, getattr(row, source)) for row in rows if getattr(row, source) is not None]
+    off = [abs(interval.miss_ratio - row.measured_miss_ratio) for row, interval in pairs]
+    upward = [e for e, (row, _) in zip(off, pairs, strict=True) if row.shared_buffers_bytes >= today_bytes]
+    inside = [interval.low <= row.measured_miss_ratio <= interval.high for row, interval in pairs]
+    return {
+        "mean_abs_error": sum(off) / len(off),
+        "max_abs_error": max(off),
+        "mean_abs_error_upward": sum(upward) / len(upward),
+        "within_interval_ratio": sum(inside) / len(inside),
+    }
+
+
+def main() -> None:
+    refuse_debug_build()
+    wanted = os.environ.get("UNSEEN", ",".join(w.name for w in UNSEEN)).split(",")
+    bindir = Path(os.environ["PGSWEEP_BINDIR"]) if "PGSWEEP_BINDIR" in os.environ else None
+    folder = Path(__file__).parent
+    summary: dict[str, Any] = {}
+    samples = []
+    for workload in (w for w in UNSEEN if w.name in wanted):
+        plan = DemoPlan(workloads=(workload,), scale=0, sizes_bytes=EVERYTHING.sizes_bytes)
+        result = run_demo(plan=plan, bindir=bindir, progress=Steps())
+        samples.append(msgspec.to_builtins(result))
+        [found] = result.workloads
+        summary[workload.name] = {
+            source: errors(found.rows, source, plan.observed_bytes) for source in ("trace", "snapshots")
+        }
+        keep(folder, summary, samples)
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
