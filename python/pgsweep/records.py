@@ -163,3 +163,29 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     workloads: list[DemoWorkload]
     provenance: Provenance | None = None
+
+
+class ProveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One size: a real server's miss ratio of the traced accesses, the simulator's, and the prediction."""
+
+    shared_buffers_bytes: int
+    measured_miss_ratio: float
+    simulated_miss_ratio: float
+    predicted: Interval
+    accesses: int
+
+
+class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace replayed through a real server at several sizes; errors are ratios, not percent."""
+
+    schema: str = "pgsweep.prove/1"
+    evidence: str
+    server_version: str
+    machine: str
+    seconds: float
+    notes: list[str]
+    rows: list[ProveRow]
+    mean_abs_error: float
+    max_abs_error: float
+    simulator_max_abs_error: float
+    within_interval_ratio: float

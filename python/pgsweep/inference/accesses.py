@@ -240,6 +240,13 @@ class WarmPools:
 
     def draw(self, blocks: int, random: np.random.Generator) -> _native.PoolContents:
         """Return the contents of a pool of that size at a random moment."""
+        pages, counts = self.draw_pages(blocks, random)
+        return _native.PoolContents(pages.astype(np.uint32), counts.astype(np.uint8))
+
+    def draw_pages(
+        self, blocks: int, random: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return pages and usage counts of such contents; pages never visited are numbered behind."""
         lap = min(self.lap_seconds(blocks), float(self._laps[-1]))
         visits, trace = self._visits, self._trace
         pages: list[NDArray[np.int64]] = []
@@ -267,4 +274,4 @@ class WarmPools:
         page = np.concatenate(pages) if pages else np.zeros(0, dtype=np.int64)
         count = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
         chosen = random.permutation(len(page))[:blocks]
-        return _native.PoolContents(page[chosen].astype(np.uint32), count[chosen].astype(np.uint8))
+        return page[chosen], count[chosen]

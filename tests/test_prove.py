@@ -1,0 +1,138 @@
+"""Proving: a real server, the simulator and the prediction on the same accesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgsweep.errors import ClusterError, EvidenceError, UsageError
+from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.lab.replay_server import ReplayServer
+from pgsweep.prove import prove
+from tests.fix_cluster import bindirs
+
+MIB = 1024**2
+PAGES = 6000
+OTHER_PAGES = 500
+DATABASE_OID = 16400
+
+
+def write_trace(
+    path: Path, *, accesses: int = 120_000, source: str = "trace", version_num: int = 180006
+) -> Path:
+    """Write skewed reads of one table, with another database's, repeats and new pages among them."""
+    random = np.random.default_rng(3)
+    ranks = np.minimum(random.zipf(1.15, accesses), PAGES) - 1
+    block = random.permutation(PAGES)[ranks]
+    mine = random.random(accesses) < 0.9
+    block = np.where(mine, block, random.integers(0, OTHER_PAGES, accesses))
+    new = random.random(accesses) < 0.004
+    new &= mine
+    kind = np.where(new, 2, 0)
+    block = np.where(new, PAGES + np.cumsum(new), block)
+    flags = np.full(accesses, 4)
+    # A backend's immediate second access to a page that it still pins.
+    repeat = np.flatnonzero(random.random(max(accesses - 1, 0)) < 0.05) + 1
+    repeat = repeat[~new[repeat]]
+    for at in repeat:
+        block[at], mine[at] = block[at - 1], mine[at - 1]
+    flags[repeat] |= 2
+    meta = EvidenceMeta(
+        source=source,
+        seconds=10.0,
+        server_version_num=version_num,
+        server_version=str(version_num // 10000),
+        shared_buffers_blocks=1024,
+        database="shop",
+        database_oid=DATABASE_OID,
+        settings={"max_connections": "100"},
+    )
+    one = np.ones(accesses, dtype=np.uint32)
+    with EvidenceWriter(path, meta) as writer:
+        writer.append(
+            "accesses",
+            {
+                "time_ns": (np.arange(accesses) * (10_000_000_000 // max(accesses, 1))).astype(np.uint64),
+                "pid": one,
+                "spc": one * 1663,
+                "db": np.where(mine, DATABASE_OID, 5).astype(np.uint32),
+                "rel": one * 20000,
+                "fork": np.zeros(accesses, dtype=np.uint8),
+                "block": block.astype(np.uint32),
+                "kind": kind.astype(np.uint8),
+                "strategy": np.zeros(accesses, dtype=np.uint8),
+                "flags": flags.astype(np.uint8),
+                "scan": np.zeros(accesses, dtype=np.uint32),
+            },
+        )
+        writer.append(
+            "relations",
+            {
+                "db": [DATABASE_OID],
+                "database": ["shop"],
+                "schema": ["public"],
+                "name": ["orders"],
+                "kind": ["r"],
+                "oid": [20000],
+                "spc": [1663],
+                "rel": [20000],
+                "table_oid": [20000],
+                "blocks_begin": [PAGES],
+                "blocks_end": [PAGES + int(new.sum())],
+                "fsm_blocks": [0],
+                "vm_blocks": [0],
+            },
+        )
+    return path
+
+
+@pytest.mark.parametrize("bindir", bindirs(), ids=str)
+def test_the_simulator_agrees_with_a_real_server(tmp_path: Path, bindir: Path) -> None:
+    evidence = write_trace(tmp_path / "x.evidence")
+    result = prove(evidence, sizes_bytes=[4 * MIB, 8 * MIB, 24 * MIB], bindir=bindir)
+    measured = [row.measured_miss_ratio for row in result.rows]
+    assert measured == sorted(measured, reverse=True)
+    assert 0.1 < measured[0] < 0.6
+    assert result.simulator_max_abs_error < 0.0005
+    assert result.mean_abs_error < 0.02
+    assert result.schema == "pgsweep.prove/1"
+
+
+def test_a_part_of_the_trace_on_an_older_servers_count(tmp_path: Path) -> None:
+    """A new page counts as a read before version 16, and the replay says so whatever it runs on."""
+    evidence = write_trace(tmp_path / "old.evidence", version_num=150018)
+    newer = write_trace(tmp_path / "new.evidence")
+    old, new = (prove(path, sizes_bytes=[8 * MIB], max_accesses=60_000).rows[0] for path in (evidence, newer))
+    assert old.accesses > new.accesses
+    assert old.measured_miss_ratio > new.measured_miss_ratio
+    assert abs(old.measured_miss_ratio - old.simulated_miss_ratio) < 0.0005
+
+
+def test_what_cannot_be_proved(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        prove(write_trace(tmp_path / "sql.evidence", source="sql"))
+    assert "--source trace" in (caught.value.hint or "")
+    with pytest.raises(EvidenceError):
+        prove(write_trace(tmp_path / "empty.evidence", accesses=0))
+    with pytest.raises(EvidenceError):
+        prove(tmp_path / "missing.evidence")
+    with pytest.raises(ClusterError, match="cannot be tried on this machine") as too_large:
+        prove(write_trace(tmp_path / "x.evidence", accesses=2000), sizes_bytes=[4 * 1024**4])
+    assert "--sizes" in (too_large.value.hint or "")
+
+
+@pytest.mark.parametrize("bindir", bindirs(), ids=str)
+def test_the_server_counts_every_access(bindir: Path) -> None:
+    counted = np.ones(1_000_000, dtype=bool)
+    counted[[5, 7]] = False
+    pages = np.array([1, 2, 1, 5, 999_999, 2, 7], dtype=np.int64)
+    told: list[int] = []
+    with ReplayServer(counted, bindir=bindir) as server:
+        warm = np.array([2, 5], dtype=np.int64)
+        first = server.replay(512, warm, pages, told.append)
+        assert (first.misses, first.accesses) == (2, 5)
+        cold = server.replay(512, warm[:0], pages[[0, 1, 2, 4]])
+        assert (cold.misses, cold.accesses) == (3, 4)
+    assert told[-1] == 9
