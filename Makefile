@@ -48,5 +48,8 @@ format: setup ## rewrite the sources in the house format
 bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all
 	$(BIN)/python benchmarks/run.py $(NAME)
 
+docs: setup ## rewrite docs/reference from the help texts
+	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'
+
 clean: ## remove everything that was built
 	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -224,6 +224,21 @@ def test_colour_only_when_wanted(tmp_path: Path) -> None:
     assert "\x1b[" not in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
 
 
+def test_a_locale_without_unicode(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(demo_result()))
+    run("report", "x.json", cwd=tmp_path)
+    plain = subprocess.run(
+        [PGSWEEP, "report", "--from", "x.html"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert plain.returncode == 0, plain.stderr
+    assert b"|" in plain.stdout
+    assert b"measured" in plain.stdout
+
+
 def test_options_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     done = run("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})

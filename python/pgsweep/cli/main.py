@@ -7,6 +7,7 @@ closed pipe can reach.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the command's name; those of the process when not given.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the locale lacks shall not be the end of a message.
+            stream.reconfigure(errors="replace")
     try:
         code = _run(arguments)
         sys.stdout.flush()

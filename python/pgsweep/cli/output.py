@@ -84,8 +84,7 @@ class Output:
         for path, kind in self._files:
             write_file(path, self._rendered(result, kind, to_file=True))
         if self._stdout:
-            sys.stdout.write(self._rendered(result, self._stdout, to_file=False))
-            sys.stdout.flush()
+            write_stdout(self._rendered(result, self._stdout, to_file=False))
         for path, kind in self._files:
             self._settings.say(f"{'report' if kind == 'html' else 'result'}: {path}")
 
@@ -106,6 +105,13 @@ class Output:
         from pgsweep.ui.text import to_text
 
         return to_text(result, Terminal(width=100) if to_file else self._settings.terminal())
+
+
+def write_stdout(text: str) -> None:
+    """Write to stdout in UTF-8, whatever the locale: it may be data."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
 
 
 def check_writable(path: Path) -> None:

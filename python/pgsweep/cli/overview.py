@@ -42,7 +42,6 @@ EXIT_CODES: tuple[tuple[str, str], ...] = (
     ("2", "usage"),
     ("3", "no connection to the server"),
     ("4", "missing privilege or ability"),
-    ("5", "a --fail-if threshold failed"),
     ("130", "interrupted; what was gathered is kept"),
 )
 
