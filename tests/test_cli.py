@@ -65,7 +65,7 @@ def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> 
 @pytest.mark.parametrize(("arguments", "limit_seconds"), [(["--help"], 0.150), (["--version"], 0.080)])
 def test_first_answers_come_at_once(arguments: list[str], limit_seconds: float) -> None:
     wall, cpu = best_of(arguments, limit_seconds)
-    assert cpu < limit_seconds / 2
+    assert cpu < limit_seconds
     # With more work than processors the wall clock measures the others.
     if os.getloadavg()[0] < (os.cpu_count() or 1):
         assert wall < limit_seconds
@@ -87,7 +87,7 @@ def test_first_answers_import_nothing_heavy(arguments: list[str]) -> None:
 def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
     code = (
         f"import sys\nfrom pgsweep.cli.main import main\nassert main([{name!r}, '--help']) == 0\n"
-        "heavy = {'numpy', 'pyarrow', 'psycopg', 'scipy', 'rich'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'pyarrow', 'psycopg', 'scipy', 'rich', 'msgspec', 'jinja2'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -11,7 +11,6 @@ import click
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
-from pgsweep.cli.provenance import with_provenance
 
 _REPORT_NAME = "pgsweep-demo.html"
 
@@ -65,6 +64,7 @@ def command(
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     if keep is not None:
         settings.kept.append(keep)
+    from pgsweep.cli.provenance import with_provenance
     from pgsweep.demo import run_demo
 
     with Shown(settings) as shown:

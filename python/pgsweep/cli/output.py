@@ -6,13 +6,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.ui.results import Result
+
+if TYPE_CHECKING:
+    from pgsweep.ui.results import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text"}

@@ -6,6 +6,7 @@ import datetime
 import os
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +18,9 @@ from pgsweep.cli.output import check_writable
 from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
-from pgsweep.records import RecordPlan, RecordResult
+
+if TYPE_CHECKING:
+    from pgsweep.records import RecordPlan, RecordResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

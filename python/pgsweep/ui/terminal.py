@@ -5,7 +5,6 @@ Colour never carries a meaning alone, so every text here reads the same without 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TextIO
@@ -45,8 +44,11 @@ class Terminal:
             heeded.
         """
         env = environment or {}
-        interactive = stream.isatty()
-        columns = shutil.get_terminal_size((80, 24)).columns if interactive else 80
+        interactive, columns = stream.isatty(), 80
+        if interactive:
+            import shutil
+
+            columns = shutil.get_terminal_size((80, 24)).columns
         try:
             _PROBE.encode(getattr(stream, "encoding", None) or "ascii")
             encodes = True
