@@ -152,6 +152,21 @@ impl Assembler {
         self.emit(0x1f, dst as u8, src as u8, 0, 0);
     }
 
+    /// `dst &= value`
+    pub fn and(&mut self, dst: Reg, value: i32) {
+        self.emit(0x57, dst as u8, 0, 0, value);
+    }
+
+    /// `dst |= value`
+    pub fn or(&mut self, dst: Reg, value: i32) {
+        self.emit(0x47, dst as u8, 0, 0, value);
+    }
+
+    /// `dst <<= bits`
+    pub fn shift_left(&mut self, dst: Reg, bits: i32) {
+        self.emit(0x67, dst as u8, 0, 0, bits);
+    }
+
     /// `dst >>= bits`
     pub fn shift_right(&mut self, dst: Reg, bits: i32) {
         self.emit(0x77, dst as u8, 0, 0, bits);

@@ -66,7 +66,7 @@ pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
     let common = Common {
         ring_fd: ring.fd(),
         counters_fd: std::os::fd::AsRawFd::as_raw_fd(&counters),
-        identity_vaddr: std::ptr::from_ref(&IDENTITY) as u64,
+        identity_address: std::ptr::from_ref(&IDENTITY) as u64,
         identity: IDENTITY,
         databases: Vec::new(),
         // Nobody calls from address zero; it is there so that the return address is looked at as on a server.
@@ -76,7 +76,6 @@ pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
         &common,
         Kind::Lookup,
         Words::TagWithCaller(Register::RDI, 0),
-        address,
     );
     nanoseconds_a_call();
     let without = nanoseconds_a_call();

@@ -1,8 +1,10 @@
 //! From single events to page accesses: hit or miss, extension, ring strategy, scan.
 //!
-//! An access is a `BufTableLookup`. It was a miss if the next thing its process does is a `BufTableInsert` of the same
-//! page, and a hit otherwise; so an access is known for certain only when its process did something else. Rows are held
-//! back until then (or for two seconds, for a process that fell idle), and handed out in the order of their time.
+//! An access is a `BufTableLookup`: a hit, or, where the page is absent, a miss, whose page the `BufTableInsert` that
+//! follows tells. A `BufTableInsert` alone is a new page; up to version 15 a new page looks like a miss until its file is
+//! extended. Where a server is built so that the result of `BufTableLookup` cannot be seen, an access is a miss if the next
+//! thing its process does is a `BufTableInsert` of the same page. Rows that the next event of their process may still
+//! change are held back until it comes (or for two seconds, for a process that fell idle).
 //!
 //! Which ring strategy an access has cannot be seen on a hit. It follows from what its process is doing: the heap scans
 //! it has open, the relation it vacuums, the bulk load it runs; and, on misses, from the strategy that
@@ -24,8 +26,8 @@ pub const EXTEND: u8 = 2;
 
 /// Flag: made by a heap sequential scan that allows a ring, at its position.
 pub const FLAG_SCAN: u8 = 1;
-/// Flag: the process accesses the page that it accessed last, so that it may still hold it pinned.
-pub const FLAG_REPEAT: u8 = 2;
+/// Flag: the process still pins the page, so that its usage count stays as it is.
+pub const FLAG_PINNED: u8 = 2;
 /// Flag: the strategy is known.
 pub const FLAG_STRATEGY_KNOWN: u8 = 4;
 
@@ -82,6 +84,7 @@ pub struct Counts {
 pub struct Decoder {
     start_ns: u64,
     scan_options: ScanOptions,
+    extends_by_misses: bool,
     chunks: VecDeque<(u64, Accesses)>,
     rows: u64,
     handed: u64,
@@ -125,6 +128,7 @@ impl Decoder {
         Self {
             start_ns,
             scan_options: ScanOptions::of_version(version_num),
+            extends_by_misses: version_num < 160_000,
             chunks: VecDeque::new(),
             rows: 0,
             handed: 0,
@@ -148,13 +152,15 @@ impl Decoder {
         self.latest_ns = self.latest_ns.max(event.time_ns);
         let time_ns = event.time_ns.saturating_sub(self.start_ns);
         match event.kind {
+            Kind::Hit => return self.hit(event, time_ns),
             Kind::Lookup => return self.lookup(event, time_ns),
             Kind::Insert => return self.insert(event, time_ns),
             _ => {}
         }
         let process = self.processes.entry(event.pid).or_default();
         match event.kind {
-            Kind::Lookup | Kind::Insert => {}
+            Kind::Hit | Kind::Lookup | Kind::Insert => {}
+            Kind::Absent => process.absent(),
             Kind::Ring => process.ring = Some((event.address(), event.tag.block as u8)),
             Kind::ScanBegin => {
                 let flags = event.tag.block;
@@ -185,8 +191,8 @@ impl Decoder {
             Kind::BulkEnd => process.end_bulk(time_ns, &mut self.scans),
             Kind::Reset => process.reset(time_ns, &mut self.scans),
             Kind::Extend => {
-                let last = process.last;
-                if let Some((row, tag)) = last {
+                process.decided();
+                if let Some((row, tag)) = process.last {
                     if tag == event.tag
                         && patch(&mut self.chunks, row, |rows, i| rows.kind[i] = EXTEND)
                     {
@@ -202,15 +208,14 @@ impl Decoder {
         }
     }
 
-    fn lookup(&mut self, event: &Event, time_ns: u64) {
+    fn hit(&mut self, event: &Event, time_ns: u64) {
         let process = self.processes.entry(event.pid).or_default();
         let (strategy, mut flags, scan) = process.context(&event.tag);
-        if process.last.is_some_and(|(_, tag)| tag == event.tag) {
-            flags |= FLAG_REPEAT;
+        if process.pins(&event.tag, event.buffer) {
+            flags |= FLAG_PINNED;
         }
-        process.ring = None;
-        process.pending = Some((self.rows, event.tag, event.time_ns));
-        process.last = Some((self.rows, event.tag));
+        process.begin_access();
+        process.accessed(self.rows, event.tag);
         self.counts.hits += 1;
         self.push(&Row {
             time_ns,
@@ -223,43 +228,64 @@ impl Decoder {
         });
     }
 
+    fn lookup(&mut self, event: &Event, time_ns: u64) {
+        self.hit(event, time_ns);
+        if let Some(process) = self.processes.get_mut(&event.pid) {
+            process.pending = Some((self.rows - 1, event.tag, event.time_ns));
+        }
+    }
+
     fn insert(&mut self, event: &Event, time_ns: u64) {
         let process = self.processes.entry(event.pid).or_default();
-        let ring = process.ring;
-        if let Some((row, tag, _)) = process.pending {
-            if tag == event.tag {
-                let (strategy, scan) = process.missed(&event.tag, ring);
-                process.pending = None;
-                let known = patch(&mut self.chunks, row, |rows, i| {
-                    rows.kind[i] = MISS;
-                    rows.strategy[i] = strategy;
-                    rows.flags[i] |= FLAG_STRATEGY_KNOWN;
-                    if scan != 0 {
-                        rows.scan[i] = scan;
-                    }
-                });
-                if known {
-                    self.counts.hits -= 1;
-                    self.counts.misses += 1;
+        let (_, mut flags, scan) = if process.is_undecided(&event.tag) {
+            (0, 0, 0)
+        } else {
+            process.context(&event.tag)
+        };
+        let (strategy, learned) = process.missed(&event.tag);
+        let scan = if learned == 0 { scan } else { learned };
+        if let Some((row, _, _)) = process.pending.filter(|(_, tag, _)| *tag == event.tag) {
+            process.pending = None;
+            let known = patch(&mut self.chunks, row, |rows, i| {
+                rows.kind[i] = MISS;
+                rows.strategy[i] = strategy;
+                rows.flags[i] |= FLAG_STRATEGY_KNOWN;
+                if scan != 0 {
+                    rows.scan[i] = scan;
                 }
-                return;
+            });
+            if known {
+                self.counts.hits -= 1;
+                self.counts.misses += 1;
             }
-        }
-        // Up to version 15 BufferAlloc inserts the page again when its victim was taken from it meanwhile.
-        if process.last.is_some_and(|(_, tag)| tag == event.tag) {
             return;
         }
-        let (strategy, scan) = process.missed(&event.tag, ring);
-        process.pending = None;
-        process.last = Some((self.rows, event.tag));
-        self.counts.extends += 1;
+        let kind = if process.take_absent() {
+            MISS
+        } else if process.last.is_some_and(|(_, tag)| tag == event.tag) {
+            // Up to version 15 BufferAlloc inserts the page again when its victim was taken from it meanwhile.
+            return;
+        } else {
+            EXTEND
+        };
+        process.decided();
+        process.accessed(self.rows, event.tag);
+        if kind == MISS && self.extends_by_misses {
+            process.pending = Some((self.rows, Tag::default(), event.time_ns));
+        }
+        *(if kind == MISS {
+            &mut self.counts.misses
+        } else {
+            &mut self.counts.extends
+        }) += 1;
+        flags |= FLAG_STRATEGY_KNOWN;
         self.push(&Row {
             time_ns,
             pid: event.pid,
             tag: event.tag,
-            kind: EXTEND,
+            kind,
             strategy,
-            flags: FLAG_STRATEGY_KNOWN,
+            flags,
             scan,
         });
     }

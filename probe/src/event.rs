@@ -5,6 +5,13 @@ pub const EVENT_BYTES: usize = 32;
 
 /// Offset of the byte that says the kind; it lies in the word of the fork number, which needs one byte only.
 pub const KIND_OFFSET: i16 = 13;
+/// Offset of the byte that says the state of the buffer in which a page was found, before this access: usage count in
+/// bits 0 to 3; `BUFFER_KNOWN` if it could be read, `BUFFER_PINNED` if somebody pinned it.
+pub const BUFFER_OFFSET: i16 = 14;
+/// The state of the buffer is known.
+pub const BUFFER_KNOWN: u8 = 0x40;
+/// Somebody pins the buffer.
+pub const BUFFER_PINNED: u8 = 0x80;
 /// Offset of the process id.
 pub const PID_OFFSET: i16 = 20;
 /// Offset of the time.
@@ -48,11 +55,16 @@ pub enum Kind {
     DropAll = 15,
     /// `DropDatabaseBuffers`: word 1 the database.
     DropDatabase = 16,
+    /// `BufTableLookup` has found the page: it is accessed, and it is a hit. Words: tablespace, database, relation, fork,
+    /// block; `BUFFER_OFFSET` says the state of its buffer.
+    Hit = 17,
+    /// `BufTableLookup` has not found the page; the `Insert` that follows says which.
+    Absent = 18,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Lookup,
         Self::Insert,
         Self::Ring,
@@ -70,6 +82,8 @@ impl Kind {
         Self::Drop,
         Self::DropAll,
         Self::DropDatabase,
+        Self::Hit,
+        Self::Absent,
     ];
 }
 
@@ -102,6 +116,8 @@ pub struct Event {
     pub tag: Tag,
     /// What happened.
     pub kind: Kind,
+    /// For `Kind::Hit`, the state of the buffer: see `BUFFER_OFFSET`.
+    pub buffer: u8,
     /// Process id, as in the initial PID namespace.
     pub pid: u32,
     /// Time in nanoseconds of the kernel's monotonic clock.
@@ -123,6 +139,7 @@ impl Event {
                 block: word(16),
             },
             kind: *Kind::ALL.get(usize::from(bytes[KIND_OFFSET as usize]))?,
+            buffer: bytes[BUFFER_OFFSET as usize],
             pid: word(PID_OFFSET as usize),
             time_ns: u64::from(word(24)) | (u64::from(word(28)) << 32),
         })

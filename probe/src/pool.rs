@@ -5,10 +5,13 @@
 //! is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is not a
 //! picture of one moment.
 
+use std::ops::Range;
+
 use iced_x86::{Code, Decoder, DecoderOptions};
 
 use crate::clock::monotonic_ns;
 use crate::error::{ProbeError, Result};
+use crate::programs::Descriptors;
 use crate::server::Server;
 
 const DESCRIPTOR_BYTES: usize = 64;
@@ -17,6 +20,7 @@ const STATE: usize = 24;
 const DIRTY: u32 = 1 << 23;
 const VALID: u32 = 1 << 24;
 const PINS: u32 = (1 << 18) - 1;
+const KNOWN_VERSIONS: Range<u32> = 120_000..190_000;
 const CHUNK_BUFFERS: usize = 1 << 15;
 
 /// The used buffers at one moment; all vectors are parallel.
@@ -66,7 +70,7 @@ pub struct Hand {
 /// # Errors
 /// A version whose descriptors are different, or the memory cannot be read.
 pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
-    if !(120_000..190_000).contains(&version_num) {
+    if !KNOWN_VERSIONS.contains(&version_num) {
         return Err(unknown());
     }
     let buffers = server.variable_u32("NBuffers")?;
@@ -90,6 +94,22 @@ pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
     }
     pool.end_ns = monotonic_ns();
     Ok(pool)
+}
+
+/// Return where the states of buffers lie, if the layout of descriptors is the one known here.
+pub fn descriptors(server: &Server, version_num: u32) -> Option<Descriptors> {
+    if !KNOWN_VERSIONS.contains(&version_num) || server.variable_u32("NBuffers").ok()? < 2 {
+        return None;
+    }
+    let address = server.variable_pointer("BufferDescriptors").ok()?;
+    let mut second = [0; 4];
+    let at = address + (DESCRIPTOR_BYTES + BUFFER_NUMBER) as u64;
+    server.read(at, &mut second).ok()?;
+    (u32::from_le_bytes(second) == 1).then_some(Descriptors {
+        address,
+        size_bits: DESCRIPTOR_BYTES.trailing_zeros() as i32,
+        state_offset: STATE as i32,
+    })
 }
 
 fn unknown() -> ProbeError {

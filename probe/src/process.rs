@@ -1,8 +1,10 @@
 //! What one server process is doing, as far as it decides the ring strategy of its accesses.
 
+use std::collections::VecDeque;
+
 use crate::columns::Scans;
 use crate::decode::{main_fork_of, ScanOptions, FLAG_SCAN, FLAG_STRATEGY_KNOWN};
-use crate::event::Tag;
+use crate::event::{Tag, BUFFER_KNOWN, BUFFER_PINNED};
 
 /// `BufferAccessStrategyType` (src/include/storage/bufmgr.h).
 const BULKREAD: u8 = 1;
@@ -11,6 +13,9 @@ const VACUUM: u8 = 3;
 
 /// First relation file number of a user's relation (`FirstNormalObjectId`).
 const FIRST_USER_RELATION: u32 = 16384;
+
+/// How many accesses back a process is thought to still hold what it pinned.
+const RECENT: usize = 32;
 
 /// Bit that the probe puts into a scan's options: it takes part in a parallel scan.
 const PARALLEL: u32 = 1 << 31;
@@ -62,6 +67,8 @@ pub struct Process {
     pub last: Option<(u64, Tag)>,
     /// The strategy that `StrategyGetBuffer` was given since the last lookup: address and type.
     pub ring: Option<(u64, u8)>,
+    absent: bool,
+    recent: VecDeque<Tag>,
     scans: Vec<Scan>,
     vacuum: Option<Span>,
     bulk: Option<Span>,
@@ -73,6 +80,51 @@ impl Process {
     /// Note that the process went on, so that its last lookup was a hit.
     pub fn decided(&mut self) {
         self.pending = None;
+    }
+
+    /// A lookup did not find its page.
+    pub fn absent(&mut self) {
+        self.begin_access();
+        self.absent = true;
+    }
+
+    /// A lookup begins. The strategy seen before is not its own; while one without a lookup serves all the pages by
+    /// which a relation is extended at once.
+    pub fn begin_access(&mut self) {
+        self.decided();
+        self.ring = None;
+    }
+
+    /// Return whether a lookup has not found its page, and forget it.
+    pub fn take_absent(&mut self) -> bool {
+        std::mem::take(&mut self.absent)
+    }
+
+    /// Return whether the page's lookup was seen, and not yet what came of it.
+    pub fn is_undecided(&self, tag: &Tag) -> bool {
+        self.pending.is_some_and(|(_, pending, _)| pending == *tag)
+    }
+
+    /// Note an access.
+    pub fn accessed(&mut self, row: u64, tag: Tag) {
+        self.absent = false;
+        self.last = Some((row, tag));
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(tag);
+    }
+
+    /// Return whether this process pins a page that it finds, from the state of its buffer.
+    ///
+    /// Pins of all processes are counted in one number. Where it is zero the answer is sure; where it is not, the
+    /// process that used the page a moment ago is the likeliest to hold it. Where the number is not known, only a page
+    /// that is accessed twice in a row is taken as pinned.
+    pub fn pins(&self, tag: &Tag, buffer: u8) -> bool {
+        if buffer & BUFFER_KNOWN == 0 {
+            return self.last.is_some_and(|(_, last)| last == *tag);
+        }
+        buffer & BUFFER_PINNED != 0 && self.recent.contains(tag)
     }
 
     /// Begin a heap scan; return whether it is of a kind that matters here.
@@ -256,15 +308,17 @@ impl Process {
         (0, 0, 0)
     }
 
-    /// Learn from a miss or a new page, whose strategy is `ring`; return strategy and scan (0: as before).
-    pub fn missed(&mut self, tag: &Tag, ring: Option<(u64, u8)>) -> (u8, u32) {
+    /// Learn from a miss or a new page; return its strategy, and its scan where that is learned only here.
+    pub fn missed(&mut self, tag: &Tag) -> (u8, u32) {
+        let ring = self.ring;
         let strategy = ring.map_or(0, |(_, strategy)| strategy);
         if tag.fork != 0 {
             return (strategy, 0);
         }
         if let Some(span) = &mut self.vacuum {
             if vacuums(span, tag) {
-                span.ring = Some(strategy == VACUUM);
+                // Some index pages (a B-tree's metapage) are read without it, so that one such miss proves nothing.
+                span.ring = Some(span.ring == Some(true) || strategy == VACUUM);
                 return (strategy, span.id);
             }
         }

@@ -4,18 +4,28 @@
 //! same file), is the caller one that accesses the page, is the database wanted; then one event into the ring buffer,
 //! without waking anybody. A full ring buffer is counted.
 //!
-//! Register use: r6 the context (`struct pt_regs`), r7 the address of the probed instruction as loaded, r9 the event.
+//! Addresses are those of the wanted cluster, whose processes are all forks of one postmaster and so have the same; in
+//! another cluster's process they lead to nothing or to another value.
+//!
+//! Register use: r6 the context (`struct pt_regs`), r9 the event.
 //! Stack: 20 bytes of words at -32, a scratch word at -8.
 
 use iced_x86::Register;
 
 use crate::asm::{Assembler, Helper, If, Label, Reg, Width};
-use crate::event::{Kind, EVENT_BYTES, KIND_OFFSET, PID_OFFSET, TIME_OFFSET};
+use crate::event::{
+    Kind, BUFFER_KNOWN, BUFFER_OFFSET, BUFFER_PINNED, EVENT_BYTES, KIND_OFFSET, PID_OFFSET,
+    TIME_OFFSET,
+};
 use crate::site::pt_regs_offset;
 
 const WORDS: i16 = -32;
 const SCRATCH: i16 = -8;
 const BPF_RB_NO_WAKEUP: i32 = 1;
+
+// `BufferDesc.state` (src/include/storage/buf_internals.h, versions 12 to 18).
+const PINS: i32 = (1 << 18) - 1;
+const USAGE_COUNT_SHIFT: i32 = 18;
 
 /// What all programs of one tracer have in common.
 #[derive(Debug, Clone)]
@@ -24,14 +34,25 @@ pub struct Common {
     pub ring_fd: i32,
     /// Descriptor of the array whose first word counts lost events.
     pub counters_fd: i32,
-    /// Linked address of a variable that tells one cluster from another.
-    pub identity_vaddr: u64,
+    /// Address of a variable that tells one cluster from another.
+    pub identity_address: u64,
     /// Its value in the wanted cluster (8 bytes).
     pub identity: u64,
     /// Databases wanted; all if empty.
     pub databases: Vec<u32>,
-    /// Code (first address as linked, size in bytes) whose calls are no page accesses.
+    /// Code (first address, size in bytes) whose calls are no page accesses.
     pub ignored_callers: Vec<(u64, u64)>,
+}
+
+/// Where the states of buffers lie in the server's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Address, as loaded, of the first descriptor; every server process has them at the same one.
+    pub address: u64,
+    /// Size of one as a power of two.
+    pub size_bits: i32,
+    /// Offset of the state word.
+    pub state_offset: i32,
 }
 
 /// Where a program finds the words of its event.
@@ -41,6 +62,9 @@ pub enum Words {
     Tag(Register),
     /// A buffer tag, and callers are to be told apart: the return address lies this far above the stack pointer.
     TagWithCaller(Register, i32),
+    /// The register points to an entry of the buffer mapping table, tag and buffer number, or is null where there is none;
+    /// and callers as above.
+    Entry(Register, i32, Option<Descriptors>),
     /// The locator (12 bytes) lies where the first argument points; fork and block are the second and third argument.
     LocatorForkBlock,
     /// The locator lies where the first argument points; word 4 is the sixth argument, bit 31 set if the fifth is
@@ -76,25 +100,22 @@ struct Builder<'a> {
     a: Assembler,
     common: &'a Common,
     kind: Kind,
-    vaddr: u64,
     out: Label,
     lost: Label,
 }
 
-/// Assemble the program of one probe, which sits at a linked address.
-pub fn build(common: &Common, kind: Kind, words: Words, vaddr: u64) -> Vec<u64> {
+/// Assemble the program of one probe.
+pub fn build(common: &Common, kind: Kind, words: Words) -> Vec<u64> {
     let mut a = Assembler::new();
     let (out, lost) = (a.label(), a.label());
     let mut b = Builder {
         a,
         common,
         kind,
-        vaddr,
         out,
         lost,
     };
     b.a.copy(Reg::R6, Reg::R1);
-    b.a.load(Width::Double, Reg::R7, Reg::R6, offset(Register::RIP));
     b.only_our_cluster();
     b.body(words);
     b.finish()
@@ -119,9 +140,7 @@ impl Builder<'_> {
     }
 
     fn only_our_cluster(&mut self) {
-        let distance = self.common.identity_vaddr.wrapping_sub(self.vaddr);
-        self.a.set_wide(Reg::R3, distance);
-        self.a.add_register(Reg::R3, Reg::R7);
+        self.a.set_wide(Reg::R3, self.common.identity_address);
         self.read_user(SCRATCH, 8);
         self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
         self.a.set_wide(Reg::R2, self.common.identity);
@@ -137,17 +156,13 @@ impl Builder<'_> {
         self.a.add(Reg::R3, return_address_offset);
         self.read_user(SCRATCH, 8);
         self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
-        self.a.subtract_register(Reg::R1, Reg::R7);
         for &(start, size_bytes) in &self.common.ignored_callers {
-            // return address - start, both relative to the probe; a return address is past its call's first byte,
-            // so that it lies in (start, start + size].
-            let Ok(to_start) = i32::try_from(self.vaddr.wrapping_sub(start + 1) as i64) else {
-                continue;
-            };
-            self.a.copy(Reg::R2, Reg::R1);
-            self.a.add(Reg::R2, to_start);
+            // A return address is past its call's first byte, so that it lies in (start, start + size].
+            self.a.set_wide(Reg::R2, start + 1);
+            self.a.copy(Reg::R3, Reg::R1);
+            self.a.subtract_register(Reg::R3, Reg::R2);
             self.a
-                .jump_if(If::Lower, Reg::R2, size_bytes as i32, self.out);
+                .jump_if(If::Lower, Reg::R3, size_bytes as i32, self.out);
         }
     }
 
@@ -215,7 +230,10 @@ impl Builder<'_> {
     }
 
     fn body(&mut self, words: Words) {
-        if !matches!(words, Words::Tag(_) | Words::TagWithCaller(..)) {
+        if !matches!(
+            words,
+            Words::Tag(_) | Words::TagWithCaller(..) | Words::Entry(..)
+        ) {
             self.clear_words();
         }
         match words {
@@ -223,6 +241,10 @@ impl Builder<'_> {
             Words::TagWithCaller(register, return_address_offset) => {
                 self.only_accessing_callers(return_address_offset);
                 self.tag(register);
+            }
+            Words::Entry(register, return_address_offset, descriptors) => {
+                self.only_accessing_callers(return_address_offset);
+                return self.entry(register, descriptors);
             }
             Words::LocatorForkBlock => {
                 self.locator_at_first_argument();
@@ -277,6 +299,43 @@ impl Builder<'_> {
         self.register(Reg::R3, register);
         self.read_user(WORDS, 20);
         self.only_wanted_databases();
+    }
+
+    /// A hit reads its tag from the table's entry, and the state of its buffer; an absent page is told without a tag.
+    fn entry(&mut self, register: Register, descriptors: Option<Descriptors>) {
+        let (found, done) = (self.a.label(), self.a.label());
+        self.register(Reg::R3, register);
+        self.a.jump_if(If::NotEqual, Reg::R3, 0, found);
+        self.clear_words();
+        self.kind = Kind::Absent;
+        self.emit();
+        self.a.jump(done);
+        self.a.bind(found);
+        self.kind = Kind::Hit;
+        self.read_user(WORDS, 24);
+        self.only_wanted_databases();
+        if let Some(at) = descriptors {
+            self.a.load(Width::Word, Reg::R1, Reg::Frame, WORDS + 20);
+            self.a.shift_left(Reg::R1, at.size_bits);
+            self.a
+                .set_wide(Reg::R3, at.address.wrapping_add(at.state_offset as u64));
+            self.a.add_register(Reg::R3, Reg::R1);
+            self.read_user(SCRATCH, 4);
+            let free = self.a.label();
+            self.a.load(Width::Word, Reg::R1, Reg::Frame, SCRATCH);
+            self.a.copy(Reg::R2, Reg::R1);
+            self.a.shift_right(Reg::R2, USAGE_COUNT_SHIFT);
+            self.a.and(Reg::R2, 0xf);
+            self.a.or(Reg::R2, i32::from(BUFFER_KNOWN));
+            self.a.and(Reg::R1, PINS);
+            self.a.jump_if(If::Equal, Reg::R1, 0, free);
+            self.a.or(Reg::R2, i32::from(BUFFER_PINNED));
+            self.a.bind(free);
+            self.a
+                .store(Width::Byte, Reg::Frame, WORDS + BUFFER_OFFSET, Reg::R2);
+        }
+        self.emit();
+        self.a.bind(done);
     }
 
     fn forks(&mut self) {

@@ -66,7 +66,7 @@ impl Server {
     /// # Errors
     /// The memory cannot be read; the server has ended.
     pub fn read_linked(&self, vaddr: u64, buffer: &mut [u8]) -> Result<()> {
-        self.read(self.bias.wrapping_add(vaddr), buffer)
+        self.read(self.loaded(vaddr), buffer)
     }
 
     /// Fill the buffer from the server's memory at an address as loaded.
@@ -79,7 +79,12 @@ impl Server {
             .map_err(|e| ProbeError::system("cannot read the server's memory", e))
     }
 
-    /// Return address and value of the variable that identifies the cluster.
+    /// Return the address as loaded of a linked one.
+    pub fn loaded(&self, vaddr: u64) -> u64 {
+        self.bias.wrapping_add(vaddr)
+    }
+
+    /// Return address (as loaded) and value of the variable that identifies the cluster.
     ///
     /// # Errors
     /// The executable does not export it, or it cannot be read.
@@ -87,7 +92,7 @@ impl Server {
         let symbol = self.require(&[IDENTITY])?;
         let mut bytes = [0; 8];
         self.read_linked(symbol.vaddr, &mut bytes)?;
-        Ok((symbol.vaddr, u64::from_le_bytes(bytes)))
+        Ok((self.loaded(symbol.vaddr), u64::from_le_bytes(bytes)))
     }
 
     /// Read a 32-bit variable.

@@ -138,6 +138,48 @@ pub fn choose_in(code: &[u8], vaddr: u64, calls: Calls) -> Site {
     })
 }
 
+/// Find where a function has called another one and branches on whether the result is a null pointer: there the result is
+/// at hand, and the branch is an instruction that the kernel emulates.
+///
+/// Nothing is returned if the function is built differently.
+pub fn choose_at_result(executable: &Executable, function: Symbol) -> Option<Site> {
+    choose_at_result_in(
+        executable.bytes_at(function.vaddr, WALK_BYTES),
+        function.vaddr,
+    )
+}
+
+/// As `choose_at_result`, in code that begins a function at `vaddr`.
+pub fn choose_at_result_in(code: &[u8], vaddr: u64) -> Option<Site> {
+    let mut walk = Walk::default();
+    let mut called = false;
+    let mut tested = false;
+    for instruction in &mut Decoder::with_ip(64, code, vaddr, DecoderOptions::NONE) {
+        match instruction.flow_control() {
+            FlowControl::Next if !instruction.is_invalid() => {
+                tested = called && walk.tests_argument(&instruction);
+                if !walk.step(&instruction) {
+                    return None;
+                }
+            }
+            FlowControl::Call | FlowControl::IndirectCall if !called => {
+                called = true;
+                walk.arguments = vec![Register::RAX];
+            }
+            FlowControl::ConditionalBranch if tested && is_emulated(&instruction) => {
+                return Some(Site {
+                    vaddr: instruction.ip(),
+                    argument: *walk.arguments.first()?,
+                    return_address_offset: walk.pushed_bytes,
+                    emulated: true,
+                });
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
 /// Return whether every kernel with uprobes and eBPF emulates this instruction.
 fn is_emulated(instruction: &Instruction) -> bool {
     match instruction.code() {
@@ -234,7 +276,7 @@ fn stack_growth(instruction: &Instruction) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{choose_in, Calls, Site};
+    use super::{choose_at_result_in, choose_in, Calls, Site};
     use iced_x86::Register;
 
     #[test]
@@ -309,5 +351,24 @@ mod tests {
     fn a_function_that_never_tests_its_argument_is_probed_on_every_call() {
         let site = choose_in(&[0x55, 0x48, 0x89, 0xe5, 0xc3], 0, Calls::ArgumentNotNull);
         assert_eq!((site.vaddr, site.emulated), (0, true));
+    }
+
+    #[test]
+    fn the_branch_on_the_result_of_a_call_is_found() {
+        // sub $8,%rsp; mov %rdi,%rsi; call +0; test %rax,%rax; je +8; mov 0x14(%rax),%eax
+        let code = [
+            0x48, 0x83, 0xec, 8, 0x48, 0x89, 0xfe, 0xe8, 0, 0, 0, 0, 0x48, 0x85, 0xc0, 0x74, 8,
+            0x8b, 0x40, 0x14,
+        ];
+        assert_eq!(
+            choose_at_result_in(&code, 0x100),
+            Some(Site {
+                vaddr: 0x10f,
+                argument: Register::RAX,
+                return_address_offset: 8,
+                emulated: true
+            })
+        );
+        assert_eq!(choose_at_result_in(&code[..12], 0), None);
     }
 }

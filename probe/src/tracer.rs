@@ -12,10 +12,11 @@ use crate::decode::{Counts, Decoded, Decoder};
 use crate::elf::Symbol;
 use crate::error::{ProbeError, Result};
 use crate::event::Kind;
+use crate::pool;
 use crate::programs::{self, Common, Words};
 use crate::ring::Ring;
 use crate::server::Server;
-use crate::site::{self, Calls};
+use crate::site::{self, Calls, Site};
 
 /// How often the ring buffer is looked at: the kernel wakes nobody, which would cost it more than the event itself.
 const POLL: Duration = Duration::from_millis(10);
@@ -209,16 +210,16 @@ impl Tracer {
     fn start_with(server: &Server, options: &Options, attachment: Attachment) -> Result<Self> {
         let ring = Ring::map(bpf::create_ring(options.ring_bytes)?, options.ring_bytes)?;
         let counters = bpf::create_counters(1)?;
-        let (identity_vaddr, identity) = server.identity()?;
+        let (identity_address, identity) = server.identity()?;
         let ignored_callers = NO_ACCESS
             .iter()
             .filter_map(|name| server.executable.symbol(name))
-            .map(|function| (function.vaddr, function.size_bytes))
+            .map(|function| (server.loaded(function.vaddr), function.size_bytes))
             .collect();
         let common = Common {
             ring_fd: ring.fd(),
             counters_fd: std::os::fd::AsRawFd::as_raw_fd(&counters),
-            identity_vaddr,
+            identity_address,
             identity,
             databases: options.databases.clone(),
             ignored_callers,
@@ -266,27 +267,48 @@ impl Tracer {
                 )?;
             }
         }
-        for (kind, name, calls) in [
-            (Kind::Ring, "StrategyGetBuffer", Calls::ArgumentNotNull),
-            (Kind::Insert, "BufTableInsert", Calls::All),
-            (Kind::Lookup, "BufTableLookup", Calls::All),
-        ] {
-            let function = server.require(&[name])?;
-            let site = site::choose(&server.executable, function, calls)?;
-            let words = match kind {
-                Kind::Ring => Words::Strategy(site.argument),
-                Kind::Lookup => Words::TagWithCaller(site.argument, site.return_address_offset),
-                _ => Words::Tag(site.argument),
-            };
-            let info = ProbeInfo {
-                kind,
-                function: name.to_owned(),
-                offset_bytes: site.vaddr - function.vaddr,
-                emulated: site.emulated,
-            };
-            self.attach_at(server, common, info, words, site.vaddr, Moment::Instruction)?;
+        self.attach_chosen(server, common, Kind::Ring, "StrategyGetBuffer", |f| {
+            let site = site::choose(&server.executable, f, Calls::ArgumentNotNull)?;
+            Ok((site, Words::Strategy(site.argument)))
+        })?;
+        self.attach_chosen(server, common, Kind::Insert, "BufTableInsert", |f| {
+            let site = site::choose(&server.executable, f, Calls::All)?;
+            Ok((site, Words::Tag(site.argument)))
+        })?;
+        let lookup = server.require(&["BufTableLookup"])?;
+        if let Some(site) = site::choose_at_result(&server.executable, lookup) {
+            let descriptors = pool::descriptors(server, version_num);
+            let words = Words::Entry(site.argument, site.return_address_offset, descriptors);
+            return self.attach_chosen(server, common, Kind::Hit, "BufTableLookup", |_| {
+                Ok((site, words))
+            });
         }
-        Ok(())
+        self.attach_chosen(server, common, Kind::Lookup, "BufTableLookup", |f| {
+            let site = site::choose(&server.executable, f, Calls::All)?;
+            Ok((
+                site,
+                Words::TagWithCaller(site.argument, site.return_address_offset),
+            ))
+        })
+    }
+
+    fn attach_chosen(
+        &mut self,
+        server: &Server,
+        common: &Common,
+        kind: Kind,
+        name: &str,
+        choose: impl FnOnce(Symbol) -> Result<(Site, Words)>,
+    ) -> Result<()> {
+        let function = server.require(&[name])?;
+        let (site, words) = choose(function)?;
+        let info = ProbeInfo {
+            kind,
+            function: name.to_owned(),
+            offset_bytes: site.vaddr - function.vaddr,
+            emulated: site.emulated,
+        };
+        self.attach_at(server, common, info, words, site.vaddr, Moment::Instruction)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -324,7 +346,7 @@ impl Tracer {
                 "use --source sql",
             )
         })?;
-        let code = programs::build(common, info.kind, words, vaddr);
+        let code = programs::build(common, info.kind, words);
         self.probes.push(bpf::attach(
             &code,
             self.attachment,

@@ -1,0 +1,1 @@
+"""What tracing costs a busy server: see README.md here."""
