@@ -41,7 +41,7 @@ _CREATE_SECONDS_PER_SCALE = 0.2
 _SETTLE_SECONDS = 12.0
 _PREDICT_SECONDS = 10.0
 _MEASURE_SECONDS = 14.0
-_MEASURE_SECONDS_PER_MIB = 0.025
+_MEASURE_SECONDS_PER_MIB = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DemoPlan:
     workloads: tuple[Workload, ...] = (MIX,)
     scale: int = 50
     observed_bytes: int = 64 * _MIB
-    sizes_bytes: tuple[int, ...] = tuple(size * _MIB for size in (8, 32, 64, 128, 512))
+    sizes_bytes: tuple[int, ...] = tuple(size * _MIB for size in (8, 32, 64, 128, 256))
     snapshots_seconds: float = 35.0
     trace_seconds: float = 15.0
     patience: Patience = field(default_factory=Patience)

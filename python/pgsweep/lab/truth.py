@@ -15,7 +15,6 @@ pool is taken for settled no sooner than by the rule in `Patience`.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Self
 
 import numpy as np
 import psycopg
+from numpy.typing import NDArray
 
 from pgsweep.errors import ClusterError
 from pgsweep.lab.pgbench import DATABASE, RunningWorkload
@@ -40,12 +40,17 @@ _SMALLEST_POOL_BLOCKS = 16  # shared_buffers cannot be below 128 kB
 class Patience:
     """When a pool counts as settled, and how long to count then.
 
-    Settled: no unused buffer is left (or their number no longer changes: the database fits); and over the
-    last windows of a second, at least `settle_windows` of them, the miss ratio of the later half differs from
-    that of the earlier half by no more than twice the standard error of the difference, which itself is no
-    more than `settle_error` or a hundredth of the ratio, whichever is larger.
+    Settled: no unused buffer is left and as many pages were read as the pool has buffers, times `turnovers`
+    (or the number of unused buffers no longer changes: the database fits); and over the last windows of a
+    second, at least `settle_windows` of them, the miss ratio of the later half differs from that of the
+    earlier half by no more than twice the standard error of the difference, which itself is no more than
+    `settle_error` or a hundredth of the ratio, whichever is larger.
+
+    The second half of the rule alone stops too early in a large pool, whose slow drift hides in the noise of
+    a few seconds: with it alone, ratios at 256 and 512 MB came out up to 0.002 too high.
 
     Attributes:
+        turnovers: how often the pool's content must have been read anew, on average.
         settle_windows: the fewest windows looked at.
         settle_error: largest standard error of the difference of the halves (a miss ratio).
         settle_limit_seconds: count anyway after this time, and say that it was not settled.
@@ -54,9 +59,10 @@ class Patience:
         count_limit_seconds: or after this time.
     """
 
+    turnovers: float = 1.0
     settle_windows: int = 6
     settle_error: float = 0.0015
-    settle_limit_seconds: float = 45.0
+    settle_limit_seconds: float = 60.0
     count_windows: int = 6
     count_error: float = 0.0004
     count_limit_seconds: float = 12.0
@@ -107,15 +113,17 @@ class _Counts:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PoolContent:
     """Blocks of main forks that a pool held: what to fill the next, larger pool with first.
 
     Attributes:
-        blocks: by relation (schema-qualified name), sorted block numbers.
+        blocks: block numbers by relation (schema-qualified name).
+        usage_counts: theirs, in the same order.
     """
 
-    blocks: dict[str, np.ndarray] = field(default_factory=dict)
+    blocks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    usage_counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def count(self) -> int:
         """Return how many blocks they are."""
@@ -236,9 +244,12 @@ class SettledWorkload:
         while not self._settled and self._elapsed() < self._rule.settle_limit_seconds:
             self._window()
             unused.append(self._monitor.unused_buffers())
-            full = unused[-1] == 0 or (len(unused) >= 4 and len(set(unused[-4:])) == 1)
+            loaded = sum(window.misses for window in self._windows)
+            turned_over = unused[-1] == 0 and loaded >= self._rule.turnovers * self.blocks
+            fits = unused[-1] > 0 and len(unused) >= 4 and len(set(unused[-4:])) == 1
             # The first window holds the clients' connecting and the catalog's first reads.
-            self._settled = full and is_steady([_ratio(window) for window in self._windows[1:]], self._rule)
+            ratios = [_ratio(window) for window in self._windows[1:]]
+            self._settled = (turned_over or fits) and is_steady(ratios, self._rule)
         self._settle_seconds = self._elapsed()
         return self._settled
 
@@ -356,11 +367,11 @@ def _standard_error(windows: Sequence[_Counts]) -> float:
 
 
 def pool_content(cluster: Cluster) -> PoolContent:
-    """Return which blocks of the workload's tables and indexes are in the pool."""
+    """Return which blocks of the workload's tables and indexes are in the pool, and how often used."""
     with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
         rows = connection.execute(
             "SELECT format('%I.%I', n.nspname, c.relname),"
-            "   array_agg(b.relblocknumber ORDER BY b.relblocknumber)"
+            "   array_agg(b.relblocknumber ORDER BY b.bufferid), array_agg(b.usagecount ORDER BY b.bufferid)"
             " FROM pg_buffercache b"
             " JOIN pg_class c ON b.relfilenode = pg_relation_filenode(c.oid)"
             " JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -368,11 +379,16 @@ def pool_content(cluster: Cluster) -> PoolContent:
             "   AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"
             " GROUP BY 1"
         ).fetchall()
-    return PoolContent({name: np.array(blocks, dtype=np.int64) for name, blocks in rows})
+    return PoolContent(
+        blocks={name: np.array(blocks, dtype=np.int64) for name, blocks, _ in rows},
+        usage_counts={name: np.array(counts, dtype=np.int64) for name, _, counts in rows},
+    )
 
 
 def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) -> None:
     """Fill an empty pool: carried blocks first, the rest with blocks drawn from the whole database.
+
+    A carried block is loaded as often as its usage count says (once at least), a drawn one once.
 
     Args:
         cluster: just started.
@@ -380,7 +396,7 @@ def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) ->
         carried: what to load for certain, as far as it fits.
         seed: of the draw.
     """
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    random = np.random.default_rng(seed)
     with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
         relations = connection.execute(
             "SELECT format('%%I.%%I', n.nspname, c.relname), pg_relation_size(c.oid) / %s"
@@ -389,21 +405,27 @@ def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) ->
             "   AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1",
             (BLOCK_BYTES,),
         ).fetchall()
-        sizes = {name: int(size) for name, size in relations}
-        wanted = {name: set(held.tolist()) for name, held in carried.blocks.items() if name in sizes}
-        rest = [
-            (name, block)
-            for name, size in sizes.items()
-            for block in range(size)
-            if block not in wanted.get(name, ())
-        ]
-        room = blocks - carried.count()
-        if room > 0:
-            for name, block in draw.sample(rest, min(room, len(rest))):
-                wanted.setdefault(name, set()).add(block)
-        for name, chosen in wanted.items():
-            connection.execute(
-                "SELECT sum(pg_prewarm(%s::regclass, 'buffer', 'main', b, b)) FROM unnest(%s::bigint[]) AS b"
-                " WHERE b < pg_relation_size(%s::regclass) / %s",
-                (name, sorted(chosen), name, BLOCK_BYTES),
-            )
+        names = [str(name) for name, _ in relations]
+        sizes = np.array([int(size) for _, size in relations], dtype=np.int64)
+        # Every block of the database gets a number: its relation's first number and the block.
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        absent = np.ones(first[-1], dtype=bool)
+        loads = np.zeros(first[-1], dtype=np.int64)
+        for number, name in enumerate(names):
+            held = carried.blocks.get(name, np.zeros(0, dtype=np.int64))
+            inside = held < sizes[number]
+            absent[first[number] + held[inside]] = False
+            if inside.any():
+                loads[first[number] + held[inside]] = np.maximum(carried.usage_counts[name][inside], 1)
+        rest = np.flatnonzero(absent)
+        room = min(max(blocks - int((~absent).sum()), 0), len(rest))
+        loads[random.choice(rest, room, replace=False)] = 1
+        for number, name in enumerate(names):
+            wanted = loads[first[number] : first[number + 1]]
+            for times in range(1, int(wanted.max(initial=0)) + 1):
+                chosen = np.flatnonzero(wanted >= times).tolist()
+                connection.execute(
+                    "SELECT sum(pg_prewarm(%s::regclass, 'buffer', 'main', b, b))"
+                    " FROM unnest(%s::bigint[]) AS b",
+                    (name, chosen),
+                )
