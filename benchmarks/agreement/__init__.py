@@ -1,0 +1,1 @@
+"""How often the simulated pool and a server agree, access by access."""
