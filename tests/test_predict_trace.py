@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.inference.accesses import Trace, count_visits, from_ids
+from pgsweep.inference.accesses import Trace, WarmPools, count_visits, from_ids
 from pgsweep.inference.traces import estimate
 
 ACCESSES_PER_SECOND = 50_000
@@ -68,3 +68,23 @@ def test_a_trace_without_an_access_is_refused() -> None:
             rules=_native.Rules(18),
             extensions_are_reads=False,
         )
+
+
+def test_a_relation_that_only_grew_and_one_visited_beyond_all_others_can_be_drawn() -> None:
+    """New pages have no past; no weight may lie where one page was visited a hundred thousand times."""
+    random = np.random.default_rng(5)
+    hot = np.zeros(100_000, dtype=np.uint32)
+    cold = random.integers(1, 2_000, 50_000).astype(np.uint32)
+    new = np.arange(2_000, 2_300, dtype=np.uint32)
+    pages = random.permutation(np.concatenate([hot, cold, new]))
+    _, pages = np.unique(pages, return_inverse=True)
+    trace = from_ids(pages.astype(np.uint32), np.arange(len(pages)) / 1e4)
+    parts = {name: getattr(trace, name) for name in trace.__dataclass_fields__}
+    parts["page_group"] = (np.arange(len(trace.page_group)) >= 2_000).astype(np.int64)
+    parts["new_page"] = parts["page_group"] == 1
+    parts["group_pages"] = np.array([5_000.0, 300.0])
+    pools = WarmPools(Trace(**parts), count_visits(Trace(**parts)))
+    drawn, counts = pools.draw_pages(1_000, random)
+    assert 0 in drawn and len(np.unique(drawn)) == len(drawn) <= 1_000
+    assert counts.min() >= 0 and counts.max() <= 5
+    assert not np.isin(drawn, np.arange(2_000, 2_300)).any()

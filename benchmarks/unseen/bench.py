@@ -1,7 +1,7 @@
 """How far predictions are off on workloads that the method was not tuned on.
 
 Each workload gets fresh tables on a private server, is recorded at 64 MB by snapshots and by trace, and is
-measured at 8 to 512 MB. About six minutes a workload.
+measured at 8 to 512 MB. About six minutes a workload; raw results in a folder for each.
 
 Environment: UNSEEN=ranges,joins picks workloads; PGSWEEP_BINDIR names another server's bin folder.
 """
@@ -42,16 +42,16 @@ def main() -> None:
     bindir = Path(os.environ["PGSWEEP_BINDIR"]) if "PGSWEEP_BINDIR" in os.environ else None
     folder = Path(__file__).parent
     summary: dict[str, Any] = {}
-    samples = []
     for workload in (w for w in UNSEEN if w.name in wanted):
         plan = DemoPlan(workloads=(workload,), scale=0, sizes_bytes=EVERYTHING.sizes_bytes)
         result = run_demo(plan=plan, bindir=bindir, progress=Steps())
-        samples.append(msgspec.to_builtins(result))
         [found] = result.workloads
         summary[workload.name] = {
             source: errors(found.rows, source, plan.observed_bytes) for source in ("trace", "snapshots")
         }
-        keep(folder, summary, samples)
+        kept = folder / workload.name
+        kept.mkdir(exist_ok=True)
+        keep(kept, summary[workload.name], msgspec.to_builtins(result))
     print(json.dumps(summary))
 
 

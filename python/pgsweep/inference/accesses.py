@@ -173,6 +173,10 @@ def count_visits(trace: Trace) -> Visits:
     if len(page):
         begins[0] = True
         begins[1:] = (page[1:] != page[:-1]) | (np.diff(at) > VISIT_GAP_SECONDS)
+        # A page that is never left alone for so long has a visit in each such stretch of time.
+        since = at - at[begins][np.cumsum(begins) - 1]
+        stretch = np.floor(since / VISIT_GAP_SECONDS)
+        begins[1:] |= np.diff(stretch) > 0
     of_page = np.bincount(page[begins], minlength=page_count)
     visit = np.cumsum(begins) - 1
     size = np.bincount(visit[~pinned], minlength=int(begins.sum()))
@@ -188,26 +192,33 @@ def count_visits(trace: Trace) -> Visits:
 
     grid = np.geomspace(1e-4, 2e4, _GRID_POINTS) / duration
     weights = np.zeros((groups, _GRID_POINTS))
-    old = ~trace.new_page
-    for group in range(groups):
-        members = (trace.page_group == group) & old
-        never = max(trace.group_pages[group] - int((trace.page_group == group).sum()), 0.0)
-        if not members.any() and never == 0:
-            continue
+    for group, visited in _by_group(trace):
+        members = visited[~trace.new_page[visited]]
+        never = max(trace.group_pages[group] - len(visited), 0.0)
         values, pages = np.unique(of_page[members], return_counts=True)
         values = np.append(values, 0)
         counts = np.append(pages.astype(np.float64), never)
-        like = _poisson(values, grid * duration)
+        like = _scaled(_log_poisson(values, grid * duration))
         fitted, _ = _native.mixture_weights(like, counts, steps=400, gain=1e-2)
         weights[group] = fitted * counts.sum()
     return Visits(grid=grid, weights=weights, batches=batches, of_page=of_page, duration_seconds=duration)
 
 
-def _poisson(values: NDArray[np.int64], means: Floats) -> Floats:
-    """Return P(N = value) for every value (rows) and mean (columns), rows scaled to a largest entry of 1."""
-    logs = values[:, None] * np.log(means)[None, :] - means[None, :]
-    logs -= logs.max(axis=1, keepdims=True)
-    return np.ascontiguousarray(np.exp(logs))
+def _by_group(trace: Trace) -> list[tuple[int, NDArray[np.int64]]]:
+    """Return the pages of each group that has any in the trace."""
+    order = np.argsort(trace.page_group, kind="stable")
+    groups, begins = np.unique(trace.page_group[order], return_index=True)
+    return [(int(g), pages) for g, pages in zip(groups, np.split(order, begins[1:]), strict=True)]
+
+
+def _log_poisson(values: NDArray[np.int64], means: Floats) -> Floats:
+    """Return log P(N = value) but for a constant of each row, for every value (rows) and mean (columns)."""
+    return np.asarray(values[:, None] * np.log(means)[None, :] - means[None, :])
+
+
+def _scaled(logs: Floats) -> Floats:
+    """Return the exponentials, rows scaled to a largest entry of 1."""
+    return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
 
 class WarmPools:
@@ -218,14 +229,12 @@ class WarmPools:
         self._visits = visits
         self._laps = np.geomspace(1e-4, 1e6, 160) * max(visits.duration_seconds, 1e-3) / 100
         resident = np.zeros(len(self._laps))
-        for group in self._groups():
+        self._by_group = _by_group(trace)
+        for group, _ in self._by_group:
             rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
             law = _native.clock_law(rates, visits.batches[group])[:, 0].reshape(len(self._laps), -1)
             resident += (1 - law) @ visits.weights[group]
         self._resident = resident
-
-    def _groups(self) -> list[int]:
-        return [int(g) for g in np.flatnonzero(self._visits.weights.sum(axis=1) > 0)]
 
     @property
     def most_resident(self) -> float:
@@ -252,21 +261,23 @@ class WarmPools:
         pages: list[NDArray[np.int64]] = []
         counts: list[NDArray[np.int64]] = []
         stranger = len(trace.page_group)
-        for group in self._groups():
+        for group, visited in self._by_group:
             law = _native.clock_law(lap * visits.grid, visits.batches[group])
-            members = np.flatnonzero((trace.page_group == group) & ~trace.new_page)
+            members = visited[~trace.new_page[visited]]
             values, index = np.unique(visits.of_page[members], return_inverse=True)
-            prior = visits.weights[group]
-            posterior = _poisson(np.append(values, 0), visits.grid * visits.duration_seconds) * prior
+            # In logarithms: a page may be visited more often than any rate with weight makes likely.
+            prior = np.log(np.maximum(visits.weights[group], 1e-300))
+            logs = _log_poisson(np.append(values, 0), visits.grid * visits.duration_seconds) + prior
+            posterior = _scaled(logs)
             posterior /= posterior.sum(axis=1, keepdims=True)
-            states = np.cumsum(posterior @ np.maximum(law, 0), axis=1)
+            states = np.cumsum(posterior @ law, axis=1)
             states /= states[:, -1:]
             draws = random.random(len(members))
             state = (draws[:, None] > states[:-1][index.ravel()]).sum(axis=1)
             inside = state > 0
             pages.append(members[inside])
             counts.append(state[inside] - 1)
-            never = max(trace.group_pages[group] - int((trace.page_group == group).sum()), 0.0)
+            never = max(trace.group_pages[group] - len(visited), 0.0)
             unseen = random.multinomial(int(never), np.diff(states[-1], prepend=0.0))[1:]
             pages.append(np.arange(stranger, stranger + int(unseen.sum())))
             counts.append(np.repeat(np.arange(6), unseen))
