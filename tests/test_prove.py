@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,15 @@ from pgsweep.errors import ClusterError, EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.lab.replay_server import ReplayServer
 from pgsweep.prove import prove
+from pgsweep.records import ProveResult
+from pgsweep.ui.results import from_json, read_result
 from tests.fix_cluster import bindirs
 
 MIB = 1024**2
 PAGES = 6000
 OTHER_PAGES = 500
 DATABASE_OID = 16400
+PGSWEEP = Path(sys.executable).with_name("pgsweep")
 
 
 def write_trace(
@@ -136,3 +141,28 @@ def test_the_server_counts_every_access(bindir: Path) -> None:
         cold = server.replay(512, warm[:0], pages[[0, 1, 2, 4]])
         assert (cold.misses, cold.accesses) == (3, 4)
     assert told[-1] == 9
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Text, JSON, CSV and a page come out; the JSON is read back."""
+    evidence = write_trace(tmp_path / "x.evidence", accesses=40_000)
+    files = [tmp_path / name for name in ("x.html", "x.csv", "x.txt")]
+    arguments = ["prove", str(evidence), "--sizes", "4MB,8MB", "--json"]
+    for file in files:
+        arguments += ["-o", str(file)]
+    run = subprocess.run([PGSWEEP, *arguments], capture_output=True, text=True, check=True)
+    result = from_json(run.stdout.encode(), "stdout")
+    assert isinstance(result, ProveResult)
+    assert [row.shared_buffers_bytes for row in result.rows] == [4 * MIB, 8 * MIB]
+    assert result.provenance is not None
+    assert read_result(files[0]) == result
+    assert len(files[1].read_text().splitlines()) == 3
+    assert "observed here" in files[2].read_text()
+    refused = subprocess.run(
+        [PGSWEEP, "prove", str(tmp_path / "none")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "--source trace" in refused.stderr

@@ -134,6 +134,7 @@ def prove(
     within = [row.predicted.low <= row.measured_miss_ratio <= row.predicted.high for row in rows]
     return ProveResult(
         evidence=str(evidence),
+        observed_shared_buffers_bytes=opened.meta.shared_buffers_blocks * BLOCK_BYTES,
         server_version=version,
         machine=describe_machine(),
         seconds=time.monotonic() - started,

@@ -180,6 +180,7 @@ class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "pgsweep.prove/1"
     evidence: str
+    observed_shared_buffers_bytes: int
     server_version: str
     machine: str
     seconds: float
@@ -189,3 +190,4 @@ class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_error: float
     simulator_max_abs_error: float
     within_interval_ratio: float
+    provenance: Provenance | None = None

@@ -22,6 +22,7 @@ COMMANDS: dict[str, Entry] = {
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),
+    "prove": Entry("prove", "The main job", "Replay a recorded trace through a real server at other sizes"),
     "demo": Entry("demo", "The main job", "The whole story on a private PostgreSQL, with an HTML report"),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),

@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 import pgsweep
-from pgsweep.records import DemoResult, PredictResult, Provenance, RecordResult
+from pgsweep.records import DemoResult, PredictResult, Provenance, ProveResult, RecordResult
 
-R = TypeVar("R", PredictResult, DemoResult, RecordResult)
+R = TypeVar("R", PredictResult, DemoResult, RecordResult, ProveResult)
 _SECRET = re.compile(
     r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)|(://[^:/@\s]*:)[^@/\s]*(?=@)", re.IGNORECASE
 )

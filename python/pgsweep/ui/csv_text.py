@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from pgsweep.records import DemoResult, Interval, PredictResult
+from pgsweep.records import DemoResult, Interval, PredictResult, ProveResult
 from pgsweep.ui.results import Result
 
 
@@ -38,6 +38,21 @@ def to_csv(result: Result) -> str:
                 )
                 for workload in result.workloads
                 for row in workload.rows
+            ),
+        )
+    if isinstance(result, ProveResult):
+        header = ["shared_buffers_bytes", "measured_miss_ratio", "simulated_miss_ratio"]
+        header += ["predicted_miss_ratio", "predicted_low", "predicted_high"]
+        return _written(
+            header,
+            (
+                (
+                    row.shared_buffers_bytes,
+                    row.measured_miss_ratio,
+                    row.simulated_miss_ratio,
+                    *_interval(row.predicted),
+                )
+                for row in result.rows
             ),
         )
     fields = msgspec.to_builtins(result)

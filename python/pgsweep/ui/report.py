@@ -14,7 +14,15 @@ from importlib import resources
 import jinja2
 import msgspec
 
-from pgsweep.records import DemoResult, DemoRow, DemoWorkload, PredictResult, Provenance, RecordResult
+from pgsweep.records import (
+    DemoResult,
+    DemoRow,
+    DemoWorkload,
+    PredictResult,
+    Provenance,
+    ProveResult,
+    RecordResult,
+)
 from pgsweep.ui.csv_text import to_csv
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.results import Result
@@ -23,6 +31,7 @@ from pgsweep.ui.series import (
     SOURCES,
     interval_of,
     predict_series,
+    prove_series,
     verdict_remarks,
     within,
     workload_series,
@@ -90,6 +99,13 @@ def to_html(result: Result) -> str:
     elif isinstance(result, DemoResult):
         title, lead = _demo_title(result)
         sections, verdict = [_demo_section(workload) for workload in result.workloads], None
+    elif isinstance(result, ProveResult):
+        title = (
+            f"Proved on {server_name(result.server_version)}: mean error "
+            f"{100 * result.mean_abs_error:.2f} percentage points"
+        )
+        lead = f"The accesses of {result.evidence}, made again through a real server on {result.machine}."
+        sections, verdict = [_prove_section(result)], None
     else:
         title, lead = f"Recorded: {result.path}", f"Source: {SOURCES.get(result.source, result.source)}."
         sections, verdict = [_record_section(result)], None
@@ -103,7 +119,7 @@ def to_html(result: Result) -> str:
             verdict=verdict,
             kinds=not isinstance(result, RecordResult),
             provenance=_provenance_rows(result),
-            notes=result.notes if isinstance(result, DemoResult) else [],
+            notes=result.notes if isinstance(result, DemoResult | ProveResult) else [],
             css=_static("report.css"),
             script=_static("report.js"),
             result_json=_embedded(msgspec.json.encode(result).decode()),
@@ -263,6 +279,53 @@ def _demo_section(workload: DemoWorkload) -> Section:
     )
 
 
+def _prove_section(result: ProveResult) -> Section:
+    today = result.observed_shared_buffers_bytes
+    mean, most = 100 * result.mean_abs_error, 100 * result.max_abs_error
+    simulator = 100 * result.simulator_max_abs_error
+    rows, tips, marked = [], {}, None
+    for index, row in enumerate(result.rows):
+        size = format_bytes(row.shared_buffers_bytes)
+        value, observed_here = row.predicted, row.shared_buffers_bytes == today
+        interval = f"{percent(value.low, sign=False)} to {percent(value.high, sign=False)}"
+        outside = "" if value.low <= row.measured_miss_ratio <= value.high else "measured lies outside"
+        marked = index if observed_here else marked
+        rows.append(
+            [
+                Cell(size, "observed here" if observed_here else ""),
+                Cell(percent(row.measured_miss_ratio, sign=False)),
+                Cell(percent(row.simulated_miss_ratio, sign=False)),
+                Cell(percent(value.miss_ratio, sign=False)),
+                Cell(interval, outside),
+                Cell(points(value.miss_ratio - row.measured_miss_ratio)),
+            ]
+        )
+        tips[row.shared_buffers_bytes] = (
+            f"{size}\nmeasured {percent(row.measured_miss_ratio)}\npredicted {percent(value.miss_ratio)}"
+        )
+    title = "Miss ratio by shared_buffers, predicted and measured"
+    curves = curve_svg(prove_series(result), today_bytes=today, title=title, tips=tips) if rows else ""
+    return Section(
+        title="Replayed through a real server",
+        ident="proof",
+        lead="",
+        facts=[
+            Fact(f"{mean:.2f}", f"mean error of the prediction, percentage points; worst {most:.2f}"),
+            Fact(f"{simulator:.3f}", "worst error of the simulator from the same state, percentage points"),
+        ],
+        figures=[(curves, "Line: predicted. Band: its 90 % interval. Diamonds: measured.")] if curves else [],
+        groups=[
+            Group(""),
+            Group("measured", 1, Measured),
+            Group("simulated", 1, Predicted),
+            Group("predicted from a trace", 3, "predicted trace"),
+        ],
+        head=["shared_buffers", *["miss ratio, %"] * 3, "90 % interval, %", "error, points"],
+        rows=rows,
+        marked=marked,
+    )
+
+
 def _truth_note(row: DemoRow) -> str:
     """Return how well the measured value itself is known."""
     notes = []
@@ -295,7 +358,7 @@ def _record_section(result: RecordResult) -> Section:
 def _provenance_rows(result: Result) -> list[tuple[str, str]]:
     made: Provenance | None = result.provenance
     rows = [("result", result.schema)]
-    if isinstance(result, DemoResult):
+    if isinstance(result, DemoResult | ProveResult):
         rows += [
             ("server", server_name(result.server_version)),
             ("host", result.machine),

@@ -11,14 +11,15 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.records import DemoResult, ExportResult, PredictResult, RecordPlan, RecordResult
+from pgsweep.records import DemoResult, ExportResult, PredictResult, ProveResult, RecordPlan, RecordResult
 
-Result = PredictResult | DemoResult | RecordResult
+Result = PredictResult | DemoResult | RecordResult | ProveResult
 
 type_of_schema: dict[str, type[Result]] = {
     "pgsweep.predict/1": PredictResult,
     "pgsweep.demo/1": DemoResult,
     "pgsweep.record/1": RecordResult,
+    "pgsweep.prove/1": ProveResult,
 }
 """The record of each schema that can be read back."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult
+from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult, ProveResult
 
 Kind = Literal["snapshots", "trace", "measured"]
 Predicted = Literal["snapshots", "trace"]
@@ -84,6 +84,22 @@ def workload_series(workload: DemoWorkload) -> list[Series]:
         )
     )
     return series
+
+
+def prove_series(result: ProveResult) -> list[Series]:
+    """Return the predicted curve, and what a real server counted."""
+    sizes = [row.shared_buffers_bytes for row in result.rows]
+    return [
+        Series(
+            kind="trace",
+            label="predicted",
+            sizes_bytes=sizes,
+            ratios=[row.predicted.miss_ratio for row in result.rows],
+            lows=[row.predicted.low for row in result.rows],
+            highs=[row.predicted.high for row in result.rows],
+        ),
+        Series("measured", "measured", sizes, [row.measured_miss_ratio for row in result.rows]),
+    ]
 
 
 def verdict_remarks(workload: DemoWorkload) -> list[str]:

@@ -11,6 +11,7 @@ from pgsweep.records import (
     ExportResult,
     Interval,
     PredictResult,
+    ProveResult,
     RecordPlan,
     RecordResult,
     Verdict,
@@ -22,6 +23,7 @@ from pgsweep.ui.series import (
     KINDS,
     SOURCES,
     predict_series,
+    prove_series,
     verdict_remarks,
     within,
     workload_series,
@@ -36,6 +38,8 @@ def to_text(result: Result, terminal: Terminal) -> str:
         return predict_text(result, terminal)
     if isinstance(result, DemoResult):
         return demo_text(result, terminal)
+    if isinstance(result, ProveResult):
+        return prove_text(result, terminal)
     return record_text(result, terminal)
 
 
@@ -163,6 +167,54 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
     if remarks:
         parts.append("\n".join(f"- {remark}" for remark in remarks))
     return "\n\n".join(parts)
+
+
+def prove_text(result: ProveResult, terminal: Terminal) -> str:
+    """Return the table and the chart of a replay, and the errors."""
+    head = (
+        f"The accesses of {result.evidence}, replayed through {server_name(result.server_version)} on "
+        f"{result.machine}; took {seconds(result.seconds)}."
+    )
+    columns = [
+        Column("shared_buffers"),
+        Column("predicted"),
+        Column("90 % interval"),
+        Column("measured"),
+        Column("simulated"),
+        Column("error of the\nprediction"),
+        Column("", left=True),
+    ]
+    rows = []
+    marked = None
+    for index, row in enumerate(result.rows):
+        note = []
+        if row.shared_buffers_bytes == result.observed_shared_buffers_bytes:
+            marked = index
+            note.append(terminal.pick("◀", "<") + " observed here")
+        if not row.predicted.low <= row.measured_miss_ratio <= row.predicted.high:
+            note.append("outside the interval")
+        rows.append(
+            [
+                format_bytes(row.shared_buffers_bytes),
+                _ratio(row.predicted),
+                f"{percent(row.predicted.low, sign=False)} to {percent(row.predicted.high)}",
+                percent(row.measured_miss_ratio),
+                percent(row.simulated_miss_ratio),
+                _error(row.predicted, row.measured_miss_ratio),
+                ", ".join(note),
+            ]
+        )
+    parts = [head, table(columns, rows, terminal, marked=marked)]
+    if len(result.rows) > 1:
+        parts.append(chart(prove_series(result), terminal, today_bytes=result.observed_shared_buffers_bytes))
+    mean, most = 100 * result.mean_abs_error, 100 * result.max_abs_error
+    parts.append(
+        f"prediction: mean error {mean:.2f}, worst {most:.2f} percentage points\n"
+        f"simulator, from the same state: worst {100 * result.simulator_max_abs_error:.3f} percentage points"
+    )
+    if result.notes:
+        parts.append("\n".join(f"note: {note}" for note in result.notes))
+    return "\n\n".join(parts) + "\n"
 
 
 def record_text(result: RecordResult, terminal: Terminal) -> str:

