@@ -283,3 +283,12 @@ def test_cgroup_parent_version_2(tmp_path: Path) -> None:
         f"30 1 0:26 / {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
     )
     assert cgroup.find_parent(tmp_path / "proc") == (mount / "user.slice", 2)
+
+
+def test_an_interrupted_request_does_not_confuse_the_next(own_tmpdir: Path) -> None:
+    """A Ctrl-C between a request and its answer leaves the answer unread."""
+    with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
+        cluster._write({"do": "poll", "number": 0})
+        cluster.restart({"shared_buffers": "9MB"})
+        with psycopg.connect(cluster.conninfo()) as connection:
+            assert connection.execute("SHOW shared_buffers").fetchone() == ("9MB",)

