@@ -11,6 +11,8 @@ from pgsweep.records import (
     Observed,
     PredictResult,
     Provenance,
+    ProveResult,
+    ProveRow,
     RecordResult,
     Verdict,
 )
@@ -95,6 +97,34 @@ def demo_result() -> DemoResult:
         seconds=200.0,
         notes=["no trace of zipf: not root"],
         workloads=[workload, without_trace],
+        provenance=provenance(),
+    )
+
+
+def prove_result() -> ProveResult:
+    rows = [
+        ProveRow(
+            shared_buffers_bytes=size * MB,
+            measured_miss_ratio=truth,
+            simulated_miss_ratio=truth + 2**-13,
+            predicted=Interval(miss_ratio=truth - 0.004, low=truth - 0.008, high=truth + miss),
+            accesses=800_000,
+        )
+        for size, truth, miss in ((16, 0.25, 0.001), (64, 0.15, 0.001), (256, 0.05, -0.001))
+    ]
+    return ProveResult(
+        evidence="shop <&>.evidence",
+        server_version="18.1",
+        machine="2 CPUs, 8 GB",
+        seconds=30.0,
+        notes=["the first 1,000,000 of 2,000,000 accesses were replayed"],
+        rows=rows,
+        mean_abs_error=0.004,
+        max_abs_error=0.004,
+        simulator_max_abs_error=0.0001,
+        within_interval_ratio=2 / 3,
+        observed_shared_buffers_bytes=64 * MB,
+        verdict=Verdict(usable=True, reasons=["the trace is short"]),
         provenance=provenance(),
     )
 

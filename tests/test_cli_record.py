@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -21,7 +22,12 @@ from tests.test_cli import PGSWEEP, run
 def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_path: Path) -> None:
     done = run("record", server.conninfo(), "--dry-run", "-o", "x.evidence", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "FROM {schema}.pg_buffercache" in done.stdout
+    assert "FROM public.pg_buffercache" in done.stdout
+    assert not re.search(r"[{]\w+[}]|%s", done.stdout), "every placeholder is filled"
+    for statement in ("'statement_timeout', '60000'", "set_config('work_mem', greatest(setting::int8, "):
+        assert statement in done.stdout
+    assert ("stats_fetch_consistency" in done.stdout) == (server.version_num >= 150000)
+    assert ("pg_stat_force_next_flush" in done.stdout) == (server.version_num >= 150000)
     assert ("pg_stat_io" in done.stdout) == (server.version_num >= 160000)
     assert "nothing was done" in done.stderr
     assert list(tmp_path.iterdir()) == []

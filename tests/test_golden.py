@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.ui.results import to_json
-from tests.fix_results import demo_result, predict_result, record_result
+from pgsweep.ui.results import Result, to_json
+from tests.fix_results import demo_result, predict_result, prove_result, record_result
 
 GOLDEN = Path(__file__).parent / "golden"
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
@@ -47,7 +47,13 @@ def transcript(commands: list[str], folder: Path) -> str:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.txt")))
 def test_transcript(name: str, tmp_path: Path) -> None:
-    for file, result in (("predict", predict_result()), ("demo", demo_result()), ("record", record_result())):
+    results: dict[str, Result] = {
+        "predict": predict_result(),
+        "demo": demo_result(),
+        "prove": prove_result(),
+        "record": record_result(),
+    }
+    for file, result in results.items():
         (tmp_path / f"{file}.json").write_text(to_json(result))
     path = GOLDEN / name
     before = path.read_text(encoding="utf-8")

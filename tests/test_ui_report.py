@@ -14,10 +14,10 @@ import pytest
 
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import Result
-from tests.fix_results import demo_result, predict_result, record_result
+from tests.fix_results import demo_result, predict_result, prove_result, record_result
 
-RESULTS: list[Result] = [predict_result(), demo_result(), record_result()]
-IDS = ["predict", "demo", "record"]
+RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result()]
+IDS = ["predict", "demo", "prove", "record"]
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
@@ -81,6 +81,22 @@ def test_everything_is_in_the_page_without_scripts() -> None:
         assert word in text
     for word in ("measured", "predicted from snapshots", "predicted from a trace", "90 % interval"):
         assert word in text
+
+
+def test_a_proof_names_where_measured_lies_outside() -> None:
+    text = re.sub(r"<script.*?</script>", "", to_html(prove_result()), flags=re.DOTALL)
+    for word in (
+        "2 of 3",
+        "-0.40",
+        "simulated",
+        "measured lies outside",
+        "predicted from the trace",
+        "Notes",
+    ):
+        assert word in text
+    assert text.count("<svg") == 2
+    assert "shop &lt;&amp;&gt;.evidence" in text
+    assert "The prediction may be used" in text
 
 
 def test_names_cannot_break_the_page() -> None:

@@ -13,10 +13,10 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.ui.csv_text import to_csv
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import Result, from_json, read_result, to_json
-from tests.fix_results import demo_result, predict_result, record_result
+from tests.fix_results import demo_result, predict_result, prove_result, record_result
 
-RESULTS: list[Result] = [predict_result(), demo_result(), record_result()]
-IDS = ["predict", "demo", "record"]
+RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result()]
+IDS = ["predict", "demo", "prove", "record"]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=IDS)
@@ -93,6 +93,20 @@ def test_csv_of_demo_leaves_out_what_was_not_predicted() -> None:
     assert [row["workload"] for row in rows] == ["mix <&> more"] * 3 + ["zipf"] * 3
     assert rows[0]["trace_miss_ratio"] == "0.251"
     assert rows[3]["trace_miss_ratio"] == ""
+
+
+def test_csv_of_prove() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(prove_result()))))
+    assert len(rows) == 3
+    assert rows[1] == {
+        "shared_buffers_bytes": "67108864",
+        "measured_miss_ratio": "0.15",
+        "simulated_miss_ratio": "0.1501220703125",
+        "predicted_miss_ratio": "0.146",
+        "predicted_low": "0.142",
+        "predicted_high": "0.151",
+        "accesses": "800000",
+    }
 
 
 def test_csv_of_record_has_one_row() -> None:

@@ -1,7 +1,7 @@
 """The one tree of errors: each says what failed, carries a hint to paste, and knows its exit code.
 
 Exit codes are part of the interface: 0 ok, 1 error, 2 usage, 3 connection, 4 privilege or missing
-ability, 5 a threshold failed, 130 interrupted.
+ability, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -43,12 +43,6 @@ class MissingAbility(PgsweepError):
     """A privilege, an extension or a kernel facility is missing."""
 
     exit_code = 4
-
-
-class ThresholdFailed(PgsweepError):
-    """A `--fail-if` condition holds."""
-
-    exit_code = 5
 
 
 class EvidenceError(PgsweepError):

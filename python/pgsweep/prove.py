@@ -26,7 +26,7 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
 from pgsweep.inference.accesses import Trace, WarmPools, count_visits, from_evidence
-from pgsweep.lab.replay_server import ReplayCounts, ReplayServer, check_size
+from pgsweep.lab.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.predict import predict, rules_of
 from pgsweep.progress import Progress, Silent
 from pgsweep.records import Interval, ProveResult, ProveRow
@@ -80,8 +80,14 @@ def prove(
         check_size(size)
     listener.stage("predicting from the whole trace")
     predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    tried = [point for point in predicted.points if can_try(point.shared_buffers_bytes)]
     trace = from_evidence(opened.table("accesses"), opened.table("relations"), opened.meta.database_oid)
-    notes = list(opened.warnings)
+    notes = []
+    if not tried:
+        check_size(predicted.points[0].shared_buffers_bytes)
+    if len(tried) < len(predicted.points):
+        largest = format_bytes(predicted.points[-1].shared_buffers_bytes)
+        notes.append(f"sizes up to {largest} were left out: this machine has no memory for them")
     part = _Part.of(trace, max_accesses)
     if part.length < len(trace.pages):
         notes.append(f"the first {part.length:,} of {len(trace.pages):,} accesses were replayed")
@@ -92,16 +98,14 @@ def prove(
     rules = rules_of(opened.meta)
     reads = opened.meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE
     random = np.random.default_rng(seed)
-    states = [
-        _State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in predicted.points
-    ]
+    states = [_State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in tried]
     # Pages behind the trace's are those of its database that it never visits.
     page_count = max([len(trace.page_group), *(state.first_free_page for state in states)])
     counted_pages = np.ones(page_count, dtype=bool)
     counted_pages[trace.pages] = trace.counted
     rows = []
     with ReplayServer(counted_pages, bindir=bindir, work_dir=work_dir) as server:
-        for number, (point, state) in enumerate(zip(predicted.points, states, strict=True), start=1):
+        for number, (point, state) in enumerate(zip(tried, states, strict=True), start=1):
             work = len(part.accesses) + len(state.accesses)
             listener.stage(
                 f"replaying at {format_bytes(point.shared_buffers_bytes)} ({number} of {len(states)})",
@@ -144,6 +148,7 @@ def prove(
         max_abs_error=max(errors),
         simulator_max_abs_error=max(simulator_errors),
         within_interval_ratio=sum(within) / len(within),
+        verdict=predicted.verdict,
     )
 
 

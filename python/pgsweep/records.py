@@ -190,4 +190,5 @@ class ProveResult(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_error: float
     simulator_max_abs_error: float
     within_interval_ratio: float
+    verdict: Verdict | None = None
     provenance: Provenance | None = None

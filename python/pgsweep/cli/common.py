@@ -67,6 +67,8 @@ def common_options(function: F) -> F:
     )
     for decorator in reversed(decorators):
         function = decorator(function)
+    # Help texts are raw strings; click wants the character itself before a paragraph not to be wrapped.
+    function.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
     return function
 
 

@@ -1,8 +1,9 @@
 """What a recording would do to the server, without recording: `pgsweep record --dry-run`.
 
-The session is opened, because the statements depend on the server's version, and for a trace the server's
-process is looked for. The texts are those of pg/queries, the very files that a recording sends; the
-system calls are those of probe/src (tracer.rs, bpf.rs, pool.rs).
+The session is opened, because the statements depend on the server's version and settings, and for a trace
+the server's process is looked for. The texts are the very ones that a recording sends, filled in as it does;
+parameters stand as $1, which is what the server gets. The system calls are those of
+probe/src (tracer.rs, bpf.rs, pool.rs).
 """
 
 from __future__ import annotations
@@ -10,45 +11,61 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psycopg
 
+from pgsweep.evidence.sql import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.buffercache import memory_query, snapshot_query
+from pgsweep.pg.catalog import read_server
+from pgsweep.pg.connect import INSPECTION, connect, explained
+from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.queries import load
 from pgsweep.records import PlanStep, RecordPlan
 
 _Steps = tuple[tuple[str, str, int], ...]
 
 _ONCE: Final = "once, before the observation"
+_SESSION: Final[_Steps] = (
+    # Query, when it is sent, the oldest version it is sent to. A name in capitals is no file in pg/queries.
+    ("INSPECTION", "first of all", 140000),
+)
+_CATALOG: Final[_Steps] = (
+    ("databases", _ONCE, 140000),
+    ("relations", "once before and once after the observation", 140000),
+    ("sizes", "after each of them, for up to 1000 relations at a time ($1: their oids)", 140000),
+    ("FRESH_STATISTICS", _ONCE, 150000),
+)
 _SNAPSHOTS: Final[_Steps] = (
-    # Query, when it is sent, the oldest version it is sent to.
+    *_SESSION,
     ("buffercache", _ONCE, 140000),
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
-    ("databases", _ONCE, 140000),
-    ("relations", "once before and once after the observation", 140000),
-    ("sizes", "after each of them, for up to 1000 relations at a time", 140000),
-    ("snapshot", "at random times, one in each interval", 140000),
-    ("count_databases", "with every snapshot", 140000),
-    ("count_relations", "with every snapshot", 140000),
-    ("count_writers", "with every snapshot", 140000),
-    ("count_io", "with every snapshot", 160000),
+    ("MEMORY", _ONCE, 140000),
+    *_CATALOG,
+    ("SNAPSHOT", "a few times before, to tell its cost; then at random times, one in each interval", 140000),
+    ("count_databases", "with every snapshot, at least every 5 seconds ($1: oids of databases)", 140000),
+    ("count_writers", "with every snapshot, at least every 5 seconds", 140000),
+    ("count_relations", "every 10 seconds or less often ($1: oids of relations)", 140000),
+    ("count_io", "every 10 seconds or less often", 160000),
+    ("settle", "once, when each of these has run once", 140000),
 )
 
 
 _TRACE: Final[_Steps] = (
+    *_SESSION,
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
     ("postmaster", _ONCE, 140000),
-    ("databases", _ONCE, 140000),
-    ("relations", "once before and once after the observation", 140000),
-    ("sizes", "after each of them, for up to 1000 relations at a time", 140000),
-    ("count_databases", "every 10 seconds", 140000),
-    ("count_relations", "every 10 seconds", 140000),
+    *_CATALOG,
+    ("count_databases", "every 10 seconds ($1: oids of databases)", 140000),
+    ("count_relations", "every 10 seconds ($1: oids of relations)", 140000),
     ("count_writers", "every 10 seconds", 140000),
     ("count_io", "every 10 seconds", 160000),
+    ("settle", "once, when each of these has run once", 140000),
 )
+_FIXED: Final = {"INSPECTION": INSPECTION, "FRESH_STATISTICS": FRESH_STATISTICS}
 _PROBED: Final = (
     "BufTableLookup, BufTableInsert, StrategyGetBuffer (every access and miss); heap_beginscan, heap_rescan, "
     "heap_endscan, GetAccessStrategy, FreeAccessStrategy, heap_vacuum_rel, GetBulkInsertState, "
@@ -69,7 +86,23 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
         MissingAbility: the server is too old.
     """
     with connect(conninfo) as connection:
-        steps = _statements(_SNAPSHOTS, connection.info.server_version)
+        version_num = connection.info.server_version
+        with explained():
+            server = read_server(connection)
+            row = connection.execute(load("buffercache", version_num)).fetchone()
+        schema = row[1] if row is not None else None
+        sample = sample_of(server, 0, None)
+        texts = {
+            "MEMORY": memory_query(version_num, server.shared_buffers_blocks),
+            "SNAPSHOT": snapshot_query(version_num, schema or "public", sample.modulus, sample.offsets),
+        }
+        steps = _statements(_SNAPSHOTS, version_num, texts)
+        if schema is None:
+            note = "-- The extension pg_buffercache does not exist here yet: schema public is assumed.\n"
+            steps = [
+                msgspec.structs.replace(step, text=note + step.text) if step.what == "snapshot" else step
+                for step in steps
+            ]
         return RecordPlan(source="sql", server=_target(connection), output=str(output), steps=steps)
 
 
@@ -104,13 +137,19 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         ),
     )
     steps = [PlanStep(what=what, when=when, text=f"-- system call: {text}") for what, when, text in calls]
-    steps = _statements(_TRACE, version_num) + steps
+    steps = _statements(_TRACE, version_num, {}) + steps
     return RecordPlan(source="trace", server=target, output=str(output), steps=steps)
 
 
-def _statements(steps: _Steps, version_num: int) -> list[PlanStep]:
+def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[PlanStep]:
+    """Return the steps that apply to the version; `texts` are those of capital names not in _FIXED."""
+    known = _FIXED | texts
     return [
-        PlanStep(what=query, when=when, text=load(query, version_num).rstrip())
+        PlanStep(
+            what=query.lower(),
+            when=when,
+            text=(known[query] if query in known else load(query, version_num)).rstrip().replace("%s", "$1"),
+        )
         for query, when, oldest in steps
         if version_num >= oldest
     ]

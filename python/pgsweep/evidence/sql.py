@@ -101,7 +101,7 @@ def record_sql(
         with explained():
             schema = require_buffercache(connection)
             server = read_server(connection)
-            sample = _sample(server, seed, sample_blocks)
+            sample = sample_of(server, seed, sample_blocks)
             reader = SnapshotReader(
                 connection,
                 schema,
@@ -124,7 +124,8 @@ def record_sql(
             connection.close()
 
 
-def _sample(server: Server, seed: int, sample_blocks: int | None) -> BlockSample:
+def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSample:
+    """Return which blocks a recording keeps: all, or a random sample of a large pool."""
     if sample_blocks is None and server.shared_buffers_blocks <= WHOLE_POOL_BLOCKS:
         return BlockSample.everything()
     return BlockSample.draw((sample_blocks or SAMPLE_BLOCKS) / server.shared_buffers_blocks, seed)

@@ -189,13 +189,18 @@ class ReplayServer:
         self._cluster.start()
 
 
+def can_try(shared_buffers_bytes: int) -> bool:
+    """Return whether this machine has memory for a server of that size: it takes up to three quarters."""
+    return shared_buffers_bytes <= _LARGEST_SHARE_OF_MEMORY * memory_bytes()
+
+
 def check_size(shared_buffers_bytes: int) -> None:
     """Refuse a size that this machine has no memory for.
 
     Raises:
         ClusterError: it is more than three quarters of the memory.
     """
-    if shared_buffers_bytes > _LARGEST_SHARE_OF_MEMORY * memory_bytes():
+    if not can_try(shared_buffers_bytes):
         raise ClusterError(
             f"shared_buffers of {format_bytes(shared_buffers_bytes)} cannot be tried on this machine",
             cause=f"it has {format_bytes(memory_bytes())} of memory",

@@ -49,6 +49,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     zero_frames: int
 
 
+def snapshot_query(version_num: int, schema: str, modulus: int, offsets: tuple[int, ...]) -> str:
+    """Return the statement that takes one snapshot; the arguments are those of SnapshotReader."""
+    drawn = ",".join(str(int(offset)) for offset in offsets)
+    return load("snapshot" if modulus == 1 else "snapshot_sample", version_num).format(
+        schema=schema, modulus=int(modulus), offsets=f"'{{{drawn}}}'"
+    )
+
+
+def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
+    """Return the statement that gives the session the memory that one snapshot needs."""
+    memory_kb = min(shared_buffers_blocks * _ROW_MEMORY_BYTES, _WORK_MEMORY_LIMIT_BYTES) >> 10
+    return load("memory", version_num).format(memory_kb=memory_kb)
+
+
 class SnapshotReader:
     """Takes snapshots through one session.
 
@@ -72,17 +86,9 @@ class SnapshotReader:
         offsets: tuple[int, ...] = (),
     ) -> None:
         self._connection = connection
-        name = "snapshot" if modulus == 1 else "snapshot_sample"
-        self._query = load(name, connection.info.server_version).format(
-            schema=schema, modulus=int(modulus), offsets="'{" + ",".join(str(int(o)) for o in offsets) + "}'"
-        )
+        self._query = snapshot_query(connection.info.server_version, schema, modulus, offsets)
         self.server_memory_bytes = shared_buffers_blocks * _ROW_MEMORY_BYTES
-        memory_kb = min(self.server_memory_bytes, _WORK_MEMORY_LIMIT_BYTES) >> 10
-        connection.execute(
-            "SELECT set_config('work_mem', greatest(setting::int8, %s)::text, false) "
-            "FROM pg_catalog.pg_settings WHERE name = 'work_mem'",
-            [memory_kb],
-        )
+        connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
 
     def take(self) -> Snapshot:
         """Take one snapshot.

@@ -27,6 +27,13 @@ OLDEST_VERSION_NUM = 140000
 _CONNECT_TIMEOUT_SECONDS = 10
 _STATEMENT_TIMEOUT_MS = 60_000
 _LOCK_TIMEOUT_MS = 2_000
+INSPECTION = (
+    f"SELECT set_config('statement_timeout', '{_STATEMENT_TIMEOUT_MS}', false),"
+    f" set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', false),"
+    " set_config('default_transaction_read_only', 'on', false),"
+    " set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false)"
+)
+"""The first statement of every session that only looks."""
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
 # connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
@@ -206,12 +213,7 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
         )
     if inspection:
         with explained():
-            connection.execute(
-                "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
-                " set_config('default_transaction_read_only', 'on', false),"
-                " set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false)",
-                (str(_STATEMENT_TIMEOUT_MS), str(_LOCK_TIMEOUT_MS)),
-            )
+            connection.execute(INSPECTION.encode())
 
 
 def _refused(error: psycopg.Error) -> ConnectionFailed:

@@ -19,6 +19,9 @@ import psycopg
 
 from pgsweep.pg.queries import load
 
+FRESH_STATISTICS = "SET stats_fetch_consistency = 'none'"
+"""From 15 on: every statement sees values of its own moment, not those of the transaction's first look."""
+
 
 class Counter(msgspec.Struct, frozen=True):
     """One cumulative value.
@@ -53,8 +56,7 @@ class CounterReader:
         self.relation_oids = list(relation_oids)
         self.statements = 0
         if self._version_num >= 150000:
-            # Every statement sees values of its own moment, not those of the transaction's first look.
-            connection.execute("SET stats_fetch_consistency = 'none'")
+            connection.execute(FRESH_STATISTICS)
 
     def databases(self) -> list[Counter]:
         """Return the counters of all databases."""

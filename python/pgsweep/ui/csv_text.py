@@ -42,7 +42,7 @@ def to_csv(result: Result) -> str:
         )
     if isinstance(result, ProveResult):
         header = ["shared_buffers_bytes", "measured_miss_ratio", "simulated_miss_ratio"]
-        header += ["predicted_miss_ratio", "predicted_low", "predicted_high"]
+        header += ["predicted_miss_ratio", "predicted_low", "predicted_high", "accesses"]
         return _written(
             header,
             (
@@ -51,6 +51,7 @@ def to_csv(result: Result) -> str:
                     row.measured_miss_ratio,
                     row.simulated_miss_ratio,
                     *_interval(row.predicted),
+                    row.accesses,
                 )
                 for row in result.rows
             ),

@@ -6,8 +6,6 @@ The page is made whole here; its script only adds conveniences (a crosshair, sav
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
@@ -25,20 +23,20 @@ from pgsweep.records import (
 )
 from pgsweep.ui.csv_text import to_csv
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
+from pgsweep.ui.report_proof import prove_section, prove_title
 from pgsweep.ui.results import Result
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.series import (
     KINDS,
     SOURCES,
     interval_of,
     predict_series,
-    prove_series,
     verdict_remarks,
     within,
     workload_series,
 )
 from pgsweep.ui.svg import curve_svg, error_svg
 
-Measured, Predicted = "measured", "predicted"
 _PREDICT_CAPTION = (
     "Line with round or triangular marks: predicted. Band: its 90 % interval. "
     "Diamond: measured on the server."
@@ -47,48 +45,6 @@ _ERROR_CAPTION = (
     "The same, less the measured value: bars are the 90 % intervals, which should cross the zero line "
     "nine times in ten. Grey: one standard error of the measured value, as is ± in the table."
 )
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One figure of the summary: its value, what it is, and whether it was measured or predicted."""
-
-    value: str
-    label: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Words over one or more columns of a table, and the kind of number beneath them."""
-
-    text: str
-    columns: int = 1
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table: a value, and a word of remark where it needs one."""
-
-    text: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """One part of the page: a title, figures, and a table."""
-
-    title: str
-    ident: str
-    lead: str
-    facts: Sequence[Fact]
-    figures: Sequence[tuple[str, str]]
-    groups: Sequence[Group]
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    marked: int | None = None
-    notes: Sequence[str] = field(default=())
 
 
 def to_html(result: Result) -> str:
@@ -100,12 +56,8 @@ def to_html(result: Result) -> str:
         title, lead = _demo_title(result)
         sections, verdict = [_demo_section(workload) for workload in result.workloads], None
     elif isinstance(result, ProveResult):
-        title = (
-            f"Proved on {server_name(result.server_version)}: mean error "
-            f"{100 * result.mean_abs_error:.2f} percentage points"
-        )
-        lead = f"The accesses of {result.evidence}, made again through a real server on {result.machine}."
-        sections, verdict = [_prove_section(result)], None
+        title, lead = prove_title(result)
+        sections, verdict = [prove_section(result)], result.verdict
     else:
         title, lead = f"Recorded: {result.path}", f"Source: {SOURCES.get(result.source, result.source)}."
         sections, verdict = [_record_section(result)], None
@@ -262,7 +214,15 @@ def _demo_section(workload: DemoWorkload) -> Section:
         title = f"Workload {workload.name}: miss ratio by shared_buffers, predicted and measured"
         curves = curve_svg(workload_series(workload), today_bytes=today, title=title, tips=tips)
         figures.append((curves, "Lines: predicted. Bands: their 90 % intervals. Diamonds: measured."))
-        errors = error_svg(workload, title=f"Workload {workload.name}: errors of the predictions")
+        errors = error_svg(
+            workload_series(workload),
+            standard_errors={
+                row.shared_buffers_bytes: row.measured_standard_error
+                for row in workload.rows
+                if row.measured_standard_error
+            },
+            title=f"Workload {workload.name}: errors of the predictions",
+        )
         figures.append((errors, _ERROR_CAPTION))
     title = ", ".join(filter(None, [workload.title, f"observed at shared_buffers = {format_bytes(today)}"]))
     return Section(
@@ -274,53 +234,6 @@ def _demo_section(workload: DemoWorkload) -> Section:
         figures=figures,
         groups=groups,
         head=head,
-        rows=rows,
-        marked=marked,
-    )
-
-
-def _prove_section(result: ProveResult) -> Section:
-    today = result.observed_shared_buffers_bytes
-    mean, most = 100 * result.mean_abs_error, 100 * result.max_abs_error
-    simulator = 100 * result.simulator_max_abs_error
-    rows, tips, marked = [], {}, None
-    for index, row in enumerate(result.rows):
-        size = format_bytes(row.shared_buffers_bytes)
-        value, observed_here = row.predicted, row.shared_buffers_bytes == today
-        interval = f"{percent(value.low, sign=False)} to {percent(value.high, sign=False)}"
-        outside = "" if value.low <= row.measured_miss_ratio <= value.high else "measured lies outside"
-        marked = index if observed_here else marked
-        rows.append(
-            [
-                Cell(size, "observed here" if observed_here else ""),
-                Cell(percent(row.measured_miss_ratio, sign=False)),
-                Cell(percent(row.simulated_miss_ratio, sign=False)),
-                Cell(percent(value.miss_ratio, sign=False)),
-                Cell(interval, outside),
-                Cell(points(value.miss_ratio - row.measured_miss_ratio)),
-            ]
-        )
-        tips[row.shared_buffers_bytes] = (
-            f"{size}\nmeasured {percent(row.measured_miss_ratio)}\npredicted {percent(value.miss_ratio)}"
-        )
-    title = "Miss ratio by shared_buffers, predicted and measured"
-    curves = curve_svg(prove_series(result), today_bytes=today, title=title, tips=tips) if rows else ""
-    return Section(
-        title="Replayed through a real server",
-        ident="proof",
-        lead="",
-        facts=[
-            Fact(f"{mean:.2f}", f"mean error of the prediction, percentage points; worst {most:.2f}"),
-            Fact(f"{simulator:.3f}", "worst error of the simulator from the same state, percentage points"),
-        ],
-        figures=[(curves, "Line: predicted. Band: its 90 % interval. Diamonds: measured.")] if curves else [],
-        groups=[
-            Group(""),
-            Group("measured", 1, Measured),
-            Group("simulated", 1, Predicted),
-            Group("predicted from a trace", 3, "predicted trace"),
-        ],
-        head=["shared_buffers", *["miss ratio, %"] * 3, "90 % interval, %", "error, points"],
         rows=rows,
         marked=marked,
     )
@@ -358,6 +271,8 @@ def _record_section(result: RecordResult) -> Section:
 def _provenance_rows(result: Result) -> list[tuple[str, str]]:
     made: Provenance | None = result.provenance
     rows = [("result", result.schema)]
+    if isinstance(result, ProveResult):
+        rows.append(("evidence", result.evidence))
     if isinstance(result, DemoResult | ProveResult):
         rows += [
             ("server", server_name(result.server_version)),

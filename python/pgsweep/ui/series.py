@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult, ProveResult
+from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult, ProveResult, ProveRow
 
 Kind = Literal["snapshots", "trace", "measured"]
 Predicted = Literal["snapshots", "trace"]
@@ -87,7 +87,7 @@ def workload_series(workload: DemoWorkload) -> list[Series]:
 
 
 def prove_series(result: ProveResult) -> list[Series]:
-    """Return the predicted curve, and what a real server counted."""
+    """Return the curve predicted from the trace, and what a real server measured (on top)."""
     sizes = [row.shared_buffers_bytes for row in result.rows]
     return [
         Series(
@@ -122,3 +122,8 @@ def within(row: DemoRow, kind: Predicted) -> bool | None:
     """Return whether the measured value lies in the predicted interval, None where there is no prediction."""
     value = interval_of(row, kind)
     return None if value is None else value.low <= row.measured_miss_ratio <= value.high
+
+
+def proven(row: ProveRow) -> bool:
+    """Return whether the measured value lies in the predicted interval."""
+    return row.predicted.low <= row.measured_miss_ratio <= row.predicted.high

@@ -8,15 +8,14 @@ dark and paper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from pgsweep.records import DemoWorkload
 from pgsweep.ui.numbers import format_bytes, percent, points
 from pgsweep.ui.scales import RatioAxis, SizeAxis
-from pgsweep.ui.series import Kind, Series, workload_series
+from pgsweep.ui.series import Kind, Series
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,22 @@ def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, 
     return "\n".join(out)
 
 
-def error_svg(workload: DemoWorkload, *, title: str) -> str:
-    """Return the predictions' errors and intervals around the measured values, which lie on the zero line."""
+def error_svg(series: Sequence[Series], *, standard_errors: Mapping[int, float], title: str) -> str:
+    """Return the predictions' errors and intervals around the measured values, which lie on the zero line.
+
+    Args:
+        series: the predicted curves, and the measured points at all of their sizes.
+        standard_errors: of the measured values, by size in bytes, where they are known.
+        title: what the picture shows, for those who cannot see it.
+    """
     frame = Frame(height=250, top=40, bottom=54)
-    measured = {row.shared_buffers_bytes: row.measured_miss_ratio for row in workload.rows}
-    curves = [one for one in workload_series(workload) if one.is_curve]
+    curves = [one for one in series if one.is_curve]
+    measured = {
+        size: ratio
+        for one in series
+        if not one.is_curve
+        for size, ratio in zip(one.sizes_bytes, one.ratios, strict=True)
+    }
     x_axis = SizeAxis.around(list(measured), margin=0.03)
     farthest = max(
         (
@@ -112,13 +122,12 @@ def error_svg(workload: DemoWorkload, *, title: str) -> str:
     out = [_open(frame, title)]
     out += _ratio_grid(frame, y_axis, "predicted minus measured, percentage points", zero=True)
     out += _size_grid(frame, x_axis, label="shared_buffers, logarithmic")
-    for row in workload.rows:
-        if row.measured_standard_error:
-            x = frame.x(x_axis.at(row.shared_buffers_bytes))
-            top, bottom = (frame.y(y_axis.at(s * row.measured_standard_error)) for s in (1, -1))
-            out.append(
-                f'<rect class="truth" x="{x - 16:.1f}" y="{top:.1f}" width="32" height="{bottom - top:.1f}"/>'
-            )
+    for size, standard_error in standard_errors.items():
+        x = frame.x(x_axis.at(size))
+        top, bottom = (frame.y(y_axis.at(s * standard_error)) for s in (1, -1))
+        out.append(
+            f'<rect class="truth" x="{x - 16:.1f}" y="{top:.1f}" width="32" height="{bottom - top:.1f}"/>'
+        )
     ends: list[tuple[float, str, Kind]] = [(frame.y(y_axis.at(0.0)), "measured", "measured")]
     for index, one in enumerate(curves):
         shift = 9.0 * (index - (len(curves) - 1) / 2)

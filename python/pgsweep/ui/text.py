@@ -24,6 +24,7 @@ from pgsweep.ui.series import (
     SOURCES,
     predict_series,
     prove_series,
+    proven,
     verdict_remarks,
     within,
     workload_series,
@@ -170,48 +171,55 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
 
 
 def prove_text(result: ProveResult, terminal: Terminal) -> str:
-    """Return the table and the chart of a replay, and the errors."""
+    """Return measured, simulated and predicted beside each other, the chart, the errors and the verdict."""
+    today = result.observed_shared_buffers_bytes
+    accesses = max((row.accesses for row in result.rows), default=0)
     head = (
-        f"The accesses of {result.evidence}, replayed through {server_name(result.server_version)} on "
-        f"{result.machine}; took {seconds(result.seconds)}."
+        f"{result.evidence}, replayed: {count(accesses)} counted accesses at each size.\n"
+        f"{server_name(result.server_version)}, {result.machine}; took {seconds(result.seconds)}."
     )
     columns = [
         Column("shared_buffers"),
-        Column("predicted"),
+        Column("miss ratio\npredicted"),
         Column("90 % interval"),
         Column("measured"),
+        Column("error,\npoints"),
         Column("simulated"),
-        Column("error of the\nprediction"),
         Column("", left=True),
     ]
     rows = []
     marked = None
     for index, row in enumerate(result.rows):
         note = []
-        if row.shared_buffers_bytes == result.observed_shared_buffers_bytes:
+        if row.shared_buffers_bytes == today:
             marked = index
             note.append(terminal.pick("◀", "<") + " observed here")
-        if not row.predicted.low <= row.measured_miss_ratio <= row.predicted.high:
+        if not proven(row):
             note.append("outside the interval")
         rows.append(
             [
                 format_bytes(row.shared_buffers_bytes),
-                _ratio(row.predicted),
+                percent(row.predicted.miss_ratio),
                 f"{percent(row.predicted.low, sign=False)} to {percent(row.predicted.high)}",
                 percent(row.measured_miss_ratio),
-                percent(row.simulated_miss_ratio),
                 _error(row.predicted, row.measured_miss_ratio),
+                percent(row.simulated_miss_ratio),
                 ", ".join(note),
             ]
         )
     parts = [head, table(columns, rows, terminal, marked=marked)]
     if len(result.rows) > 1:
-        parts.append(chart(prove_series(result), terminal, today_bytes=result.observed_shared_buffers_bytes))
-    mean, most = 100 * result.mean_abs_error, 100 * result.max_abs_error
+        parts.append(chart(prove_series(result), terminal, today_bytes=today))
+    inside = sum(proven(row) for row in result.rows)
     parts.append(
-        f"prediction: mean error {mean:.2f}, worst {most:.2f} percentage points\n"
-        f"simulator, from the same state: worst {100 * result.simulator_max_abs_error:.3f} percentage points"
+        f"prediction: mean error {100 * result.mean_abs_error:.2f}, worst {100 * result.max_abs_error:.2f} "
+        f"percentage points\n"
+        f"measured within the predicted interval at {inside} of {len(result.rows)} sizes\n"
+        f"simulator, from the same pool: worst error {100 * result.simulator_max_abs_error:.3f} "
+        "percentage points"
     )
+    if result.verdict is not None:
+        parts.append(verdict_text(result.verdict, terminal))
     if result.notes:
         parts.append("\n".join(f"note: {note}" for note in result.notes))
     return "\n\n".join(parts) + "\n"
