@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pgsweep.pg.bindir import installed_servers
@@ -26,9 +25,7 @@ def bindirs() -> list[Path]:
 
 def _shared(bindir: Path | None) -> Iterator[Cluster]:
     with Cluster.create(bindir, SETTINGS) as cluster:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION pg_buffercache")
-            connection.execute("CREATE EXTENSION pg_prewarm")
+        cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
         yield cluster
 
 

@@ -182,14 +182,30 @@ def test_a_work_dir_that_the_server_cannot_enter(own_tmpdir: Path) -> None:
     closed.rmdir()
 
 
+def copy_of_the_wheels_server(folder: Path) -> Path:
+    """Copy the wheel's server with its libraries into a folder; returns its bin folder there."""
+    package = find_server().bindir.parent.parent
+    for name in (package.name, package.name + ".libs"):
+        shutil.copytree(package.with_name(name), folder / name, symlinks=True)
+    return folder / package.name / "pginstall/bin"
+
+
+def test_a_server_without_contrib(own_tmpdir: Path) -> None:
+    folder = own_tmpdir / "bare"
+    folder.mkdir(mode=0o755)
+    bindir = copy_of_the_wheels_server(folder)
+    next(folder.rglob("pg_prewarm.control")).unlink()
+    with Cluster.create(bindir) as cluster, pytest.raises(ClusterError, match="pg_prewarm") as caught:
+        cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
+    assert "contrib" in (caught.value.hint or "")
+    shutil.rmtree(folder)
+
+
 @needs_root
 def test_a_server_below_a_closed_folder(own_tmpdir: Path) -> None:
     closed = own_tmpdir / "closed"
     closed.mkdir(mode=0o700)
-    package = find_server().bindir.parent.parent
-    for name in (package.name, package.name + ".libs"):
-        shutil.copytree(package.with_name(name), closed / name, symlinks=True)
-    bindir = closed / package.name / "pginstall/bin"
+    bindir = copy_of_the_wheels_server(closed)
     with Cluster.create(bindir) as cluster, psycopg.connect(cluster.conninfo()) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         assert cluster.bindir == bindir

@@ -35,13 +35,11 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
     Rows come by COPY FREEZE (step `g`), which writes each page once and marks all of them all-visible.
 
     Raises:
-        ClusterError: pgbench failed; says its last words.
+        ClusterError: pgbench failed; says its last words. Or the extensions are not installed.
     """
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
-    with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION pg_buffercache")
-        connection.execute("CREATE EXTENSION pg_prewarm")
+    cluster.create_extensions(DATABASE, "pg_buffercache", "pg_prewarm")
     if scale > 0:
         arguments = [
             "--initialize",

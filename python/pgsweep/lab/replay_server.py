@@ -125,6 +125,11 @@ class ReplayServer:
         check_size(blocks * BLOCK_BYTES)
         self._cluster.restart({"shared_buffers": f"{blocks * BLOCK_BYTES // 1024}kB"})
         with psycopg.connect(self._cluster.conninfo()) as connection:
+            # Planning reads catalog pages: once before the pool is looked at, so that none come later.
+            connection.execute(_COUNTED_ONLY, ("{}",))
+            connection.execute(_BOTH, ("{}", []))
+            _counts(connection)
+            connection.execute(_OWN)
             own = np.array(connection.execute(_OWN).fetchall(), dtype=np.int64).reshape(-1, 2)
             self._run(connection, warm, done, 0)
             before = _counts(connection)
@@ -176,8 +181,8 @@ class ReplayServer:
 
     def _make_tables(self, pages: int) -> None:
         paths = []
+        self._cluster.create_extensions("postgres", "pg_buffercache")
         with psycopg.connect(self._cluster.conninfo(), autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION pg_buffercache")
             for table in ("counted", "other"):
                 connection.execute(f"CREATE TABLE {table} ()".encode())
                 row = connection.execute("SELECT pg_relation_filepath(%s::regclass)", (table,)).fetchone()

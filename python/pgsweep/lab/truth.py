@@ -138,8 +138,8 @@ class Monitor:
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        cluster.create_extensions("postgres", "pg_buffercache")
         self._connection = psycopg.connect(cluster.conninfo(), autocommit=True)
-        self._connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
 
     def counts(self) -> _Counts:
         """Return the workload's cumulative counters."""

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ClusterError
@@ -155,6 +156,23 @@ class Cluster:
     def conninfo(self, dbname: str = "postgres") -> str:
         """Return a connection string for the superuser."""
         return make_conninfo(host=str(self.socket_directory), port=_PORT, user=_SUPERUSER, dbname=dbname)
+
+    def create_extensions(self, dbname: str, *names: str) -> None:
+        """Create contrib extensions in a database, those that are missing.
+
+        Raises:
+            ClusterError: the server was installed without them.
+        """
+        with psycopg.connect(self.conninfo(dbname), autocommit=True) as connection:
+            for name in names:
+                try:
+                    connection.execute(f"CREATE EXTENSION IF NOT EXISTS {name}".encode())
+                except psycopg.errors.FeatureNotSupported as error:
+                    raise ClusterError(
+                        f"{name} is not installed with the PostgreSQL in {self.bindir}",
+                        cause=str(error).splitlines()[0],
+                        hint="install its contrib package, or leave out --pg-bindir",
+                    ) from error
 
     def start(self) -> None:
         """Start the server with the present settings and wait until it accepts connections.
