@@ -150,7 +150,7 @@ impl Tracer {
 
     /// Return how the programs are attached: link or perf_event.
     fn attachment(&self) -> &'static str {
-        match self.inner.attachment() {
+        match self.inner.probes().attachment() {
             Attachment::Link => "link",
             Attachment::PerfEvent => "perf_event",
         }
@@ -160,6 +160,7 @@ impl Tracer {
     fn probes(&self) -> Vec<(String, String, u64, bool)> {
         self.inner
             .probes()
+            .infos()
             .iter()
             .map(|p| {
                 (

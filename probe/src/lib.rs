@@ -4,7 +4,7 @@
 //!
 //! Tracing, from the kernel up: [`elf`] reads the server's executable and [`site`] chooses instructions in it; [`asm`] and
 //! [`programs`] make the eBPF programs that [`bpf`] attaches there; they write [`event`]s into a [`ring`] buffer, from
-//! which [`decode`] makes page accesses; [`tracer`] holds it all together.
+//! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
 
 pub mod asm;
 pub mod bpf;
@@ -16,6 +16,7 @@ pub mod elf;
 pub mod error;
 pub mod event;
 pub mod pool;
+pub mod probes;
 pub mod process;
 pub mod programs;
 pub mod ring;

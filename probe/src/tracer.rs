@@ -6,17 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::bpf::{self, Attached, Attachment, Moment};
+use crate::bpf::{self, Attachment};
 use crate::clock::monotonic_ns;
 use crate::decode::{Counts, Decoded, Decoder};
-use crate::elf::Symbol;
 use crate::error::{ProbeError, Result};
-use crate::event::Kind;
-use crate::pool;
-use crate::programs::{self, Common, Words};
+use crate::probes::{self, Probes};
+use crate::programs::Common;
 use crate::ring::Ring;
 use crate::server::Server;
-use crate::site::{self, Calls, Site};
 
 /// How often the ring buffer is looked at: the kernel wakes nobody, which would cost it more than the event itself.
 const POLL: Duration = Duration::from_millis(10);
@@ -36,19 +33,6 @@ pub struct Options {
     pub ring_bytes: u32,
     /// How the programs are attached; nothing: the fastest that this kernel has.
     pub attachment: Option<Attachment>,
-}
-
-/// What one probe turned out to be.
-#[derive(Debug, Clone)]
-pub struct ProbeInfo {
-    /// What it tells.
-    pub kind: Kind,
-    /// The function.
-    pub function: String,
-    /// How far into the function the probed instruction lies, in bytes.
-    pub offset_bytes: u64,
-    /// Whether the kernel emulates the probed instruction.
-    pub emulated: bool,
 }
 
 #[derive(Debug, Default)]
@@ -75,115 +59,12 @@ impl Shared {
 
 /// Probes on a running server. They are gone when this is dropped, and when its process ends, however it ends.
 pub struct Tracer {
-    probes: Vec<Attached>,
-    infos: Vec<ProbeInfo>,
-    attachment: Attachment,
+    probes: Probes,
     counters: std::os::fd::OwnedFd,
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
     start_ns: u64,
 }
-
-/// The functions probed besides the two that tell accesses and misses: kind, names by version, where its words are, and
-/// the moment.
-const RARE: &[(Kind, &[&str], Words, Moment)] = &[
-    (
-        Kind::ScanBegin,
-        &["heap_beginscan"],
-        Words::ScanBegin,
-        Moment::Instruction,
-    ),
-    (
-        Kind::ScanAgain,
-        &["heap_rescan"],
-        Words::ScanRelation,
-        Moment::Instruction,
-    ),
-    (
-        Kind::ScanEnd,
-        &["heap_endscan"],
-        Words::ScanRelation,
-        Moment::Instruction,
-    ),
-    (
-        Kind::StrategyMade,
-        &["GetAccessStrategy"],
-        Words::Number,
-        Moment::Instruction,
-    ),
-    (
-        Kind::StrategyFreed,
-        &["FreeAccessStrategy"],
-        Words::Address,
-        Moment::Instruction,
-    ),
-    (
-        Kind::VacuumBegin,
-        &["heap_vacuum_rel"],
-        Words::Locator,
-        Moment::Instruction,
-    ),
-    (
-        Kind::VacuumEnd,
-        &["heap_vacuum_rel"],
-        Words::Nothing,
-        Moment::Return,
-    ),
-    (
-        Kind::BulkBegin,
-        &["GetBulkInsertState"],
-        Words::Nothing,
-        Moment::Instruction,
-    ),
-    (
-        Kind::BulkEnd,
-        &["FreeBulkInsertState"],
-        Words::Nothing,
-        Moment::Instruction,
-    ),
-    (
-        Kind::Reset,
-        &["AbortCurrentTransaction"],
-        Words::Nothing,
-        Moment::Instruction,
-    ),
-    (
-        Kind::Reset,
-        &["proc_exit"],
-        Words::Nothing,
-        Moment::Instruction,
-    ),
-    (
-        Kind::Drop,
-        &["DropRelationBuffers", "DropRelFileNodeBuffers"],
-        Words::Forks,
-        Moment::Instruction,
-    ),
-    (
-        Kind::DropAll,
-        &["DropRelationsAllBuffers", "DropRelFileNodesAllBuffers"],
-        Words::Relations,
-        Moment::Instruction,
-    ),
-    (
-        Kind::DropDatabase,
-        &["DropDatabaseBuffers"],
-        Words::Database,
-        Moment::Instruction,
-    ),
-];
-
-/// Functions that look pages up without accessing them.
-const NO_ACCESS: &[&str] = &[
-    "PrefetchSharedBuffer",
-    "PrefetchBuffer",
-    "DropRelationBuffers",
-    "DropRelationsAllBuffers",
-    "DropRelFileNodeBuffers",
-    "DropRelFileNodesAllBuffers",
-    "FindAndDropRelationBuffers",
-    "FindAndDropRelFileNodeBuffers",
-];
 
 impl Tracer {
     /// Put probes on a server and begin to read.
@@ -211,30 +92,22 @@ impl Tracer {
         let ring = Ring::map(bpf::create_ring(options.ring_bytes)?, options.ring_bytes)?;
         let counters = bpf::create_counters(1)?;
         let (identity_address, identity) = server.identity()?;
-        let ignored_callers = NO_ACCESS
-            .iter()
-            .filter_map(|name| server.executable.symbol(name))
-            .map(|function| (server.loaded(function.vaddr), function.size_bytes))
-            .collect();
         let common = Common {
             ring_fd: ring.fd(),
             counters_fd: std::os::fd::AsRawFd::as_raw_fd(&counters),
             identity_address,
             identity,
             databases: options.databases.clone(),
-            ignored_callers,
+            ignored_callers: probes::ignored_callers(server),
         };
+        let probes = Probes::attach(server, &common, options.version_num, attachment)?;
         let mut tracer = Self {
-            probes: Vec::new(),
-            infos: Vec::new(),
-            attachment,
+            probes,
             counters,
             shared: Arc::default(),
             reader: None,
-            start_ns: 0,
+            start_ns: monotonic_ns(),
         };
-        tracer.attach_all(server, &common, options.version_num)?;
-        tracer.start_ns = monotonic_ns();
         let decoder = Decoder::new(tracer.start_ns, options.version_num);
         let shared = Arc::clone(&tracer.shared);
         tracer.reader = Some(
@@ -244,118 +117,6 @@ impl Tracer {
                 .map_err(|e| ProbeError::system("cannot start a thread", e))?,
         );
         Ok(tracer)
-    }
-
-    fn attach_all(&mut self, server: &Server, common: &Common, version_num: u32) -> Result<()> {
-        // The rare ones first, so that no access is seen before what explains it.
-        for &(kind, names, words, moment) in RARE {
-            if let Some((name, symbol)) = find(server, names) {
-                self.attach_entry(server, common, kind, name, symbol, words, moment)?;
-            }
-        }
-        // Extending a relation looks like a miss up to version 15, where it goes through BufferAlloc.
-        if version_num < 160_000 {
-            if let Some((name, symbol)) = find(server, &["smgrextend"]) {
-                self.attach_entry(
-                    server,
-                    common,
-                    Kind::Extend,
-                    name,
-                    symbol,
-                    Words::LocatorForkBlock,
-                    Moment::Instruction,
-                )?;
-            }
-        }
-        self.attach_chosen(server, common, Kind::Ring, "StrategyGetBuffer", |f| {
-            let site = site::choose(&server.executable, f, Calls::ArgumentNotNull)?;
-            Ok((site, Words::Strategy(site.argument)))
-        })?;
-        self.attach_chosen(server, common, Kind::Insert, "BufTableInsert", |f| {
-            let site = site::choose(&server.executable, f, Calls::All)?;
-            Ok((site, Words::Tag(site.argument)))
-        })?;
-        let lookup = server.require(&["BufTableLookup"])?;
-        if let Some(site) = site::choose_at_result(&server.executable, lookup) {
-            let descriptors = pool::descriptors(server, version_num);
-            let words = Words::Entry(site.argument, site.return_address_offset, descriptors);
-            return self.attach_chosen(server, common, Kind::Hit, "BufTableLookup", |_| {
-                Ok((site, words))
-            });
-        }
-        self.attach_chosen(server, common, Kind::Lookup, "BufTableLookup", |f| {
-            let site = site::choose(&server.executable, f, Calls::All)?;
-            Ok((
-                site,
-                Words::TagWithCaller(site.argument, site.return_address_offset),
-            ))
-        })
-    }
-
-    fn attach_chosen(
-        &mut self,
-        server: &Server,
-        common: &Common,
-        kind: Kind,
-        name: &str,
-        choose: impl FnOnce(Symbol) -> Result<(Site, Words)>,
-    ) -> Result<()> {
-        let function = server.require(&[name])?;
-        let (site, words) = choose(function)?;
-        let info = ProbeInfo {
-            kind,
-            function: name.to_owned(),
-            offset_bytes: site.vaddr - function.vaddr,
-            emulated: site.emulated,
-        };
-        self.attach_at(server, common, info, words, site.vaddr, Moment::Instruction)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn attach_entry(
-        &mut self,
-        server: &Server,
-        common: &Common,
-        kind: Kind,
-        name: &str,
-        symbol: Symbol,
-        words: Words,
-        moment: Moment,
-    ) -> Result<()> {
-        let info = ProbeInfo {
-            kind,
-            function: name.to_owned(),
-            offset_bytes: 0,
-            emulated: site::entry_is_emulated(&server.executable, symbol),
-        };
-        self.attach_at(server, common, info, words, symbol.vaddr, moment)
-    }
-
-    fn attach_at(
-        &mut self,
-        server: &Server,
-        common: &Common,
-        info: ProbeInfo,
-        words: Words,
-        vaddr: u64,
-        moment: Moment,
-    ) -> Result<()> {
-        let offset = server.executable.file_offset(vaddr).ok_or_else(|| {
-            ProbeError::missing(
-                format!("the code of {} is not in the server's file", info.function),
-                "use --source sql",
-            )
-        })?;
-        let code = programs::build(common, info.kind, words);
-        self.probes.push(bpf::attach(
-            &code,
-            self.attachment,
-            &server.executable_path,
-            offset,
-            moment,
-        )?);
-        self.infos.push(info);
-        Ok(())
     }
 
     /// Wait at most `timeout` for rows; return nothing when there are none, or when all has been handed out.
@@ -373,7 +134,7 @@ impl Tracer {
 
     /// Take the probes away and read what they have written; `poll` then gives the rest.
     pub fn stop(&mut self) {
-        self.probes.clear();
+        self.probes.detach();
         self.shared.stop.store(true, Ordering::Release);
         if let Some(reader) = self.reader.take() {
             // A panic of the reader shows as a trace that ends early; `finished` says so below.
@@ -405,14 +166,9 @@ impl Tracer {
         self.start_ns
     }
 
-    /// Return what is probed.
-    pub fn probes(&self) -> &[ProbeInfo] {
-        &self.infos
-    }
-
-    /// Return how the programs are attached.
-    pub fn attachment(&self) -> Attachment {
-        self.attachment
+    /// Return the probes.
+    pub fn probes(&self) -> &Probes {
+        &self.probes
     }
 }
 
@@ -420,12 +176,6 @@ impl Drop for Tracer {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn find<'a>(server: &Server, names: &[&'a str]) -> Option<(&'a str, Symbol)> {
-    names
-        .iter()
-        .find_map(|name| Some((*name, server.executable.symbol(name)?)))
 }
 
 /// Read the ring buffer until told to stop, then once more to its end.

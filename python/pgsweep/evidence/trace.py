@@ -250,6 +250,8 @@ class _Recording:
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
             self._snapshot(writer, started)
             log.sample(full=True)
+            # What the pool held at the beginning is on disk before anything can go wrong.
+            writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
             ended_by = self._loop(tracer, writer, limits, log, started)
             if ended_by != "server":

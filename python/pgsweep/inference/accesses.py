@@ -29,6 +29,7 @@ EXTENSION = 2
 _GRID_POINTS = 120
 _REPEAT, _EXTEND, _UNCOUNTED = 8, 16, 64
 _COLD_VISITS = 5
+_NEVER_LARGE_BLOCKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ def from_evidence(accesses: Table, relations: Table, database_oid: int) -> Trace
     extends = accesses["kind"] == EXTENSION
     new_page = np.zeros(len(key), dtype=bool)
     new_page[pages[extends]] = True
-    strategy = accesses["strategy"] & 7
+    strategy = _strategies(accesses, page_group[pages], group_pages)
     flags = strategy.astype(np.uint8)
     flags |= np.where((accesses["flags"] & 2) > 0, _REPEAT, 0).astype(np.uint8)
     flags |= np.where(extends, _EXTEND, 0).astype(np.uint8)
@@ -125,6 +126,19 @@ def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
         missed=np.zeros(len(pages), dtype=bool),
         new_page=np.zeros(count, dtype=bool),
     )
+
+
+def _strategies(accesses: Table, access_group: NDArray[np.int64], group_pages: Floats) -> NDArray[np.uint8]:
+    """Return the strategy of each access; for scans, as the simulator means it, BULKREAD if large.
+
+    Whether a table is large depends on the size of the pool (`heapam.c`: initscan), so a scan without a ring
+    at the traced size may have one at a smaller size. A table of four blocks is large nowhere, the smallest
+    pool having sixteen; the size of a table that is not in the catalog is not known, and the server's choice
+    stands.
+    """
+    known = access_group < len(group_pages) - 1
+    scanned = ((accesses["flags"] & 1) > 0) & known & (group_pages[access_group] > _NEVER_LARGE_BLOCKS)
+    return np.where(scanned, 1, accesses["strategy"] & 7).astype(np.uint8)
 
 
 def _owners(

@@ -1,0 +1,99 @@
+"""Event by event: a trace replayed at the traced size hits and misses where the real server did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.trace import record_trace
+from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import Silent
+
+EXTEND = 2
+SETTINGS = {
+    "shared_buffers": "32MB",
+    "max_connections": "20",
+    "autovacuum": "off",
+    "max_wal_size": "4GB",
+}
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root"),
+    pytest.mark.skipif(
+        not Path("/sys/bus/event_source/devices/uprobe").exists(), reason="this kernel has no uprobes"
+    ),
+    pytest.mark.slow,
+]
+
+
+class Client(Silent):
+    """One client that goes to work as soon as the probes are live."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        if title == "recording page accesses":
+            pgbench = f"{self._cluster.bindir}/pgbench -n -c 1 -M prepared '{self._cluster.conninfo()}'"
+            script = f"{pgbench} -t 32000 > /dev/null && {pgbench} -S -t 125000 > /dev/null".replace("'", '"')
+            self._running.append(subprocess.Popen(["sh", "-c", script], stderr=subprocess.DEVNULL))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for process in self._running:
+            process.terminate()
+            process.wait()
+
+
+def test_the_replay_of_a_million_accesses_hits_and_misses_as_the_server_did(
+    server: Cluster, tmp_path: Path
+) -> None:
+    with Cluster.create(server.bindir, SETTINGS) as cluster:
+        initialise = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "10", cluster.conninfo()]
+        subprocess.run(initialise, check=True, capture_output=True)
+        cluster.restart()
+        with Client(cluster) as client:
+            record_trace(
+                cluster.conninfo(),
+                tmp_path / "x.evidence",
+                seconds=240,
+                max_events=1_020_000,
+                progress=client,
+            )
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    accesses, snapshots = evidence.table("accesses"), evidence.table("snapshots")
+    count = len(accesses["kind"])
+    assert count >= 1_000_000
+    assert evidence.meta.lost_events == 0
+
+    # What the recorder's own session had read before the probes were live is where the replay starts.
+    first = snapshots["snapshot"] == 0
+    names = ("spc", "db", "rel", "fork", "block")
+    both = [np.concatenate([accesses[name], snapshots[name][first]]) for name in names]
+    pages, _ = _native.dense_ids(*both)
+    contents = _native.PoolContents(
+        pages[count:],
+        snapshots["usage_count"][first],
+        frames=(snapshots["frame"][first] - 1).astype(np.uint32),
+    )
+    pinned = np.where((accesses["flags"] & 2) > 0, 8, 0)
+    extended = np.where(accesses["kind"] == EXTEND, 16, 0)
+    outcome = _native.replay_outcomes(
+        pages[:count],
+        evidence.meta.shared_buffers_blocks,
+        _native.Rules(cluster.version_num // 10000),
+        flags=(accesses["strategy"] | pinned | extended).astype(np.uint8),
+        warm=contents,
+    )
+    assert not np.any(accesses["strategy"])
+    different = int(np.count_nonzero(outcome["outcomes"] != accesses["kind"]))
+    assert different <= count // 1000, f"{different} of {count} events"
