@@ -59,10 +59,10 @@ class Patience:
         count_limit_seconds: or after this time.
     """
 
-    turnovers: float = 1.0
+    turnovers: float = 1.5
     settle_windows: int = 6
     settle_error: float = 0.0015
-    settle_limit_seconds: float = 60.0
+    settle_limit_seconds: float = 90.0
     count_windows: int = 6
     count_error: float = 0.0004
     count_limit_seconds: float = 12.0
