@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from pgsweep import __version__, _native
 from pgsweep.pg.bindir import installed_servers
+
+# A shell ignores SIGINT for what it runs in the background, and processes inherit that: the commands whose
+# interruption is tested would then never hear of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ("tests.fix_cluster", "tests.fix_disk")
 
