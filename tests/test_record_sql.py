@@ -62,6 +62,9 @@ def database(server: Cluster) -> Iterator[str]:
                 "INSERT INTO page SELECT g, repeat('x', 1800), '' FROM generate_series(1, 12000) g"
             )
             inside.execute("VACUUM ANALYZE page")
+        # A backend reports its last counts when it ends, which is some time after its client left.
+        while connection.execute("SELECT FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone():
+            time.sleep(0.05)
         yield name
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
