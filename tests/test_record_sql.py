@@ -175,7 +175,12 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
 
 
 def test_the_recorder_leaves_no_accesses_of_its_own(server: Cluster, database: str, tmp_path: Path) -> None:
-    result = record_sql(server.conninfo(database), tmp_path / "a.evidence", seconds=6)
+    # Others may still report what they did before (a backend that has ended, a relation dropped by the last
+    # test); what the recorder does itself would be in every recording.
+    for attempt in range(4):
+        result = record_sql(server.conninfo(database), tmp_path / f"{attempt}.evidence", seconds=6)
+        if result.accesses <= 10:
+            break
     assert result.accesses <= 10
     assert any("evicted" in warning or "not full" in warning for warning in result.warnings)
 
