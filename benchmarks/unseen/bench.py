@@ -1,4 +1,4 @@
-"""How far predictions are off on workloads that the method was not tuned on.
+"""How far predictions are off on workloads outside the package.
 
 Each workload gets fresh tables on a private server, is recorded at 64 MB by snapshots and by trace, and is
 measured at 8 to 512 MB. About six minutes a workload; raw results in a folder for each.

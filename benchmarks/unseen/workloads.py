@@ -1,6 +1,7 @@
-"""Workloads that the method was not tuned on: several tables, range scans, updates, joins, inserts.
+"""Workloads outside the package: several tables, range scans, updates, joins, inserts.
 
-None of them is part of the package: they exist to find out where predictions fail.
+They exist to find out where predictions fail. Early forms of them were looked at while the method was made,
+so they are no blind test.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MODEL_ERROR_RATIO = 0.002
 MODEL_ERROR_PER_OCTAVE_DOWN = 0.004
 MODEL_ERROR_PER_OCTAVE_UP = 0.002
 """What the model itself adds to the interval, in miss ratio: found by comparing predictions with measured
-truth on workloads that the method was not tuned on (docs/concepts/prediction.md)."""
+truth on workloads outside the package (docs/concepts/prediction.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
