@@ -5,7 +5,9 @@
 // pyo3 hands arguments over by value, and Python's keyword arguments are many.
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
+mod ability;
 mod interchange;
+mod look;
 mod model;
 mod replay;
 mod tracer;
@@ -19,13 +21,19 @@ mod _native {
     use pyo3::types::PyModuleMethods;
 
     #[pymodule_export]
+    use crate::ability::{check_tracing, pool_buffers};
+    #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
+    #[pymodule_export]
+    use crate::look::{drop_page_cache, page_cache, peek_relations};
     #[pymodule_export]
     use crate::model::{clock_law, mixture_weights, mixture_weights_many};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]
-    use crate::tracer::{postmaster_start_time, read_pool, trace_event_cost_seconds, Tracer};
+    use crate::tracer::{
+        postmaster_start_time, read_pool, trace_event_cost_seconds, PoolReader, Tracer,
+    };
 
     /// Return the version of the native module.
     #[pyfunction]

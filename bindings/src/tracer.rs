@@ -209,30 +209,56 @@ pub fn read_pool(
     postmaster_pid: u32,
     version_num: u32,
 ) -> PyResult<Bound<'_, PyDict>> {
-    let pool = py
-        .detach(|| read(&Server::open(postmaster_pid)?, version_num))
-        .map_err(to_python)?;
-    let hand = pool.hand;
-    let scalars = (pool.buffers, pool.begin_ns, pool.end_ns);
-    let all = columns!(
-        py,
-        pool,
-        frame,
-        spc,
-        db,
-        rel,
-        fork,
-        block,
-        usage_count,
-        dirty,
-        pinned
-    );
-    all.set_item("buffers", scalars.0)?;
-    all.set_item("begin_ns", scalars.1)?;
-    all.set_item("end_ns", scalars.2)?;
-    all.set_item(
-        "hand",
-        hand.map(|h| (h.next_victim, h.complete_passes, h.first_free)),
-    )?;
-    Ok(all)
+    PoolReader::new(py, postmaster_pid, version_num)?.read(py)
+}
+
+/// [`read_pool`] again and again: the server's executable is looked at once, which takes far longer than a reading.
+#[pyclass(frozen)]
+pub struct PoolReader {
+    server: Server,
+    version_num: u32,
+}
+
+#[pymethods]
+impl PoolReader {
+    #[new]
+    fn new(py: Python<'_>, postmaster_pid: u32, version_num: u32) -> PyResult<Self> {
+        let server = py
+            .detach(|| Server::open(postmaster_pid))
+            .map_err(to_python)?;
+        Ok(Self {
+            server,
+            version_num,
+        })
+    }
+
+    /// Read what lies in the buffers now.
+    fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let pool = py
+            .detach(|| read(&self.server, self.version_num))
+            .map_err(to_python)?;
+        let hand = pool.hand;
+        let scalars = (pool.buffers, pool.begin_ns, pool.end_ns);
+        let all = columns!(
+            py,
+            pool,
+            frame,
+            spc,
+            db,
+            rel,
+            fork,
+            block,
+            usage_count,
+            dirty,
+            pinned
+        );
+        all.set_item("buffers", scalars.0)?;
+        all.set_item("begin_ns", scalars.1)?;
+        all.set_item("end_ns", scalars.2)?;
+        all.set_item(
+            "hand",
+            hand.map(|h| (h.next_victim, h.complete_passes, h.first_free)),
+        )?;
+        Ok(all)
+    }
 }

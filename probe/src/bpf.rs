@@ -218,7 +218,7 @@ fn link(program: &OwnedFd, path: &CString, file_offset: u64, moment: Moment) -> 
 ///
 /// # Errors
 /// The kernel has none.
-fn uprobe_pmu() -> Result<u32> {
+pub fn uprobe_pmu() -> Result<u32> {
     let file = "/sys/bus/event_source/devices/uprobe/type";
     fs::read_to_string(file)
         .ok()

@@ -3,9 +3,13 @@
 //! Nothing is assumed about addresses: functions come from `.dynsym` (present even in a stripped server, because
 //! extensions link against it) and from `.symtab` where there is one.
 
-use std::collections::HashMap;
-use std::fs;
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::ptr::NonNull;
+use std::slice;
 
 use object::{Object, ObjectKind, ObjectSegment, ObjectSymbol};
 
@@ -27,14 +31,68 @@ struct Segment {
     size_bytes: u64,
 }
 
-/// An executable read into memory.
+/// A file's bytes in our address space, of which only those looked at are read. A running executable cannot be written
+/// (ETXTBSY), and an upgrade puts another file in its place, so that they stay as they are.
+#[derive(Debug)]
+struct Mapped {
+    start: NonNull<u8>,
+    length_bytes: usize,
+}
+
+/// An executable, mapped into memory.
 #[derive(Debug)]
 pub struct Executable {
-    data: Vec<u8>,
-    symbols: HashMap<String, Symbol>,
+    data: Mapped,
     segments: Vec<Segment>,
     position_independent: bool,
 }
+
+impl Mapped {
+    fn read(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let length_bytes = file.metadata()?.len() as usize;
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped when this object is dropped.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length_bytes,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self {
+            start,
+            length_bytes,
+        })
+    }
+}
+
+impl Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is as long as said, readable, and lives as long as this object.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length_bytes) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `read` mapped, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length_bytes) };
+    }
+}
+
+// SAFETY: the mapping is plain memory that nobody writes.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
 
 impl Executable {
     /// Read an x86-64 executable.
@@ -42,31 +100,20 @@ impl Executable {
     /// # Errors
     /// The file cannot be read, is no ELF file, or is for another machine.
     pub fn read(path: &Path) -> Result<Self> {
-        let data = fs::read(path)
+        let data = Mapped::read(path)
             .map_err(|e| ProbeError::system(format!("cannot read {}", path.display()), e))?;
         Self::parse(data).map_err(|what| {
             ProbeError::missing(
                 format!("{}: {what}", path.display()),
-                "tracing needs a PostgreSQL server built for x86-64; use --source sql",
+                "this needs a PostgreSQL server built for x86-64; a connection by SQL always works",
             )
         })
     }
 
-    fn parse(data: Vec<u8>) -> std::result::Result<Self, String> {
+    fn parse(data: Mapped) -> std::result::Result<Self, String> {
         let file = object::File::parse(&*data).map_err(|e| format!("not an executable ({e})"))?;
         if file.architecture() != object::Architecture::X86_64 {
             return Err(format!("built for {:?}", file.architecture()));
-        }
-        let mut symbols = HashMap::new();
-        for symbol in file.dynamic_symbols().chain(file.symbols()) {
-            if symbol.is_definition() {
-                if let Ok(name) = symbol.name() {
-                    symbols.entry(name.to_owned()).or_insert(Symbol {
-                        vaddr: symbol.address(),
-                        size_bytes: symbol.size(),
-                    });
-                }
-            }
         }
         let segments = file
             .segments()
@@ -82,7 +129,6 @@ impl Executable {
         let position_independent = file.kind() == ObjectKind::Dynamic;
         Ok(Self {
             data,
-            symbols,
             segments,
             position_independent,
         })
@@ -90,7 +136,15 @@ impl Executable {
 
     /// Return a symbol, or nothing.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
-        self.symbols.get(name).copied()
+        let file = object::File::parse(&*self.data).ok()?;
+        let symbol = file
+            .dynamic_symbols()
+            .chain(file.symbols())
+            .find(|s| s.name_bytes() == Ok(name.as_bytes()) && s.is_definition())?;
+        Some(Symbol {
+            vaddr: symbol.address(),
+            size_bytes: symbol.size(),
+        })
     }
 
     /// Return the first of these symbols that exists.

@@ -5,20 +5,28 @@
 //! Tracing, from the kernel up: [`elf`] reads the server's executable and [`site`] chooses instructions in it; [`asm`] and
 //! [`programs`] make the eBPF programs that [`bpf`] attaches there; they write [`event`]s into a [`ring`] buffer, from
 //! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
+//!
+//! Looking: [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
+//! them; [`residency`] asks the kernel what of a file is in the page cache.
 
+pub mod ability;
 pub mod asm;
 pub mod bpf;
 pub mod calibrate;
 pub mod clock;
 pub mod columns;
 pub mod decode;
+pub mod descriptor;
 pub mod elf;
 pub mod error;
 pub mod event;
+pub mod memory;
+pub mod peek;
 pub mod pool;
 pub mod probes;
 pub mod process;
 pub mod programs;
+pub mod residency;
 pub mod ring;
 pub mod server;
 pub mod site;

@@ -1,27 +1,19 @@
 //! What lies in the buffers, read from the server's memory: no work for the server, and 64 bytes a buffer for us.
 //!
-//! `struct BufferDesc` (src/include/storage/buf_internals.h, versions 12 to 18), padded to 64 bytes: the tag in 20 bytes,
-//! the buffer's own number, and at 24 the state: pins in bits 0 to 17, usage count in 18 to 21, dirty 23, valid 24. No lock
-//! is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is not a
-//! picture of one moment.
-
-use std::ops::Range;
+//! No lock is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is
+//! not a picture of one moment.
 
 use iced_x86::{Code, Decoder, DecoderOptions};
 
 use crate::clock::monotonic_ns;
-use crate::error::{ProbeError, Result};
+use crate::descriptor::{
+    for_each_used, Array, Descriptor, BUFFER_NUMBER, DESCRIPTOR_BYTES, KNOWN_VERSIONS, STATE,
+};
+use crate::error::Result;
 use crate::programs::Descriptors;
 use crate::server::Server;
 
-const DESCRIPTOR_BYTES: usize = 64;
-const BUFFER_NUMBER: usize = 20;
-const STATE: usize = 24;
-const DIRTY: u32 = 1 << 23;
-const VALID: u32 = 1 << 24;
-const PINS: u32 = (1 << 18) - 1;
-const KNOWN_VERSIONS: Range<u32> = 120_000..190_000;
-const CHUNK_BUFFERS: usize = 1 << 15;
+const CHUNK_BUFFERS: usize = 1 << 12;
 
 /// The used buffers at one moment; all vectors are parallel.
 #[derive(Debug, Default, Clone)]
@@ -70,26 +62,20 @@ pub struct Hand {
 /// # Errors
 /// A version whose descriptors are different, or the memory cannot be read.
 pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
-    if !KNOWN_VERSIONS.contains(&version_num) {
-        return Err(unknown());
-    }
-    let buffers = server.variable_u32("NBuffers")?;
-    let start = server.variable_pointer("BufferDescriptors")?;
+    let array = Array::of(server, version_num)?;
     let mut pool = Pool {
-        buffers,
+        buffers: array.buffers,
         begin_ns: monotonic_ns(),
-        hand: hand(server),
+        hand: hand(server, version_num, array.buffers),
         ..Pool::default()
     };
-    let mut bytes = vec![0; CHUNK_BUFFERS.min(buffers as usize) * DESCRIPTOR_BYTES];
+    let mut bytes = vec![0; CHUNK_BUFFERS.min(array.buffers as usize) * DESCRIPTOR_BYTES];
     let mut first = 0;
-    while first < buffers as usize {
-        let count = CHUNK_BUFFERS.min(buffers as usize - first);
+    while first < array.buffers as usize {
+        let count = CHUNK_BUFFERS.min(array.buffers as usize - first);
         let part = &mut bytes[..count * DESCRIPTOR_BYTES];
-        server.read(start + (first * DESCRIPTOR_BYTES) as u64, part)?;
-        for (i, descriptor) in part.chunks_exact(DESCRIPTOR_BYTES).enumerate() {
-            pool.add(descriptor, first + i)?;
-        }
+        array.read(server, first, part)?;
+        for_each_used(part, first, |index, descriptor| pool.add(descriptor, index))?;
         first += count;
     }
     pool.end_ns = monotonic_ns();
@@ -112,46 +98,24 @@ pub fn descriptors(server: &Server, version_num: u32) -> Option<Descriptors> {
     })
 }
 
-fn unknown() -> ProbeError {
-    ProbeError::missing(
-        "the layout of this server's buffer descriptors is not known",
-        "CREATE EXTENSION pg_buffercache",
-    )
-}
-
 impl Pool {
-    fn add(&mut self, descriptor: &[u8], index: usize) -> Result<()> {
-        let word = |at: usize| {
-            u32::from_le_bytes([
-                descriptor[at],
-                descriptor[at + 1],
-                descriptor[at + 2],
-                descriptor[at + 3],
-            ])
-        };
-        // Each descriptor knows its own number: a check of the whole layout that costs nothing.
-        if word(BUFFER_NUMBER) as usize != index {
-            return Err(unknown());
-        }
-        let state = word(STATE);
-        if state & VALID != 0 {
-            self.frame.push(index as i32 + 1);
-            self.spc.push(word(0));
-            self.db.push(word(4));
-            self.rel.push(word(8));
-            self.fork.push(descriptor[12]);
-            self.block.push(word(16));
-            self.usage_count.push((state >> 18 & 0xf) as u8);
-            self.dirty.push(state & DIRTY != 0);
-            self.pinned.push(state & PINS != 0);
-        }
-        Ok(())
+    fn add(&mut self, descriptor: Descriptor<'_>, index: usize) {
+        let relation = descriptor.relation();
+        self.frame.push(index as i32 + 1);
+        self.spc.push(relation.spc);
+        self.db.push(relation.db);
+        self.rel.push(relation.rel);
+        self.fork.push(relation.fork as u8);
+        self.block.push(descriptor.block());
+        self.usage_count.push(descriptor.usage_count() as u8);
+        self.dirty.push(descriptor.is_dirty());
+        self.pinned.push(descriptor.is_pinned());
     }
 }
 
 /// Find the clock hand. `StrategyControl` is private to freelist.c, so that a stripped server has no symbol for it; but
 /// `StrategySyncStart` is exported, and the first thing it does is to lock what `StrategyControl` points to.
-fn hand(server: &Server) -> Option<Hand> {
+pub fn hand(server: &Server, version_num: u32, buffers: u32) -> Option<Hand> {
     let function = server.executable.symbol("StrategySyncStart")?;
     let code = server.executable.bytes_at(function.vaddr, 64);
     let variable = Decoder::with_ip(64, code, function.vaddr, DecoderOptions::NONE)
@@ -172,11 +136,16 @@ fn hand(server: &Server) -> Option<Hand> {
             control[at + 3],
         ])
     };
-    let buffers = server.variable_u32("NBuffers").ok()?;
+    // Version 19 has no list of free buffers, so that what came after it moved up (commit 2c789405275).
+    let (passes, first_free) = if version_num < 190_000 {
+        (word(16), word(8) as i32)
+    } else {
+        (word(8), -1)
+    };
     // The counter runs past the number of buffers until somebody folds it back.
     Some(Hand {
         next_victim: word(4).checked_rem(buffers)?,
-        complete_passes: word(16).wrapping_add(word(4) / buffers),
-        first_free: word(8) as i32,
+        complete_passes: passes.wrapping_add(word(4) / buffers),
+        first_free,
     })
 }

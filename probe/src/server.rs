@@ -1,11 +1,12 @@
 //! A running server seen through /proc: its executable and its memory.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::elf::{Executable, Symbol};
 use crate::error::{ProbeError, Result};
+use crate::memory::Memory;
 
 /// The variable that tells one cluster from another: when its postmaster started, in microseconds; every server process
 /// inherits it (src/backend/utils/adt/timestamp.c). Process ids would not do: in containers every postmaster is 1.
@@ -21,7 +22,7 @@ pub struct Server {
     /// The executable.
     pub executable: Executable,
     bias: u64,
-    memory: File,
+    memory: Memory,
 }
 
 impl Server {
@@ -31,11 +32,9 @@ impl Server {
     /// No such process, no permission, or an executable that cannot be understood.
     pub fn open(postmaster_pid: u32) -> Result<Self> {
         let executable_path = PathBuf::from(format!("/proc/{postmaster_pid}/exe"));
-        let memory_path = format!("/proc/{postmaster_pid}/mem");
         let executable = Executable::read(&executable_path)?;
         let bias = load_bias(postmaster_pid, &executable)?;
-        let memory = File::open(&memory_path)
-            .map_err(|e| ProbeError::system(format!("cannot open {memory_path}"), e))?;
+        let memory = Memory::open(postmaster_pid)?;
         Ok(Self {
             postmaster_pid,
             executable_path,
@@ -43,6 +42,13 @@ impl Server {
             bias,
             memory,
         })
+    }
+
+    /// Read the memory through /proc/PID/mem only, as where `process_vm_readv` is refused.
+    #[must_use]
+    pub fn by_file(mut self) -> Self {
+        self.memory = self.memory.by_file();
+        self
     }
 
     /// Return a symbol of the executable.
@@ -56,7 +62,7 @@ impl Server {
                     "the server's executable has no symbol {}",
                     names.join(" or ")
                 ),
-                "it may have been linked without exported symbols; use --source sql",
+                "it may have been linked without exported symbols; use a connection by SQL",
             )
         })
     }
@@ -74,9 +80,7 @@ impl Server {
     /// # Errors
     /// As `read_linked`.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()> {
-        self.memory
-            .read_exact_at(buffer, address)
-            .map_err(|e| ProbeError::system("cannot read the server's memory", e))
+        self.memory.read(address, buffer)
     }
 
     /// Return the address as loaded of a linked one.
@@ -139,7 +143,7 @@ fn load_bias(pid: u32, executable: &Executable) -> Result<u64> {
         .ok_or_else(|| {
             ProbeError::missing(
                 format!("cannot tell where the server's code is loaded from {file}"),
-                "use --source sql",
+                "use a connection by SQL",
             )
         })
 }

@@ -1,7 +1,8 @@
 """Typed face of the Rust module; checked against the built module by stubtest."""
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, final, type_check_only
+from os import PathLike
+from typing import Any, Literal, TypedDict, final, overload, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +11,20 @@ __all__ = [
     "NextAccesses",
     "ObjectIds",
     "PoolContents",
+    "PoolReader",
     "Rules",
     "Tracer",
     "__version__",
     "build_profile",
+    "check_tracing",
     "clock_law",
     "dense_ids",
+    "drop_page_cache",
     "mixture_weights",
     "mixture_weights_many",
+    "page_cache",
+    "peek_relations",
+    "pool_buffers",
     "postmaster_start_time",
     "read_pool",
     "replay",
@@ -241,6 +248,52 @@ class PoolTable(TypedDict):
     end_ns: int
     hand: tuple[int, int, int] | None  # buffer looked at next (from 0), rounds, head of the free list or -1
 
+@type_check_only
+class PoolRelations(TypedDict):
+    """The used buffers by relation and fork; columns are parallel."""
+
+    spc: NDArray[np.uint32]
+    db: NDArray[np.uint32]
+    rel: NDArray[np.uint32]
+    fork: NDArray[np.uint8]
+    usage_counts: NDArray[np.int64]  # [n, 6] buffers at usage_count 0 to 5
+    dirty: NDArray[np.int64]
+    pinned: NDArray[np.int64]
+    buffers: int  # of the pool, used or not
+    begin_ns: int
+    end_ns: int
+    hand: tuple[int, int, int] | None  # as in PoolTable
+
+@type_check_only
+class PageCacheCounts(TypedDict):
+    """One element a file."""
+
+    size_bytes: NDArray[np.int64]  # -1: it vanished, or cannot be opened
+    cached_bytes: NDArray[np.int64]  # 0 where there is an error
+    error: NDArray[np.int32]  # errno, 0 where all went well
+    method: str  # cachestat or mincore
+
+@type_check_only
+class PageCacheMaps(PageCacheCounts):
+    first_block: NDArray[np.int64]  # [n + 1] where each file's blocks begin in cached_pages
+    cached_pages: NDArray[np.uint8]  # by block, how many of its pages are cached
+
+@final
+class PoolReader:
+    """Reads a server's pool again and again, from its memory.
+
+    Args:
+        postmaster_pid: process id of its postmaster.
+        version_num: as `server_version_num`.
+
+    Raises:
+        RuntimeError: (what, hint): the layout of this server's memory is not known.
+        OSError: its memory cannot be read.
+    """
+
+    def __new__(cls, postmaster_pid: int, version_num: int) -> PoolReader: ...
+    def read(self) -> PoolTable: ...
+
 @final
 class Tracer:
     """Probes on a running server: they record every page access until `stop`, and die with the process.
@@ -276,8 +329,83 @@ class Tracer:
     def probes(self) -> list[tuple[str, str, int, bool]]: ...
 
 def trace_event_cost_seconds(attachment: str) -> float: ...
+def check_tracing(postmaster_pid: int | None = None) -> None:
+    """Find out, without putting a probe anywhere, whether this kernel and this server could be traced.
+
+    Args:
+        postmaster_pid: the server; None asks the kernel only.
+
+    Raises:
+        RuntimeError: (what, hint): this kernel, server or user cannot.
+        OSError: the server cannot be looked at.
+    """
+
+def pool_buffers(postmaster_pid: int, version_num: int) -> int:
+    """Return the number of buffers from the server's memory, if descriptors have the layout known here.
+
+    Raises:
+        RuntimeError: (what, hint): the layout is another one, or symbols are missing.
+        OSError: the memory may not be read.
+    """
+
 def postmaster_start_time(postmaster_pid: int) -> int: ...
 def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...
+def peek_relations(
+    postmaster_pid: int, version_num: int, *, threads: int | None = None, by_file: bool = False
+) -> PoolRelations:
+    """Count the buffers of a server by relation, from its memory; the server does nothing for it.
+
+    Args:
+        postmaster_pid: process id of its postmaster.
+        version_num: as `server_version_num`, 12 to 19.
+        threads: how many; None is one per processor, at most 4.
+        by_file: read through /proc/PID/mem even where process_vm_readv(2) works.
+
+    Raises:
+        RuntimeError: (what, hint): this server's buffers are not laid out as known.
+        OSError: no right to read, or the server ended or restarted meanwhile.
+    """
+
+@overload
+def page_cache(
+    paths: Sequence[str | PathLike[str]],
+    *,
+    maps: Literal[False] = False,
+    block_bytes: int = 8192,
+    threads: int | None = None,
+    method: str | None = None,
+) -> PageCacheCounts: ...
+@overload
+def page_cache(
+    paths: Sequence[str | PathLike[str]],
+    *,
+    maps: Literal[True],
+    block_bytes: int = 8192,
+    threads: int | None = None,
+    method: str | None = None,
+) -> PageCacheMaps:
+    """Tell how much of each file lies in the operating system's page cache, without touching it.
+
+    A file's error is EPERM where the kernel would not tell the truth: to whoever neither owns a file nor
+    may write it, mincore(2) calls all of it resident.
+
+    Args:
+        paths: files.
+        maps: tell blocks apart.
+        block_bytes: size of these, a power of two.
+        threads: how many; None is one per processor, at most 8.
+        method: `cachestat` or `mincore`; by default the former where the kernel has it. Maps need the latter.
+
+    Raises:
+        ValueError: block_bytes or method is none.
+    """
+
+def drop_page_cache(paths: Sequence[str | PathLike[str]]) -> NDArray[np.int32]:
+    """Ask the kernel to forget these files' pages; return each file's errno, 0 where all went well.
+
+    Pages not written to disk yet stay: sync the files first.
+    """
+
 def clock_law(
     rates: NDArray[np.float64], batch: NDArray[np.float64], spread: float = 0.0
 ) -> NDArray[np.float64]: ...

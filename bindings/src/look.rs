@@ -1,0 +1,117 @@
+//! Looking into the caches from outside, for Python: the server's buffers, and the operating system's page cache.
+
+use std::path::PathBuf;
+
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
+use pgsweep_probe::peek::{relations, USAGE_COUNTS};
+use pgsweep_probe::residency::{self, Method, Request, Residency};
+use pgsweep_probe::server::Server;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::tracer::to_python;
+
+/// Count the buffers of a server by relation, from its memory.
+#[pyfunction]
+#[pyo3(signature = (postmaster_pid, version_num, *, threads=None, by_file=false))]
+pub fn peek_relations(
+    py: Python<'_>,
+    postmaster_pid: u32,
+    version_num: u32,
+    threads: Option<usize>,
+    by_file: bool,
+) -> PyResult<Bound<'_, PyDict>> {
+    let found = py
+        .detach(|| {
+            let mut server = Server::open(postmaster_pid)?;
+            if by_file {
+                server = server.by_file();
+            }
+            relations(&server, version_num, threads)
+        })
+        .map_err(to_python)?;
+    let rows = found.rel.len();
+    let all = PyDict::new(py);
+    all.set_item("spc", found.spc.into_pyarray(py))?;
+    all.set_item("db", found.db.into_pyarray(py))?;
+    all.set_item("rel", found.rel.into_pyarray(py))?;
+    all.set_item("fork", found.fork.into_pyarray(py))?;
+    let usage_counts = found.usage_counts.into_pyarray(py);
+    all.set_item("usage_counts", usage_counts.reshape([rows, USAGE_COUNTS])?)?;
+    all.set_item("dirty", found.dirty.into_pyarray(py))?;
+    all.set_item("pinned", found.pinned.into_pyarray(py))?;
+    all.set_item("buffers", found.buffers)?;
+    all.set_item("begin_ns", found.begin_ns)?;
+    all.set_item("end_ns", found.end_ns)?;
+    all.set_item(
+        "hand",
+        found
+            .hand
+            .map(|h| (h.next_victim, h.complete_passes, h.first_free)),
+    )?;
+    Ok(all)
+}
+
+/// Tell how much of each file lies in the page cache.
+#[pyfunction]
+#[pyo3(signature = (paths, *, maps=false, block_bytes=8192, threads=None, method=None))]
+pub fn page_cache<'py>(
+    py: Python<'py>,
+    paths: Vec<PathBuf>,
+    maps: bool,
+    block_bytes: u64,
+    threads: Option<usize>,
+    method: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
+    if !block_bytes.is_power_of_two() || !(1024..=65536).contains(&block_bytes) {
+        return Err(PyValueError::new_err(
+            "block_bytes is a power of two from 1024 to 65536",
+        ));
+    }
+    let request = Request {
+        block_bytes: maps.then_some(block_bytes),
+        method: method.map(method_named).transpose()?,
+        threads,
+    };
+    let files = py.detach(|| residency::page_cache(&paths, request));
+    let column = |value: fn(&Residency) -> i64| -> Vec<i64> { files.iter().map(value).collect() };
+    let all = PyDict::new(py);
+    all.set_item("size_bytes", column(|f| f.size_bytes).into_pyarray(py))?;
+    all.set_item("cached_bytes", column(|f| f.cached_bytes).into_pyarray(py))?;
+    let errors: Vec<i32> = files.iter().map(|f| f.error).collect();
+    all.set_item("error", errors.into_pyarray(py))?;
+    if maps {
+        let mut first_block = vec![0_i64];
+        let mut cached_pages = Vec::new();
+        for file in &files {
+            cached_pages.extend_from_slice(&file.cached_pages);
+            first_block.push(cached_pages.len() as i64);
+        }
+        all.set_item("first_block", first_block.into_pyarray(py))?;
+        all.set_item("cached_pages", cached_pages.into_pyarray(py))?;
+    }
+    all.set_item(
+        "method",
+        match request.effective_method() {
+            Method::Cachestat => "cachestat",
+            Method::Mincore => "mincore",
+        },
+    )?;
+    Ok(all)
+}
+
+fn method_named(name: &str) -> PyResult<Method> {
+    match name {
+        "cachestat" => Ok(Method::Cachestat),
+        "mincore" => Ok(Method::Mincore),
+        _ => Err(PyValueError::new_err("method is cachestat or mincore")),
+    }
+}
+
+/// Ask the kernel to forget the pages of these files that are written; return each file's errno.
+#[pyfunction]
+pub fn drop_page_cache(py: Python<'_>, paths: Vec<PathBuf>) -> Bound<'_, PyArray1<i32>> {
+    py.detach(|| residency::drop_page_cache(&paths))
+        .into_pyarray(py)
+}

@@ -1,0 +1,59 @@
+//! Whether tracing and peeking would work, found out without putting a probe anywhere or reading the whole pool.
+//!
+//! The kernel is asked for what a trace needs of it: a ring buffer, and a program that does nothing, loaded and not
+//! attached. The server's executable is read for the functions that would be probed.
+
+use crate::bpf::{self, Attachment};
+use crate::descriptor::{for_each_used, Array, DESCRIPTOR_BYTES};
+use crate::error::Result;
+use crate::server::Server;
+
+/// `r0 = 0; exit` (include/uapi/linux/bpf.h: `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`).
+const NOTHING: [u64; 2] = [0xb7, 0x95];
+/// The smallest ring buffer: one page.
+const RING_BYTES: u32 = 4096;
+/// Without these no access is seen; what else is probed only adds to the picture.
+const NEEDED: [&str; 4] = [
+    "PgStartTime",
+    "BufTableLookup",
+    "BufTableInsert",
+    "StrategyGetBuffer",
+];
+
+/// Ask the kernel whether it lets us trace.
+///
+/// # Errors
+/// It is too old, has no uprobes, or we are not privileged.
+pub fn kernel_allows_tracing() -> Result<()> {
+    bpf::create_ring(RING_BYTES)?;
+    if bpf::load_program(&NOTHING, Attachment::Link).is_ok() {
+        return Ok(());
+    }
+    bpf::load_program(&NOTHING, Attachment::PerfEvent)?;
+    bpf::uprobe_pmu().map(|_| ())
+}
+
+/// Look whether the server has the functions that a trace probes.
+///
+/// # Errors
+/// One is missing.
+pub fn server_can_be_traced(server: &Server) -> Result<()> {
+    for name in NEEDED {
+        server.require(&[name])?;
+    }
+    Ok(())
+}
+
+/// Return the number of buffers, after a look at the first and the last descriptor.
+///
+/// # Errors
+/// The descriptors are not laid out as known, or the server's memory cannot be read.
+pub fn pool_buffers(server: &Server, version_num: u32) -> Result<u32> {
+    let array = Array::of(server, version_num)?;
+    for index in [0, array.buffers as usize - 1] {
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        array.read(server, index, &mut bytes)?;
+        for_each_used(&bytes, index, |_, _| ())?;
+    }
+    Ok(array.buffers)
+}

@@ -1,0 +1,237 @@
+//! How many buffers each relation has, at which usage counts: the pool's contents without the names of its pages.
+//!
+//! The same descriptors as in [`crate::pool`], counted where they are read, in pieces that stay in a processor's cache.
+//! A few threads share the pieces; the server does nothing, and no list of pages is made.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::clock::monotonic_ns;
+use crate::descriptor::{for_each_used, Array, Relation, DESCRIPTOR_BYTES};
+use crate::error::Result;
+use crate::pool::{hand, Hand};
+use crate::server::Server;
+
+/// Usage counts are 0 to 5.
+pub const USAGE_COUNTS: usize = 6;
+/// Descriptors read at once: 256 kB of them.
+const PIECE_BUFFERS: usize = 1 << 12;
+/// More threads than this would take memory bandwidth from the server and gain little.
+const DEFAULT_MAX_THREADS: usize = 4;
+
+/// The relations that have buffers; all vectors are parallel.
+#[derive(Debug, Default, Clone)]
+pub struct Relations {
+    /// Tablespace.
+    pub spc: Vec<u32>,
+    /// Database.
+    pub db: Vec<u32>,
+    /// Relation file number.
+    pub rel: Vec<u32>,
+    /// Fork.
+    pub fork: Vec<u8>,
+    /// Buffers at each usage count, `USAGE_COUNTS` numbers a relation.
+    pub usage_counts: Vec<i64>,
+    /// Buffers whose page differs from the one on disk.
+    pub dirty: Vec<i64>,
+    /// Buffers that somebody uses right now.
+    pub pinned: Vec<i64>,
+    /// Number of buffers, used or not.
+    pub buffers: u32,
+    /// The clock hand, where it can be found.
+    pub hand: Option<Hand>,
+    /// When reading began, in nanoseconds of the monotonic clock.
+    pub begin_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+}
+
+/// Count the buffers of a server by relation.
+///
+/// Args: `threads` is how many share the work; None is one per processor, at most 4.
+///
+/// # Errors
+/// A version whose descriptors are different, memory that cannot be read, or a server that ended.
+pub fn relations(server: &Server, version_num: u32, threads: Option<usize>) -> Result<Relations> {
+    let array = Array::of(server, version_num)?;
+    let begin_ns = monotonic_ns();
+    let hand = hand(server, version_num, array.buffers);
+    let pieces = (array.buffers as usize).div_ceil(PIECE_BUFFERS);
+    let threads = threads
+        .unwrap_or_else(|| {
+            thread::available_parallelism()
+                .map_or(1, NonZero::get)
+                .min(DEFAULT_MAX_THREADS)
+        })
+        .clamp(1, pieces);
+    let next = AtomicUsize::new(0);
+    let work = || count_pieces(server, array, &next);
+    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut tallies = vec![work()];
+        tallies.extend(others.into_iter().map(|o| o.join().expect("no panic")));
+        tallies
+    });
+    let mut total = Tally::default();
+    for tally in tallies {
+        total.add_all(&tally?);
+    }
+    let mut relations = total.into_columns();
+    relations.buffers = array.buffers;
+    relations.hand = hand;
+    relations.begin_ns = begin_ns;
+    relations.end_ns = monotonic_ns();
+    Ok(relations)
+}
+
+fn count_pieces(server: &Server, array: Array, next: &AtomicUsize) -> Result<Tally> {
+    let buffers = array.buffers as usize;
+    let mut tally = Tally::default();
+    let mut bytes = vec![0; PIECE_BUFFERS.min(buffers) * DESCRIPTOR_BYTES];
+    loop {
+        let first = next.fetch_add(1, Ordering::Relaxed) * PIECE_BUFFERS;
+        if first >= buffers {
+            return Ok(tally);
+        }
+        let part = &mut bytes[..PIECE_BUFFERS.min(buffers - first) * DESCRIPTOR_BYTES];
+        array.read(server, first, part)?;
+        for_each_used(part, first, |_, descriptor| {
+            let counts = tally.counts_of(descriptor.relation());
+            counts.usage[descriptor.usage_count() as usize] += 1;
+            counts.dirty += i64::from(descriptor.is_dirty());
+            counts.pinned += i64::from(descriptor.is_pinned());
+        })?;
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Counts {
+    usage: [i64; USAGE_COUNTS],
+    dirty: i64,
+    pinned: i64,
+}
+
+/// Counts by relation, in the order of first appearance.
+#[derive(Debug, Default)]
+struct Tally {
+    places: HashMap<Relation, usize, BuildHasherDefault<Mix>>,
+    rows: Vec<(Relation, Counts)>,
+    /// The row counted last: neighbours in the pool often belong to one relation.
+    last: usize,
+}
+
+impl Tally {
+    fn counts_of(&mut self, relation: Relation) -> &mut Counts {
+        let known = self.rows.get(self.last).is_some_and(|r| r.0 == relation);
+        if !known {
+            self.last = *self.places.entry(relation).or_insert_with(|| {
+                self.rows.push((relation, Counts::default()));
+                self.rows.len() - 1
+            });
+        }
+        &mut self.rows[self.last].1
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        for (relation, counts) in &other.rows {
+            let sum = self.counts_of(*relation);
+            for (total, count) in sum.usage.iter_mut().zip(counts.usage) {
+                *total += count;
+            }
+            sum.dirty += counts.dirty;
+            sum.pinned += counts.pinned;
+        }
+    }
+
+    fn into_columns(mut self) -> Relations {
+        self.rows
+            .sort_unstable_by_key(|(r, _)| (r.spc, r.db, r.rel, r.fork));
+        let mut columns = Relations::default();
+        for (relation, counts) in self.rows {
+            columns.spc.push(relation.spc);
+            columns.db.push(relation.db);
+            columns.rel.push(relation.rel);
+            columns.fork.push(relation.fork as u8);
+            columns.usage_counts.extend(counts.usage);
+            columns.dirty.push(counts.dirty);
+            columns.pinned.push(counts.pinned);
+        }
+        columns
+    }
+}
+
+/// A hash for four small numbers of which nobody hostile chooses any: multiply and fold, as FxHash does.
+#[derive(Debug, Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0.rotate_left(5) ^ u64::from(number)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relation(rel: u32) -> Relation {
+        Relation {
+            spc: 1663,
+            db: 5,
+            rel,
+            fork: 0,
+        }
+    }
+
+    #[test]
+    fn tallies_of_threads_add_up_and_come_sorted() {
+        let (mut one, mut two) = (Tally::default(), Tally::default());
+        for rel in [9, 7, 9, 9] {
+            one.counts_of(relation(rel)).usage[5] += 1;
+        }
+        two.counts_of(relation(8)).dirty += 1;
+        two.counts_of(relation(9)).usage[5] += 10;
+        two.counts_of(relation(9)).pinned += 2;
+        one.add_all(&two);
+        let columns = one.into_columns();
+        assert_eq!(columns.rel, [7, 8, 9]);
+        assert_eq!(
+            columns
+                .usage_counts
+                .chunks(USAGE_COUNTS)
+                .map(|c| c[5])
+                .collect::<Vec<_>>(),
+            [1, 0, 13]
+        );
+        assert_eq!(
+            (columns.dirty, columns.pinned),
+            (vec![0, 1, 0], vec![0, 0, 2])
+        );
+    }
+
+    #[test]
+    fn many_relations_keep_apart() {
+        let mut tally = Tally::default();
+        for turn in 1..=3 {
+            for rel in 0..50_000 {
+                tally.counts_of(relation(rel * 2)).usage[0] += turn;
+            }
+        }
+        let columns = tally.into_columns();
+        assert_eq!(columns.rel.len(), 50_000);
+        assert!(columns.usage_counts.chunks(USAGE_COUNTS).all(|c| c[0] == 6));
+    }
+}
