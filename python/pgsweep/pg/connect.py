@@ -12,6 +12,7 @@ connection string, because it may hold a password; libpq's own messages name hos
 from __future__ import annotations
 
 import re
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -158,7 +159,11 @@ def describe(conninfo: str) -> str:
     defaults = {
         option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val
     }
-    parts = {**defaults, **_parse(conninfo)}
+    given = _parse(conninfo)
+    if "service" in given and "host" not in given:
+        # libpq looks the service up when it connects, and not before.
+        return f"service {given['service']}"
+    parts = {**defaults, **given}
     host, port = parts.get("host", "the local socket"), parts.get("port", "5432")
     database = parts.get("dbname") or parts.get("user") or "?"
     return f"database {database} at {host}, port {port}"
@@ -182,6 +187,8 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     if "connect_timeout" not in parameters and not _default_is_set("connect_timeout"):
         parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
     parameters.setdefault("fallback_application_name", "pgsweep")
+    # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
+    parameters.setdefault("client_encoding", "UTF8")
     try:
         connection = psycopg.connect(make_conninfo("", **parameters), autocommit=True)
     except psycopg.Error as error:
@@ -192,6 +199,17 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
         connection.close()
         raise
     return connection
+
+
+def session_lives(connection: psycopg.Connection) -> bool:
+    """Return whether a session is still there, without a statement: a server that stops ends all of them."""
+    try:
+        readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
+        if readable:
+            connection.pgconn.consume_input()
+    except (psycopg.OperationalError, ValueError, OSError):
+        return False
+    return not connection.broken
 
 
 def _default_is_set(keyword: str) -> bool:

@@ -23,6 +23,11 @@ FRESH_STATISTICS = "SET stats_fetch_consistency = 'none'"
 """From 15 on: every statement sees values of its own moment, not those of the transaction's first look."""
 
 
+_ROUNDS = 5
+_LONGEST_ROUND_SECONDS = 1.0
+_MANY_ALLOCATIONS = 2000
+
+
 class Counter(msgspec.Struct, frozen=True):
     """One cumulative value.
 
@@ -83,10 +88,15 @@ class CounterReader:
         """Return pg_stat_io; nothing before 16."""
         return self._rows("count_io", "io", None) if self._version_num >= 160000 else []
 
-    def settle(self) -> None:
+    def settle(self, round_seconds: float = 0.0) -> None:
         """Have this session's own counters sent now, so that what it did so far does not appear later.
 
-        Every statement runs once before: planning one reads catalogs, running it again does not.
+        Every statement runs once before: planning one reads catalogs, running it again does not. The buffers
+        that this took are reported by the background writer at the end of its round (BgBufferSync, bufmgr.c):
+        on a server with little else to do that is waited for, lest they be taken for the workload's.
+
+        Args:
+            round_seconds: `bgwriter_delay`; 0 where allocations are of no interest.
         """
         self.databases()
         self.relations()
@@ -99,6 +109,17 @@ class CounterReader:
         self._connection.execute(load("settle", self._version_num))
         if self._version_num < 150000:
             time.sleep(0.1)
+        before = self._allocations()
+        for _ in range(_ROUNDS if round_seconds > 0 else 0):
+            time.sleep(min(1.25 * round_seconds, _LONGEST_ROUND_SECONDS))
+            now = self._allocations()
+            # Many: others are at work, and ours do not matter.
+            if now == before or now - before > _MANY_ALLOCATIONS:
+                return
+            before = now
+
+    def _allocations(self) -> float:
+        return sum(counter.value for counter in self.writers() if counter.name == "buffers_alloc")
 
     def _rows(self, query: str, scope: str, oids: list[int] | None) -> list[Counter]:
         text = load(query, self._version_num)

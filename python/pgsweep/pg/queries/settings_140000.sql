@@ -9,7 +9,7 @@ WHERE name = ANY (ARRAY[
     'effective_cache_size', 'effective_io_concurrency', 'huge_pages', 'huge_pages_status',
     'io_combine_limit', 'io_max_combine_limit', 'io_max_concurrency', 'io_method', 'io_workers',
     'maintenance_io_concurrency', 'max_connections', 'max_parallel_workers_per_gather', 'max_wal_senders',
-    'max_wal_size', 'max_worker_processes', 'server_encoding', 'shared_buffers', 'shared_preload_libraries',
-    'stats_fetch_consistency', 'synchronize_seqscans', 'track_counts', 'track_io_timing',
+    'max_wal_size', 'max_worker_processes', 'segment_size', 'server_encoding', 'shared_buffers',
+    'shared_preload_libraries', 'stats_fetch_consistency', 'synchronize_seqscans', 'track_counts', 'track_io_timing',
     'vacuum_buffer_usage_limit', 'wal_buffers', 'work_mem'])
 ORDER BY name

@@ -1,0 +1,286 @@
+"""What this machine lets us do with a server: its memory, its files, probes, huge pages, memory limits.
+
+Nothing is changed and nothing is attached: a few words of the server's memory are read, one of its files is
+opened and not read, and the kernel is given an eBPF program that never runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cached_property
+
+from pgsweep._native import check_tracing, page_cache, pool_buffers
+from pgsweep.host.cgroup import MemoryLimit, limit_of
+from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
+from pgsweep.host.machine import describe_machine, memory_bytes
+from pgsweep.host.postmaster import Search, postmasters, user_name, user_of
+from pgsweep.records import Ability, DoctorHost
+from pgsweep.units import format_bytes
+
+_ON_THE_HOST = (
+    "record --source trace",
+    "record --source peek",
+    "cache",
+    "footprint",
+    "top",
+    "memory",
+    "hugepages",
+)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a session told about its server, for finding and judging it on this host.
+
+    Attributes:
+        search: what the search for its process found.
+        server_host: host name or address; a folder, or nothing, for a Unix socket.
+        by_socket: connected by a Unix socket: server and we run on one kernel.
+        version_num: as `server_version_num`.
+        shared_buffers_blocks: as the server says.
+        file: path of one of its files below the data directory.
+        huge_pages: the setting of that name.
+        huge_pages_status: the setting of that name (17 and later).
+        huge_pages_needed: so many would hold its shared memory; None where it does not say (14).
+    """
+
+    search: Search
+    server_host: str
+    by_socket: bool
+    version_num: int
+    shared_buffers_blocks: int
+    file: str
+    huge_pages: str
+    huge_pages_status: str | None
+    huge_pages_needed: int | None
+
+
+class HostChecks:
+    """The abilities of this machine; without a session, those that need none of it."""
+
+    def __init__(self, seen: Seen | None, again: str) -> None:
+        """Look from this host.
+
+        Args:
+            seen: what the session told; None where there is no session.
+            again: the command line by which pgsweep would be asked the same again.
+        """
+        self._seen = seen
+        self._again = again
+        self._search = Search(None, ()) if seen is None else seen.search
+        self._user = user_name(os.geteuid())
+
+    @cached_property
+    def _process(self) -> int | None:
+        """The postmaster, or the only thing that it can be; much about a process anybody may read."""
+        if self._search.pid is None and self._seen is not None and self._seen.by_socket:
+            return next(iter(self._search.closed), None)
+        return self._search.pid
+
+    @cached_property
+    def _limit(self) -> MemoryLimit | None:
+        return None if self._process is None else limit_of(self._process)
+
+    @cached_property
+    def _huge(self) -> HugePages | None:
+        return read_huge_pages()
+
+    def facts(self) -> DoctorHost:
+        """Return what this machine is."""
+        huge, limit = self._huge, self._limit
+        return DoctorHost(
+            user=self._user,
+            machine=describe_machine(),
+            memory_bytes=memory_bytes(),
+            huge_pages_total=huge.total if huge else None,
+            huge_pages_free=huge.free if huge else None,
+            huge_page_bytes=huge.size_bytes if huge else None,
+            postmaster_pid=self._search.pid,
+            memory_limit_bytes=limit.limit_bytes if limit else None,
+            memory_limit_used_bytes=limit.usage_bytes if limit else None,
+        )
+
+    def abilities(self) -> list[Ability]:
+        """Return all of them."""
+        return [
+            self._same_host(),
+            self._same_user(),
+            self._peek(),
+            self._page_cache(),
+            self._trace(),
+            self._huge_pages(),
+            self._memory_limit(),
+        ]
+
+    def _same_host(self) -> Ability:
+        needed_for = [*_ON_THE_HOST]
+        seen, search = self._seen, self._search
+        enable = None
+        available: bool | None
+        if seen is None:
+            available, why = None, "which process is the server's is told by a session only"
+            running = ", ".join(f"{pid} of user {user_of(pid)}" for pid in postmasters())
+            why += f"; servers that run here: {running}" if running else "; no server runs here"
+        elif search.pid is not None:
+            available, why = True, f"the server is process {search.pid} here"
+        elif search.closed and seen.by_socket:
+            available, why = True, "connected by a Unix socket"
+        elif search.closed:
+            available, enable = None, self._as_root
+            processes = ", ".join(str(pid) for pid in search.closed)
+            why = (
+                f"it may be one of the servers here (process {processes}), "
+                f"whose memory user {self._user} may not read"
+            )
+        elif seen.by_socket:
+            available = False
+            why = "connected by a Unix socket, but its processes cannot be seen from here (a container's?)"
+        else:
+            available, why = False, "no process here is the server's"
+            if seen.server_host not in _LOOPBACK:
+                enable = f"ssh {seen.server_host} {self._again}"
+        return _ability("same_host", available, why, enable, needed_for)
+
+    def _same_user(self) -> Ability:
+        needed_for = [*_ON_THE_HOST]
+        own = f"pgsweep runs as {self._user}"
+        if self._seen is None:
+            return _ability("same_user", None, f"{own}; the server's user is not known", None, needed_for)
+        pid = self._search.pid
+        if pid is not None:
+            return _ability("same_user", True, f"{own}, the server as {user_of(pid)}", None, needed_for)
+        if self._search.closed:
+            server = user_of(self._search.closed[0]) or "another"
+            why = f"{own}, the server as {server}"
+            if os.geteuid() == 0:
+                why = f"{own}, but without the capability CAP_SYS_PTRACE (a container's root?)"
+            enable = None if os.geteuid() == 0 else self._as_root
+            return _ability("same_user", False, why, enable, needed_for)
+        return _ability("same_user", False, f"{own}; {self._absence}", None, needed_for)
+
+    def _peek(self) -> Ability:
+        needed_for = ["record --source peek", "cache", "top"]
+        if self._seen is None or self._search.pid is None:
+            return self._without_process("peek", needed_for)
+        told = self._seen.shared_buffers_blocks
+        try:
+            found = pool_buffers(self._search.pid, self._seen.version_num)
+        except RuntimeError as error:
+            return _ability("peek", False, str(error.args[0]), None, needed_for)
+        except OSError as error:
+            return _ability("peek", False, str(error.args[-1]), self._as_root, needed_for)
+        if found != told:
+            why = f"its memory says {found} buffers, the server {told}: the layout is not the one known here"
+            return _ability("peek", False, why, None, needed_for)
+        why = f"the descriptors of all {found} buffers can be read from the server's memory"
+        return _ability("peek", True, why, None, needed_for)
+
+    def _page_cache(self) -> Ability:
+        needed_for = ["cache", "footprint", "top"]
+        if self._seen is None or self._search.pid is None:
+            return self._without_process("page_cache", needed_for)
+        # A postmaster works in its data directory; through /proc this holds in other mount namespaces too.
+        found = page_cache([f"/proc/{self._search.pid}/cwd/{self._seen.file}"])
+        error = int(found["error"][0])
+        if error:
+            why = f"the kernel does not tell what it holds of the server's files: {os.strerror(error)}"
+            return _ability("page_cache", False, why, self._as_root, needed_for)
+        why = f"the server's files can be opened, and {found['method']}(2) tells what is held of them"
+        return _ability("page_cache", True, why, None, needed_for)
+
+    def _trace(self) -> Ability:
+        needed_for = ["record --source trace"]
+        if platform.system() != "Linux" or platform.machine() != "x86_64":
+            why = f"this is {platform.system()} {platform.machine()}; tracing needs Linux on x86-64"
+            return _ability("trace", False, why, None, needed_for)
+        if self._seen is not None and self._search == Search(None, ()):
+            return _ability("trace", False, self._absence, None, needed_for)
+        try:
+            check_tracing(self._search.pid)
+        except RuntimeError as error:
+            what, *hint = error.args
+            if os.geteuid() != 0:
+                return _ability("trace", False, str(what), self._as_root, needed_for)
+            why = f"{what}; {hint[0]}" if hint else str(what)
+            return _ability("trace", False, why, None, needed_for)
+        except OSError as error:
+            return _ability("trace", False, str(error.args[-1]), self._as_root, needed_for)
+        if self._search.pid is None:
+            return _ability("trace", None, "the kernel allows it; the server was not found", None, needed_for)
+        why = "the kernel takes eBPF programs from us, and the server has the functions to probe"
+        return _ability("trace", True, why, None, needed_for)
+
+    def _huge_pages(self) -> Ability:
+        pool = self._huge
+        kernel = (
+            "this kernel has no huge pages"
+            if pool is None
+            else f"the kernel has {pool.total} of {format_bytes(pool.size_bytes)} set aside, {pool.free} free"
+        )
+        if self._seen is None:
+            return _ability("huge_pages", None, kernel, None, [])
+        seen = self._seen
+        here = self._search.pid is not None
+        memory = shared_memory(self._search.pid) if self._search.pid is not None else None
+        used = seen.huge_pages_status == "on" or (memory is not None and memory.huge)
+        needed = seen.huge_pages_needed
+        if needed is None and memory is not None and pool is not None:
+            needed = -(-memory.size_bytes // pool.size_bytes)
+        if used:
+            return _ability("huge_pages", True, "the server's shared memory lies in huge pages", None, [])
+        if seen.huge_pages_status is None and memory is None:
+            why = (
+                "servers before version 17 do not tell whether they use them, and its process cannot be seen"
+            )
+            return _ability("huge_pages", None, why, None, [])
+        why = f"huge_pages is {seen.huge_pages}, and the shared memory lies in ordinary pages"
+        if needed is None or needed < 0:
+            return _ability("huge_pages", False, why, None, [])
+        why += f"; {needed} huge pages would hold it"
+        if here:
+            why += f", {kernel}"
+        wanted = needed + (pool.total - pool.free if here and pool is not None else 0)
+        if here and pool is not None and pool.free >= needed:
+            return _ability("huge_pages", False, f"{why}: restart the server with huge_pages = on", None, [])
+        why += f": set them aside on {'this' if here else 'its'} host, then restart the server"
+        return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={wanted}", [])
+
+    def _memory_limit(self) -> Ability:
+        if self._seen is None or self._process is None:
+            return self._without_process("cgroup", [])
+        limit = self._limit
+        if limit is None:
+            why = "the memory cgroup of the server cannot be seen from here"
+            return _ability("cgroup", False, why, None, [])
+        if limit.limit_bytes is None:
+            return _ability("cgroup", True, "no memory cgroup limits the server", None, [])
+        why = f"the server's memory cgroup is limited to {format_bytes(limit.limit_bytes)}"
+        if limit.usage_bytes is not None:
+            why += f", of which {format_bytes(limit.usage_bytes)} are used, page cache included"
+        return _ability("cgroup", True, why, None, [])
+
+    def _without_process(self, name: str, needed_for: list[str]) -> Ability:
+        """Return the ability of a server whose process was not found."""
+        if self._seen is None:
+            return _ability(name, None, "there is no session", None, needed_for)
+        if not self._search.closed:
+            return _ability(name, False, self._absence, None, needed_for)
+        why = f"user {self._user} may not look into the server's process"
+        return _ability(name, False, why, None if os.geteuid() == 0 else self._as_root, needed_for)
+
+    @property
+    def _absence(self) -> str:
+        return "the server's process is not on this host"
+
+    @property
+    def _as_root(self) -> str:
+        return f"sudo {self._again}"
+
+
+def _ability(
+    name: str, available: bool | None, why: str, enable: str | None, needed_for: list[str]
+) -> Ability:
+    return Ability(name=name, area="host", available=available, why=why, enable=enable, needed_for=needed_for)

@@ -1,0 +1,171 @@
+"""Huge pages: how many the kernel has set aside, and whether a server's shared memory lies in them.
+
+The kernel's Documentation/admin-guide/mm/hugetlbpage.rst. PostgreSQL takes pages of the kernel's default size
+unless huge_page_size says otherwise (src/backend/port/sysv_shmem.c, `GetHugePageSize`).
+
+The kernel has one pool for each size of page. What is free in it is not what is available: a server that maps
+pages and has not touched them yet has them reserved, so they count as free and are not to be had.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_POOLS = "kernel/mm/hugepages"
+_TRANSPARENT = "kernel/mm/transparent_hugepage"
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """The kernel's pool of huge pages of the default size.
+
+    Attributes:
+        total: pages set aside.
+        free: those that nobody has, less those that are promised to somebody.
+        size_bytes: of one page.
+    """
+
+    total: int
+    free: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """The main shared memory of a server.
+
+    Attributes:
+        size_bytes: its size.
+        huge: whether it consists of huge pages.
+        start: its address in the postmaster and so in all its children.
+    """
+
+    size_bytes: int
+    huge: bool
+    start: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The kernel's pool of huge pages of one size.
+
+    Attributes:
+        size_bytes: of one page.
+        is_default: the size that PostgreSQL takes when huge_page_size is 0.
+        total: pages that exist, surplus pages too.
+        free: those that no process has touched.
+        reserved: those among the free ones that are promised to a process.
+        surplus: those beyond nr_hugepages, made on demand and given back by themselves.
+        overcommit: how many surplus pages the kernel may try to make on demand.
+    """
+
+    size_bytes: int
+    is_default: bool
+    total: int
+    free: int
+    reserved: int
+    surplus: int
+    overcommit: int
+
+    @property
+    def available(self) -> int:
+        """Return how many pages a server that starts now can count on."""
+        return self.free - self.reserved
+
+    @property
+    def persistent(self) -> int:
+        """Return what nr_hugepages says."""
+        return self.total - self.surplus
+
+
+def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Pool]:
+    """Return the pools of all sizes, the default size first; none where the kernel was built without.
+
+    Args:
+        sys: the sysfs to read (a captured tree in tests).
+        proc: the proc file system likewise; it says which size is the default.
+    """
+    default = read_huge_pages(proc)
+    found = []
+    for folder in (sys / _POOLS).glob("hugepages-*kB"):
+        names = ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages")
+        try:
+            # The file nr_hugepages counts surplus pages too (mm/hugetlb.c, `nr_hugepages_show_common`).
+            total, free, reserved, surplus = (int((folder / name).read_text()) for name in names)
+        except (OSError, ValueError):
+            continue
+        overcommit = 0
+        with suppress(OSError, ValueError):  # pages of 1 GB cannot be made on demand
+            overcommit = int((folder / "nr_overcommit_hugepages").read_text())
+        size_bytes = int(folder.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        is_default = default is not None and default.size_bytes == size_bytes
+        found.append(Pool(size_bytes, is_default, total, free, reserved, surplus, overcommit))
+    return sorted(found, key=lambda pool: (not pool.is_default, pool.size_bytes))
+
+
+def pool_file(size_bytes: int, sys: Path = Path("/sys")) -> Path:
+    """Return the file that says how many pages of a size the kernel shall keep, and takes another number."""
+    return sys / _POOLS / f"hugepages-{size_bytes // 1024}kB" / "nr_hugepages"
+
+
+def read_transparent(sys: Path = Path("/sys")) -> dict[str, str]:
+    """Return what the kernel does with transparent huge pages: enabled, defrag, shmem_enabled.
+
+    Args:
+        sys: the sysfs to read.
+    """
+    found = {}
+    for name in ("enabled", "defrag", "shmem_enabled"):
+        with suppress(OSError):
+            chosen = re.search(r"\[([^]]+)\]", (sys / _TRANSPARENT / name).read_text())
+            if chosen is not None:
+                found[name] = chosen.group(1)
+    return found
+
+
+def read_huge_pages(proc: Path = Path("/proc")) -> HugePages | None:
+    """Return the pool of huge pages, or nothing where the kernel was built without.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    values = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    if "HugePages_Total" not in values:
+        return None
+    return HugePages(
+        total=values["HugePages_Total"],
+        free=values["HugePages_Free"] - values["HugePages_Rsvd"],
+        size_bytes=values["Hugepagesize"] * 1024,
+    )
+
+
+def shared_memory(pid: int, proc: Path = Path("/proc")) -> SharedMemory | None:
+    """Return the main shared memory of a postmaster: its largest shared anonymous mapping.
+
+    The kernel names such a mapping `/anon_hugepage` when it was made with MAP_HUGETLB, else `/dev/zero`
+    (fs/hugetlbfs/inode.c, `hugetlb_file_setup`; mm/shmem.c, `shmem_zero_setup`).
+
+    Args:
+        pid: the postmaster.
+        proc: the proc file system to read.
+    """
+    try:
+        lines = (proc / str(pid) / "maps").read_text().splitlines()
+    except OSError:
+        return None
+    found = []
+    for line in lines:
+        # "start-end perms offset device inode path"
+        addresses, permissions, _, _, _, *path = line.split(maxsplit=5)
+        name = path[0].removesuffix(" (deleted)") if path else ""
+        if permissions.endswith("s") and name in {"/anon_hugepage", "/dev/zero"}:
+            start, end = (int(text, 16) for text in addresses.split("-"))
+            found.append(SharedMemory(end - start, name == "/anon_hugepage", start))
+    return max(found, key=lambda mapping: mapping.size_bytes, default=None)

@@ -1,0 +1,124 @@
+"""Page tables of a server's processes: what they are, and what huge pages would make of them.
+
+Each process has page tables of its own for the shared memory that it has touched: 8 bytes a page of 4 kB, in
+pieces of 4 kB that map 2 MB each. Huge pages of 2 MB need none of these pieces: their entries stand one level
+higher, in pieces that are there anyway. /proc/PID/status has it all, and anybody may read it:
+
+    VmPTE          page tables of all levels (fs/proc/task_mmu.c)
+    RssShmem       shared memory touched in ordinary pages
+    HugetlbPages   shared memory touched in huge pages
+
+How many pieces map shared memory is not told there. /proc/PID/pagemap tells (bit 63: the page is mapped), to
+its user and root, at 8 bytes a page; it is read for as many processes as a budget allows. What those
+have for code and private memory is nearly the same in all processes, so the rest is told from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pgsweep.host.hugepages import SharedMemory
+from pgsweep.host.procfile import field_bytes, parse_fields
+from pgsweep.host.procmem import ProcessStatus
+
+PIECE_BYTES = 4096
+"""Of a page table of the last level; it holds 512 entries of 8 bytes."""
+MAPPED_BYTES = 512 * 4096
+"""What such a piece maps."""
+_UPPER_BYTES = 1 << 30
+"""What a piece of the level above maps: its 512 entries are pieces, or huge pages of 2 MB."""
+
+_PRESENT = np.uint64(1 << 63)
+_BUDGET_BYTES = 64 << 20
+"""Of pagemap, in all: a shared memory of 32 GB in one process, of 1 GB in 32; some 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Page tables of a server with and without huge pages.
+
+    Attributes:
+        base_bytes: what a process has for all but shared memory, without its private memory.
+        with_huge_bytes: of all processes, were the shared memory in huge pages of 2 MB.
+        without_huge_bytes: of all processes, were it in pages of 4 kB.
+    """
+
+    base_bytes: int
+    with_huge_bytes: int
+    without_huge_bytes: int
+
+
+def vm_peak_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Return VmPeak of a process: the most address space that it ever had; nothing if it is gone."""
+    try:
+        return field_bytes(parse_fields((proc / str(pid) / "status").read_text(errors="replace")), "VmPeak")
+    except OSError:
+        return None
+
+
+def read_pieces(pid: int, memory: SharedMemory, proc: Path = Path("/proc")) -> int | None:
+    """Return how many pieces map the shared memory of a process; nothing where that may not be read."""
+    first = memory.start // MAPPED_BYTES * MAPPED_BYTES
+    end = memory.start + memory.size_bytes
+    pieces = 0
+    try:
+        with (proc / str(pid) / "pagemap").open("rb", buffering=0) as pagemap:
+            for address in range(first, end, 512 * MAPPED_BYTES):
+                pages = min(512 * 512, -(-(end - address) // 4096))
+                pagemap.seek(address // 4096 * 8)
+                entries = np.frombuffer(pagemap.read(pages * 8), dtype=np.uint64)
+                present = np.flatnonzero(entries & _PRESENT) // 512
+                pieces += len(np.unique(present))
+    except (OSError, ValueError):
+        return None
+    return pieces
+
+
+def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
+    """Return what the page tables would be with and without huge pages.
+
+    Args:
+        tables: at least one process.
+        memory: the server's shared memory; without a start its pages are not looked at.
+    """
+    private = [(t.rss_anon or 0) // 512 for t in tables]
+    least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]
+    most = [min((t.rss_shmem or 0) // 4096, _pieces(memory.size_bytes)) * PIECE_BYTES for t in tables]
+    looked_at = []
+    if memory.start and not memory.huge:
+        affordable = max(1, _BUDGET_BYTES // (memory.size_bytes // 512 + 1))
+        for index, process in enumerate(tables[:affordable]):
+            pieces = read_pieces(process.pid, memory)
+            if pieces is not None:
+                least[index] = most[index] = pieces * PIECE_BYTES
+                looked_at.append(index)
+    of_base = looked_at or range(len(tables))
+    base = max(0, min(tables[i].page_tables - private[i] - least[i] for i in of_base))
+    # Of each process: what maps shared memory in pages of 4 kB.
+    mapping = [
+        min(max(t.page_tables - base - p, low), high)
+        for t, p, low, high in zip(tables, private, least, most, strict=True)
+    ]
+    now = sum(t.page_tables for t in tables)
+    if memory.huge:
+        return Model(base, now, now + sum(_pieces(t.huge_pages or 0) * PIECE_BYTES for t in tables))
+    return Model(base, now - sum(mapping), now)
+
+
+def of_connection(base_bytes: int, shared_memory_bytes: int, *, huge: bool) -> int:
+    """Return the page tables of a process that has touched all of the shared memory.
+
+    Args:
+        base_bytes: see `Model`.
+        shared_memory_bytes: size of the shared memory.
+        huge: it lies in huge pages.
+    """
+    upper = -(-shared_memory_bytes // _UPPER_BYTES) * PIECE_BYTES
+    return base_bytes + upper + (0 if huge else _pieces(shared_memory_bytes) * PIECE_BYTES)
+
+
+def _pieces(size_bytes: int) -> int:
+    return -(-size_bytes // MAPPED_BYTES)

@@ -1,0 +1,90 @@
+"""The texts of /proc as numbers: `name: value` lines with or without `kB`, in bytes.
+
+Documentation/filesystems/proc.rst of the kernel tells the fields; which of them there are depends on its
+version, so a field that is not there is absent from what is returned here, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Return the values of `name: value` lines, as text."""
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def field_bytes(fields: dict[str, str], name: str) -> int | None:
+    """Return a field of kilobytes in bytes; None where the kernel does not have it."""
+    words = fields.get(name, "").split()
+    return int(words[0]) * 1024 if len(words) == 2 and words[1] == "kB" and words[0].isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The memory of the host, in bytes, from /proc/meminfo.
+
+    Attributes:
+        total: what the kernel has to give.
+        available: what programs may still take without swapping; kernels before 3.14 do not tell.
+        anonymous: private memory of all processes.
+        page_tables: of all processes.
+        shmem: shared memory, files in tmpfs too; ordinary pages only.
+        page_cache: cached files, shared memory not counted.
+        huge_pages: set aside as huge pages, used or not.
+        slab: the kernel's own objects.
+        swap_total: room to swap to.
+        swap_free: what of it is free.
+        commit_limit: what may be promised under vm.overcommit_memory = 2.
+        committed: what is promised.
+    """
+
+    total: int
+    available: int | None
+    free: int
+    anonymous: int
+    page_tables: int
+    shmem: int
+    page_cache: int
+    huge_pages: int
+    slab: int
+    swap_total: int
+    swap_free: int
+    commit_limit: int | None
+    committed: int | None
+
+
+def parse_meminfo(text: str) -> HostMemory:
+    """Return the memory of the host."""
+    fields = parse_fields(text)
+
+    def known(name: str) -> int:
+        return field_bytes(fields, name) or 0
+
+    return HostMemory(
+        total=known("MemTotal"),
+        available=field_bytes(fields, "MemAvailable"),
+        free=known("MemFree"),
+        anonymous=known("AnonPages"),
+        page_tables=known("PageTables"),
+        shmem=known("Shmem"),
+        page_cache=max(0, known("Cached") + known("Buffers") - known("Shmem")),
+        huge_pages=int(fields.get("HugePages_Total", "0")) * known("Hugepagesize"),
+        slab=known("Slab"),
+        swap_total=known("SwapTotal"),
+        swap_free=known("SwapFree"),
+        commit_limit=field_bytes(fields, "CommitLimit"),
+        committed=field_bytes(fields, "Committed_AS"),
+    )
+
+
+def read_host_memory(proc: Path = PROC) -> HostMemory:
+    """Return the memory of the host.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    return parse_meminfo((proc / "meminfo").read_text())

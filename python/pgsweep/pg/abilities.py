@@ -1,0 +1,119 @@
+"""What a session may see and do on its server, and whom to ask for more.
+
+A few short statements that take no lock on any user's relation; nothing is created or changed. They work for
+any role on any server, hosted ones too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from pgsweep.pg.queries import load
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """The role of a session, and what its database and cluster hold.
+
+    Attributes:
+        quoted_role: the role as an SQL identifier.
+        administrator: a role that may create extensions and grant: this one, a hosted server's administrator,
+            or a superuser; None where none may log in.
+        hosted: the administrator is no superuser: the provider keeps that one, and the settings, for itself.
+        monitor: the role has what pg_monitor has.
+        relations: relations with storage in this database.
+        databases: those of the cluster that allow connections.
+        closed_databases: those among them that this role may not connect to.
+        file: path of pg_class below the data directory.
+        huge_pages_needed: so many would hold the shared memory; None before version 15, -1 where the server's
+            platform has none.
+        by_socket: connected by a Unix socket.
+    """
+
+    role: str
+    quoted_role: str
+    administrator: str | None
+    hosted: bool
+    superuser: bool
+    monitor: bool
+    relations: int
+    databases: int
+    closed_databases: list[str]
+    file: str
+    huge_pages_needed: int | None
+    by_socket: bool
+
+
+class Extension(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an extension is there: installed with the server, created in this database, usable by the role.
+
+    Attributes:
+        available: the version that the server would create; None where it is not installed.
+        created: the version that exists in this database.
+        schema: where it exists, as an SQL identifier.
+    """
+
+    available: str | None
+    created: str | None
+    schema: str | None
+    usable: bool
+
+
+def read_session(connection: psycopg.Connection[Any]) -> Session:
+    """Return what the session's role may do."""
+    row = connection.execute(load("session", connection.info.server_version)).fetchone()
+    assert row is not None
+    (
+        role,
+        quoted_role,
+        administrator,
+        hosted,
+        superuser,
+        monitor,
+        relations,
+        databases,
+        closed,
+        file,
+        huge,
+        by_socket,
+    ) = row
+    return Session(
+        role=_text(role),
+        quoted_role=_text(quoted_role),
+        administrator=None if administrator is None else _text(administrator),
+        hosted=bool(hosted),
+        superuser=bool(superuser),
+        monitor=monitor,
+        relations=relations,
+        databases=databases,
+        closed_databases=[_text(name) for name in closed or []],
+        file=str(file),
+        huge_pages_needed=huge,
+        by_socket=by_socket,
+    )
+
+
+def read_extension(connection: psycopg.Connection[Any], name: str, function: str) -> Extension:
+    """Return how far an extension is there.
+
+    Args:
+        connection: a session in the database that is asked about.
+        name: the extension.
+        function: one of its functions, which the role must be allowed to execute.
+    """
+    query = load("extension", connection.info.server_version)
+    row = connection.execute(query, [function, name]).fetchone()
+    assert row is not None
+    return Extension(available=row[0], created=row[1], schema=row[2], usable=row[3])
+
+
+def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:
+    """Return host and port of a stand-by's primary; None where it is not told, or there is none."""
+    row = connection.execute(load("primary", connection.info.server_version)).fetchone()
+    return None if row is None or row[0] is None else (str(row[0]), int(row[1]))
+
+
+def _text(name: bytes) -> str:
+    return bytes(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,54 @@
+"""Who each process of the server is: pg_stat_activity, for whatever role asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from pgsweep.pg.queries import load
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as the server knows it.
+
+    Attributes:
+        pid: in the server's own PID namespace.
+        kind: as `backend_type`: `client backend`, `checkpointer`; empty where hidden.
+        hidden: the role may not see what this process is and does.
+        own: the session that asks.
+    """
+
+    pid: int
+    kind: str
+    user: str | None
+    database: str | None
+    application: str | None
+    state: str | None
+    query: str | None
+    hidden: bool
+    own: bool
+
+
+def read_activity(connection: psycopg.Connection[Any]) -> dict[int, Activity]:
+    """Return the server's processes by their ids, as it knows them."""
+    rows = connection.execute(load("activity", connection.info.server_version)).fetchall()
+    return {
+        row[0]: Activity(
+            pid=row[0],
+            kind=_text(row[1]) or "",
+            user=_text(row[2]),
+            database=_text(row[3]),
+            application=_text(row[4]),
+            state=row[5] if row[5] is None else str(row[5]),
+            query=_text(row[6]),
+            hidden=row[7],
+            own=row[8],
+        )
+        for row in rows
+    }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else bytes(value).decode("utf-8", "backslashreplace")

@@ -1,0 +1,7 @@
+-- Client backends by state and wait event, without our own. Of sessions that the role may not see all is null but the
+-- process; they are counted too.
+SELECT state, wait_event_type, wait_event, count(*)
+FROM pg_catalog.pg_stat_activity
+WHERE pid <> pg_catalog.pg_backend_pid()
+  AND (backend_type = 'client backend' OR backend_type IS NULL)
+GROUP BY state, wait_event_type, wait_event

@@ -1,0 +1,11 @@
+-- The settings that decide how much memory the server may take, in bytes where they have a unit. One that this version does not know has no row.
+SELECT name,
+       CASE unit WHEN 'B' THEN setting::numeric
+                 WHEN 'kB' THEN setting::numeric * 1024
+                 WHEN '8kB' THEN setting::numeric * 8192
+                 WHEN 'MB' THEN setting::numeric * 1048576
+                 ELSE setting::numeric END::float8 AS value
+FROM pg_catalog.pg_settings
+WHERE name = ANY (ARRAY[
+    'autovacuum_max_workers', 'autovacuum_work_mem', 'hash_mem_multiplier', 'maintenance_work_mem',
+    'max_connections', 'max_parallel_workers', 'shared_buffers', 'shared_memory_size', 'temp_buffers', 'work_mem'])
