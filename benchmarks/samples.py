@@ -36,7 +36,7 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
             versions[package] = "absent"
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.orig_argv),
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
         "machine": {
             "processor": _processor(),
             "processors": os.cpu_count(),

@@ -15,7 +15,6 @@ from pgsweep.lab.replay_server import ReplayServer
 from pgsweep.prove import prove
 from pgsweep.records import ProveResult
 from pgsweep.ui.results import from_json, read_result
-from tests.fix_cluster import bindirs
 
 MIB = 1024**2
 PAGES = 6000
@@ -93,8 +92,7 @@ def write_trace(
     return path
 
 
-@pytest.mark.parametrize("bindir", bindirs(), ids=str)
-def test_the_simulator_agrees_with_a_real_server(tmp_path: Path, bindir: Path) -> None:
+def test_the_simulator_agrees_with_a_real_server(tmp_path: Path, bindir: Path | None) -> None:
     evidence = write_trace(tmp_path / "x.evidence")
     result = prove(evidence, sizes_bytes=[4 * MIB, 8 * MIB, 24 * MIB], bindir=bindir)
     measured = [row.measured_miss_ratio for row in result.rows]
@@ -128,8 +126,7 @@ def test_what_cannot_be_proved(tmp_path: Path) -> None:
     assert "--sizes" in (too_large.value.hint or "")
 
 
-@pytest.mark.parametrize("bindir", bindirs(), ids=str)
-def test_the_server_counts_every_access(bindir: Path) -> None:
+def test_the_server_counts_every_access(bindir: Path | None) -> None:
     counted = np.ones(1_000_000, dtype=bool)
     counted[[5, 7]] = False
     pages = np.array([1, 2, 1, 5, 999_999, 2, 7], dtype=np.int64)

@@ -7,18 +7,17 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
-from psycopg import sql
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, MissingAbility
 from pgsweep.evidence.laps import LapClock
 from pgsweep.evidence.pace import LEAST_SECONDS, Pace
+from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
@@ -28,6 +27,11 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
+from pgsweep.records import RecordResult
+from tests.fix_page import load_running
+
+Recorder = Callable[..., RecordResult]
+RECORDERS = pytest.mark.parametrize("record", [record_sql, record_peek])
 
 
 class Heard:
@@ -46,53 +50,6 @@ class Heard:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-
-@pytest.fixture
-def database(server: Cluster) -> Iterator[str]:
-    """A database of our own with a table larger than the pool (16 MB)."""
-    name = 'app "x"; drop'
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        with psycopg.connect(server.conninfo(name), autocommit=True) as inside:
-            inside.execute("CREATE EXTENSION pg_buffercache")
-            inside.execute("CREATE TABLE page (id int PRIMARY KEY, filler text, long text)")
-            inside.execute("ALTER TABLE page ALTER filler SET STORAGE PLAIN")
-            inside.execute(
-                "INSERT INTO page SELECT g, repeat('x', 1800), '' FROM generate_series(1, 12000) g"
-            )
-            inside.execute("VACUUM ANALYZE page")
-        # A backend reports its last counts when it ends, which is some time after its client left.
-        while connection.execute("SELECT FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone():
-            time.sleep(0.05)
-        yield name
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-@contextmanager
-def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterator[None]:
-    """Have sessions read random rows until the block ends."""
-    over = threading.Event()
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-                while not over.is_set():
-                    row = int(12000 * rng.random() ** 2) + 1
-                    connection.execute("SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True)
-        except psycopg.OperationalError:
-            return
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(sessions)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def counter_change(evidence: Evidence, scope: str, label: str, name: str) -> float:
@@ -174,14 +131,20 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert has_io == (server.version_num >= 160000)
 
 
-def test_the_recorder_leaves_no_accesses_of_its_own(server: Cluster, database: str, tmp_path: Path) -> None:
-    # Others may still report what they did before (a backend that has ended, a relation dropped by the last
-    # test); what the recorder does itself would be in every recording.
-    for attempt in range(4):
-        result = record_sql(server.conninfo(database), tmp_path / f"{attempt}.evidence", seconds=6)
-        if result.accesses <= 10:
-            break
-    assert result.accesses <= 10
+def counters_that_changed(evidence: Evidence) -> list[tuple[float, str, str, str, float]]:
+    """Return moment, scope, object, name and new value of every change after the first sample."""
+    table = evidence.table("counters")
+    later = table["sample"] > 0
+    names = ("seconds", "scope", "object", "name", "value")
+    return list(zip(*(table[name][later].tolist() for name in names), strict=True))
+
+
+@RECORDERS
+def test_the_recorder_leaves_no_accesses_of_its_own(
+    record: Recorder, server: Cluster, database: str, tmp_path: Path
+) -> None:
+    result = record(server.conninfo(database), tmp_path / "a.evidence", seconds=6)
+    assert result.accesses <= 10, counters_that_changed(Evidence.open(tmp_path / "a.evidence"))
     assert any("evicted" in warning or "not full" in warning for warning in result.warnings)
 
 
@@ -216,9 +179,12 @@ def test_a_snapshot_agrees_with_the_view(server: Cluster) -> None:
         assert len(part.frame) == pytest.approx(np.count_nonzero(inside), abs=20)
 
 
-def test_a_sample_of_blocks_is_recorded_as_such(server: Cluster, database: str, tmp_path: Path) -> None:
+@RECORDERS
+def test_a_sample_of_blocks_is_recorded_as_such(
+    record: Recorder, server: Cluster, database: str, tmp_path: Path
+) -> None:
     heard = Heard()
-    record_sql(
+    record(
         server.conninfo(database),
         tmp_path / "a.evidence",
         seconds=2,
@@ -276,9 +242,10 @@ def test_missing_privilege_names_the_grant(server: Cluster, tmp_path: Path) -> N
             connection.execute('DROP ROLE "o\'Brien"')
 
 
-def test_no_server(tmp_path: Path) -> None:
+@RECORDERS
+def test_no_server(record: Recorder, tmp_path: Path) -> None:
     with pytest.raises(ConnectionFailed):
-        record_sql(f"host={tmp_path} dbname=x", tmp_path / "a.evidence", seconds=1)
+        record(f"host={tmp_path} dbname=x", tmp_path / "a.evidence", seconds=1)
     assert not (tmp_path / "a.evidence").exists()
 
 
@@ -288,17 +255,21 @@ def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+@RECORDERS
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_lost_server_leaves_valid_evidence(how: str, tmp_path: Path) -> None:
+def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache")
         timer = later(3, cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True))
-        result = record_sql(cluster.conninfo(), path, seconds=60)
+        result = record(cluster.conninfo(), path, seconds=60)
         timer.join()
     assert result.ended_by == "server"
-    assert any("connection to the server was lost" in warning for warning in result.warnings)
+    assert any(
+        "connection to the server was lost" in warning or "stopped, restarted or crashed" in warning
+        for warning in result.warnings
+    )
     evidence = Evidence.open(path)
     assert evidence.complete
     assert evidence.meta.ended_by == "server"
@@ -325,16 +296,17 @@ def test_a_full_disk_is_told_and_keeps_what_was_complete(
     assert 1 < evidence.meta.seconds < 100
 
 
-def test_stop_ends_early_with_valid_evidence(wheel18: Cluster, tmp_path: Path) -> None:
+@RECORDERS
+def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
     timer = later(2.5, stop.set)
-    result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop)
+    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop)
     timer.join()
     assert result.ended_by == "interrupt"
     assert result.seconds < 10
     assert Evidence.open(tmp_path / "a.evidence").complete
     with pytest.raises(KeyboardInterrupt):
-        record_sql(wheel18.conninfo(), tmp_path / "b.evidence", seconds=60, stop=stop)
+        record(wheel18.conninfo(), tmp_path / "b.evidence", seconds=60, stop=stop)
     assert not (tmp_path / "b.evidence").exists()
 
 
@@ -360,8 +332,9 @@ def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_pa
     assert Evidence.open(tmp_path / "a.evidence").has("snapshots")
 
 
-def test_max_snapshots_ends(wheel18: Cluster, tmp_path: Path) -> None:
-    result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, max_snapshots=3)
+@RECORDERS
+def test_max_snapshots_ends(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
+    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, max_snapshots=3)
     assert (result.snapshots, result.ended_by) == (3, "limit")
 
 
@@ -373,15 +346,16 @@ def test_existing_evidence_is_not_overwritten_unless_asked(wheel18: Cluster, tmp
     record_sql(wheel18.conninfo(), path, seconds=1, overwrite=True)
 
 
+@RECORDERS
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_signals_leave_readable_evidence_and_no_session(
-    wheel18: Cluster, tmp_path: Path, how: signal.Signals
+    record: Recorder, wheel18: Cluster, tmp_path: Path, how: signal.Signals
 ) -> None:
     path = tmp_path / "a.evidence"
     code = f"""
         from pathlib import Path
-        from pgsweep.evidence.sql import record_sql
-        print(record_sql({wheel18.conninfo()!r}, Path({str(path)!r}), seconds=60).ended_by)
+        from {record.__module__} import {record.__name__} as record
+        print(record({wheel18.conninfo()!r}, Path({str(path)!r}), seconds=60).ended_by)
         """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],

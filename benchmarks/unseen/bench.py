@@ -17,6 +17,7 @@ import msgspec
 
 from benchmarks.samples import keep, refuse_debug_build
 from benchmarks.steps import Steps
+from benchmarks.unseen.blind import BLIND
 from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.demo import EVERYTHING, DemoPlan, run_demo
 from pgsweep.records import DemoRow
@@ -38,11 +39,11 @@ def errors(rows: list[DemoRow], source: str, today_bytes: int) -> dict[str, floa
 
 def main() -> None:
     refuse_debug_build()
-    wanted = os.environ.get("UNSEEN", ",".join(w.name for w in UNSEEN)).split(",")
+    wanted = os.environ.get("UNSEEN", ",".join(w.name for w in (*UNSEEN, *BLIND))).split(",")
     bindir = Path(os.environ["PGSWEEP_BINDIR"]) if "PGSWEEP_BINDIR" in os.environ else None
     folder = Path(__file__).parent
     summary: dict[str, Any] = {}
-    for workload in (w for w in UNSEEN if w.name in wanted):
+    for workload in (w for w in (*UNSEEN, *BLIND) if w.name in wanted):
         plan = DemoPlan(workloads=(workload,), scale=0, sizes_bytes=EVERYTHING.sizes_bytes)
         result = run_demo(plan=plan, bindir=bindir, progress=Steps())
         [found] = result.workloads

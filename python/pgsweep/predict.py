@@ -1,8 +1,8 @@
 """A curve of miss ratios over sizes of shared_buffers, from evidence of either kind or from a foreign trace.
 
-Snapshots (`record --source sql`) are inverted through the law of the clock, traces (`record --source
-trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told in
-docs/concepts/prediction.md.
+Snapshots (`record --source sql` or `peek`) are inverted through the law of the clock, traces (`record
+--source trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told
+in docs/concepts/prediction.md.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
         )
     sizes = _blocks(sizes_bytes, pool_blocks)
     source = opened.meta.source
-    if source == "sql":
+    if source in {"sql", "peek"}:
         estimate, observed = _from_snapshots(opened, sizes, seed)
     elif source == "trace":
         estimate, observed = _from_trace(opened, sizes, seed)
     else:
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
-            hint="record with --source sql or --source trace",
+            hint="record with --source sql, peek or trace",
         )
     return _result(source, estimate, observed, list(opened.warnings))
 
@@ -95,13 +95,18 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
 def _from_snapshots(
     evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int
 ) -> tuple[Estimate, Observed]:
+    import numpy as np
+
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.inference.snapshots import estimate, read_totals
 
     meta = evidence.meta
     relations = evidence.table("relations")
-    totals = read_totals(evidence.table("counters"), relations, meta.database)
-    snapshots = evidence.table("snapshots", ["snapshot", "spc", "db", "rel", "fork", "block", "usage_count"])
+    counters = evidence.table("counters")
+    totals = read_totals(counters, relations, meta.database)
+    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
+    snapshots = evidence.table("snapshots", columns)
+    hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
     if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
         raise _nothing_seen(meta)
     found = estimate(
@@ -113,6 +118,7 @@ def _from_snapshots(
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=sizes_blocks,
         sampling_rate=BlockSample.from_meta(meta.sampling).rate,
+        hand_frames=counters["value"][hand].astype(np.int64),
         seed=seed,
     )
     accesses = totals.hits + totals.misses

@@ -58,6 +58,10 @@ class CounterLog:
         self._write((seconds + self._now()) / 2, counters)
         self.spent_seconds += time.monotonic() - begin
 
+    def add(self, seconds: float, counter: Counter) -> None:
+        """Keep a counter of our own beside the server's, under the number of the last sample."""
+        self._append(max(self._sample - 1, 0), seconds, [counter])
+
     def value(self, scope: str, name: str, object_: str = "") -> float:
         """Return the last value of a counter."""
         return self._last.get((scope, object_, name), 0.0)
@@ -74,18 +78,21 @@ class CounterLog:
                 changed.append(counter)
                 self._last[key] = counter.value
         if changed:
-            self._writer.append(
-                "counters",
-                {
-                    "sample": [self._sample] * len(changed),
-                    "seconds": [seconds] * len(changed),
-                    "scope": [counter.scope for counter in changed],
-                    "object": [counter.object for counter in changed],
-                    "name": [counter.name for counter in changed],
-                    "value": [counter.value for counter in changed],
-                },
-            )
+            self._append(self._sample, seconds, changed)
         self._sample += 1
+
+    def _append(self, sample: int, seconds: float, counters: Sequence[Counter]) -> None:
+        self._writer.append(
+            "counters",
+            {
+                "sample": [sample] * len(counters),
+                "seconds": [seconds] * len(counters),
+                "scope": [counter.scope for counter in counters],
+                "object": [counter.object for counter in counters],
+                "name": [counter.name for counter in counters],
+                "value": [counter.value for counter in counters],
+            },
+        )
 
 
 def relation_columns(

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 import psycopg
 
-from pgsweep.evidence.sql import sample_of
+from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.buffercache import memory_query, snapshot_query
+from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.connect import INSPECTION, connect, explained
 from pgsweep.pg.counters import FRESH_STATISTICS
@@ -37,6 +37,13 @@ _CATALOG: Final[_Steps] = (
     ("sizes", "after each of them, for up to 1000 relations at a time ($1: their oids)", 140000),
     ("FRESH_STATISTICS", _ONCE, 150000),
 )
+_COUNTERS: Final[_Steps] = (
+    ("count_databases", "with every snapshot, at least every 5 seconds ($1: oids of databases)", 140000),
+    ("count_writers", "with every snapshot, at least every 5 seconds", 140000),
+    ("count_relations", "every 5 seconds or less often ($1: oids of relations)", 140000),
+    ("count_io", "every 5 seconds or less often", 160000),
+    ("settle", "once, when each of these has run once", 140000),
+)
 _SNAPSHOTS: Final[_Steps] = (
     *_SESSION,
     ("buffercache", _ONCE, 140000),
@@ -45,13 +52,8 @@ _SNAPSHOTS: Final[_Steps] = (
     ("MEMORY", _ONCE, 140000),
     *_CATALOG,
     ("SNAPSHOT", "a few times before, to tell its cost; then at random times, one in each interval", 140000),
-    ("count_databases", "with every snapshot, at least every 5 seconds ($1: oids of databases)", 140000),
-    ("count_writers", "with every snapshot, at least every 5 seconds", 140000),
-    ("count_relations", "every 10 seconds or less often ($1: oids of relations)", 140000),
-    ("count_io", "every 10 seconds or less often", 160000),
-    ("settle", "once, when each of these has run once", 140000),
+    *_COUNTERS,
 )
-
 
 _TRACE: Final[_Steps] = (
     *_SESSION,
@@ -64,6 +66,16 @@ _TRACE: Final[_Steps] = (
     ("count_writers", "every 10 seconds", 140000),
     ("count_io", "every 10 seconds", 160000),
     ("settle", "once, when each of these has run once", 140000),
+)
+_PEEK: Final[_Steps] = (
+    *_SESSION,
+    ("server", _ONCE, 140000),
+    ("settings", _ONCE, 140000),
+    ("postmaster", _ONCE, 140000),
+    *_CATALOG,
+    ("buffercache", _ONCE, 160000),
+    ("SUMMARY", "twice before, to compare with the memory; only where pg_buffercache is there", 160000),
+    *_COUNTERS,
 )
 _FIXED: Final = {"INSPECTION": INSPECTION, "FRESH_STATISTICS": FRESH_STATISTICS}
 _PROBED: Final = (
@@ -106,6 +118,37 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
         return RecordPlan(source="sql", server=_target(connection), output=str(output), steps=steps)
 
 
+def plan_peek(conninfo: str, output: Path) -> RecordPlan:
+    """Return the statements and system calls of a recording from the server's memory.
+
+    Args:
+        conninfo: as libpq understands it.
+        output: the folder that would be written.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: the server is too old, is not on this host, or its memory may not be read.
+    """
+    with connect(conninfo) as connection:
+        version_num = connection.info.server_version
+        pid = _postmaster(connection)
+        row = connection.execute(load("buffercache", version_num)).fetchone()
+        schema = (row[1] if row is not None else None) or "public"
+        texts = {"SUMMARY": summary_query(version_num, schema).decode()} if version_num >= 160000 else {}
+        steps = _statements(_PEEK, version_num, texts) + [
+            PlanStep(what=what, when=when, text=f"-- system call: {text}")
+            for what, when, text in (
+                ("executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"),
+                (
+                    "memory",
+                    "at random times; between them in pairs a few milliseconds apart",
+                    f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
+                ),
+            )
+        ]
+        return RecordPlan(source="peek", server=_target(connection), output=str(output), steps=steps)
+
+
 def plan_trace(conninfo: str, output: Path) -> RecordPlan:
     """Return the statements and system calls of a trace.
 
@@ -119,10 +162,7 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
     """
     with connect(conninfo) as connection:
         version_num = connection.info.server_version
-        with explained():
-            row = connection.execute(load("postmaster", version_num)).fetchone()
-        assert row is not None
-        pid = find_postmaster(*row)
+        pid = _postmaster(connection)
         target = _target(connection)
     calls = (
         ("executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"),
@@ -153,6 +193,13 @@ def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[
         for query, when, oldest in steps
         if version_num >= oldest
     ]
+
+
+def _postmaster(connection: psycopg.Connection[Any]) -> int:
+    with explained():
+        row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
+    assert row is not None
+    return find_postmaster(*row)
 
 
 def _target(connection: psycopg.Connection[Any]) -> str:

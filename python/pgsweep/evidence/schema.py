@@ -83,6 +83,18 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "end_seconds": "float64",
         "used_frames": "int32",
     },
+    "transitions": {
+        "pair": "int32",
+        "seconds": "float64",
+        "interval_seconds": "float64",
+        "spc": "uint32",
+        "db": "uint32",
+        "rel": "uint32",
+        "before": "uint8",
+        "after": "uint8",
+        "passed": "bool",
+        "buffers": "int32",
+    },
     "counters": {
         "sample": "int32",
         "seconds": "float64",
@@ -113,7 +125,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What `meta.json` says about an observation.
 
     Attributes:
-        source: `sql`, `trace` or `import`.
+        source: `sql`, `peek`, `trace` or `import`.
         started_at: wall clock at the beginning, ISO 8601 with zone; all other times count from here.
         seconds: length of the observation.
         complete: the recorder closed the evidence itself; otherwise it was cut.

@@ -13,7 +13,6 @@ import contextlib
 import datetime
 import os
 import platform
-import select
 import threading
 import time
 from pathlib import Path
@@ -32,7 +31,7 @@ from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.catalog import Server, read_databases, read_relations, read_server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import connect, explained, session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 from pgsweep.progress import Progress, Silent
@@ -394,14 +393,7 @@ class _Recording:
 
     def _server_lives(self) -> bool:
         """Return whether our session is still there: a server that crashes ends all of them."""
-        connection = self._connection
-        try:
-            readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
-            if readable:
-                connection.pgconn.consume_input()
-        except (psycopg.OperationalError, ValueError, OSError):
-            return False
-        return not connection.broken and Path(f"/proc/{self._postmaster_pid}").exists()
+        return session_lives(self._connection) and Path(f"/proc/{self._postmaster_pid}").exists()
 
     def _finish(self, writer: EvidenceWriter, log: CounterLog) -> None:
         """Read the last counters, and the sizes at the end."""

@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 LAP_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
 """Laps relative to today's at which the model is evaluated."""
 
+_PSEUDO_MISSES = 10.0
+"""How many misses it takes for a group's own counter to weigh as much as the rates and the common lap do."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
@@ -47,12 +50,19 @@ class Curve:
         flows: of each group.
         observed_blocks: size of the pool under observation.
         lap_seconds: its lap.
+        seconds: for how long misses were counted.
     """
 
     def __init__(
-        self, rates: list[Rates], flows: list[Flow], observed_blocks: int, lap_seconds: float
+        self,
+        rates: list[Rates],
+        flows: list[Flow],
+        observed_blocks: int,
+        lap_seconds: float,
+        seconds: float,
     ) -> None:
         self.flows = flows
+        self._seconds = seconds
         self.observed_blocks = observed_blocks
         self.lap_seconds = lap_seconds
         self._own: list[Floats] = []
@@ -88,14 +98,19 @@ class Curve:
         return float(np.interp(at, np.log(LAP_SCALES), misses))
 
     def _factor(self, index: int, pages: Floats) -> float:
-        """Return misses per second for one miss per lap, such that today's misses of the group come out."""
+        """Return misses per second for one miss per lap, such that today's misses of the group come out.
+
+        A group that hardly ever misses today has no misses to measure that by: what the lap says holds then,
+        or else nothing of it would ever miss at any smaller size.
+        """
         flow = self.flows[index]
         own = self._own[index]
         ringed_today = flow.scanned_blocks > self.observed_blocks / 4
         absent = self._today(index, ringed=ringed_today)
         scanned = flow.scans * float(absent @ pages)
-        model = float(absent @ (pages * own))
-        return max(flow.misses - flow.extensions - scanned, 0.0) / model if model > 0 else 0.0
+        expected = float(absent @ (pages * own)) / self.lap_seconds * self._seconds
+        counted = max(flow.misses - flow.extensions - scanned, 0.0) * self._seconds
+        return (counted + _PSEUDO_MISSES) / (expected + _PSEUDO_MISSES) / self.lap_seconds
 
     def _today(self, index: int, *, ringed: bool) -> Floats:
         table = self._absent[index][0 if ringed else 1]

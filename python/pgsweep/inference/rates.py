@@ -26,7 +26,7 @@ SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 _SEARCH_EVALUATIONS = 90
 _ENOUGH_SIGHTINGS = 200
 _ENOUGH_PAGES = 4000
-_STEPS, _GAIN = 400, 0.05
+_STEPS, _GAIN = 600, 0.05
 
 _COLD_BELOW, _HOT_FROM = 0.8, 2.0
 _BLEND: Floats = (
@@ -131,6 +131,14 @@ def temper(rates: Rates, accesses_per_lap: float) -> Rates:
     return Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
 
 
+def fit_rates(like: Floats, pages: Floats, batch: Floats) -> Rates:
+    """Return the rates under which what pages showed is most likely; `like` and `pages` as for `resample`."""
+    if pages.sum() <= 0:
+        return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)))
+    weights, _ = _native.mixture_weights(like, pages, steps=_STEPS, gain=_GAIN)
+    return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum())
+
+
 def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Floats:
     """Return the batch law under which the classes are most likely.
 
@@ -167,10 +175,16 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Fl
 
 
 def resample(
-    classes: Floats, pages: Floats, rates: Rates, replicates: int, random: np.random.Generator
+    like: Floats, pages: Floats, rates: Rates, replicates: int, random: np.random.Generator
 ) -> Floats:
-    """Return `pages` of `Rates` refitted to pages drawn again with replacement, shape (replicates, grid)."""
-    like, _ = likelihoods(classes, rates.batch, rates.hot_batch)
+    """Return `pages` of `Rates` refitted to pages drawn again with replacement, shape (replicates, grid).
+
+    Args:
+        like: likelihoods of what pages showed, one row for each thing shown.
+        pages: how many pages showed it.
+    """
+    if pages.sum() <= 0:
+        return np.zeros((replicates, len(GRID)))
     drawn = random.poisson(pages, size=(replicates, len(pages))).astype(np.float64)
     total = rates.pages.sum()
     start = np.maximum(rates.pages / max(total, 1e-300), 1e-9)

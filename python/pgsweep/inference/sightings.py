@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Table = Mapping[str, NDArray[Any]]
 
+_NONE = np.zeros(0, np.int64)
+
 ABSENT_AND_COUNTERS = 7
 """Columns of a class: absent, then usage_count 0 to 5."""
 
@@ -45,6 +47,9 @@ class Sightings:
         page: page of each sighting, shape (sightings,).
         snapshot: number of the snapshot, 0 to `snapshots` - 1, same shape.
         usage_count: 0 to 5, same shape.
+        frame: buffer of each sighting, from 0, same shape; empty where the hand is not seen.
+        hand_frames: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
+        pool_frames: buffers of the whole pool.
     """
 
     groups: tuple[Group, ...]
@@ -53,6 +58,9 @@ class Sightings:
     page: NDArray[np.int64]
     snapshot: NDArray[np.int64]
     usage_count: NDArray[np.int64]
+    frame: NDArray[np.int64]
+    hand_frames: NDArray[np.int64]
+    pool_frames: int
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]
@@ -89,7 +97,14 @@ class Sightings:
 
 
 def gather(
-    snapshots: Table, relations: Table, database: int, important: NDArray[np.bool_], rate: float
+    snapshots: Table,
+    relations: Table,
+    database: int,
+    important: NDArray[np.bool_],
+    rate: float,
+    *,
+    hand_frames: NDArray[np.int64] = _NONE,
+    pool_frames: int = 0,
 ) -> Sightings:
     """Sort the rows of `snapshots` into pages and groups.
 
@@ -99,6 +114,9 @@ def gather(
         database: oid of the database that is observed.
         important: for each relation, whether it gets a group of its own.
         rate: share of blocks that the snapshots took.
+        hand_frames: by number of the snapshot, how many buffers the clock hand had passed; fewer than there
+            are snapshots, or none, where it was not seen.
+        pool_frames: buffers of the whole pool.
     """
     file_key, relation_key = file_keys(snapshots, relations)
     order = np.argsort(relation_key, kind="stable")
@@ -142,6 +160,7 @@ def gather(
     # How much else there is on the server is not known; pages never seen do not matter to the pool as it is.
     groups.append(Group(name="other databases", relations=(), pages=float(seen[len(own) + 1])))
     numbers, snapshot = np.unique(snapshots["snapshot"], return_inverse=True)
+    hand_seen = len(hand_frames) > numbers[-1]
     return Sightings(
         groups=tuple(groups),
         snapshots=len(numbers),
@@ -149,6 +168,9 @@ def gather(
         page=page.astype(np.int64).ravel(),
         snapshot=snapshot.astype(np.int64).ravel(),
         usage_count=snapshots["usage_count"].astype(np.int64),
+        frame=snapshots["frame"].astype(np.int64) - 1 if hand_seen else _NONE,
+        hand_frames=hand_frames[numbers] if hand_seen else _NONE,
+        pool_frames=pool_frames,
     )
 
 

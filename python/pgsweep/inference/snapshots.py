@@ -2,7 +2,8 @@
 
 Snapshots of one residence tell the same thing twice: a page loaded once is seen as long as it lies there,
 and would be taken for a warm one. So the snapshots are dealt out in turn to subsets whose members lie
-several laps apart, each subset is fitted alone, and the fits are averaged.
+several laps apart, each subset is fitted alone, and the fits are averaged. Where the clock hand was seen, the
+likelihood of whole paths is taken instead (paths.py), which needs no such care.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from numpy.typing import NDArray
 
 from pgsweep.inference.curve import Curve, Flow
 from pgsweep.inference.estimate import Estimate
-from pgsweep.inference.rates import GRID, SINGLE, Rates, fit_batch, fit_weights, resample, temper
+from pgsweep.inference.paths import path_likelihoods
+from pgsweep.inference.rates import (
+    GRID,
+    SINGLE,
+    Rates,
+    fit_batch,
+    fit_rates,
+    fit_weights,
+    likelihoods,
+    resample,
+    temper,
+)
 from pgsweep.inference.sightings import Group, Sightings, Table, gather
 
 Floats = NDArray[np.float64]
@@ -67,6 +79,8 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     A sample lists only what changed since the one before; a counter not in the first sample began at 0.
     """
+    # Where the clock hand stands is told at other moments than the server's counters.
+    counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
     seconds = np.unique(counters["seconds"])
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
     sample = np.searchsorted(seconds, counters["seconds"])
@@ -118,9 +132,13 @@ def estimate(
     pool_blocks: int,
     sizes_blocks: Sequence[int],
     sampling_rate: float = 1.0,
+    hand_frames: NDArray[np.int64] | None = None,
     seed: int = 0,
 ) -> Estimate:
     """Predict the miss ratio of the database at each size from snapshots of a pool of `pool_blocks`.
+
+    Args:
+        hand_frames: by number of the snapshot, how many buffers the clock hand had passed, where it was seen.
 
     Raises:
         ValueError: no snapshot, or not a single access or miss was counted.
@@ -133,28 +151,41 @@ def estimate(
         totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
-    seen = gather(snapshots, relations, database_oid, important, sampling_rate)
+    seen = gather(
+        snapshots,
+        relations,
+        database_oid,
+        important,
+        sampling_rate,
+        hand_frames=np.zeros(0, np.int64) if hand_frames is None else hand_frames,
+        pool_frames=pool_blocks,
+    )
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
     loads = sum(f.misses for f in flows)
     if server_version_num >= 160000:
         loads += float(totals.relation_growth_blocks.sum()) * sampling_rate
 
-    rough = [_fit(seen, g, np.arange(seen.snapshots), SINGLE, steps=60) for g in range(len(seen.groups))]
+    rough = [_rough(seen, g) for g in range(len(seen.groups))]
     lap_seconds = sum(r.loads_per_lap() for r in rough) / max(loads, 1e-9)
-    apart_laps = totals.seconds / seen.snapshots / max(lap_seconds, 1e-9)
+    apart_laps = _apart_laps(seen, totals.seconds / max(lap_seconds, 1e-9))
     step = int(np.clip(np.ceil(LAPS_APART / apart_laps), 1, max(seen.snapshots // _FEWEST_SNAPSHOTS, 1)))
     step = max(step, -(-seen.snapshots // _MOST_SNAPSHOTS))
     subsets = [np.arange(offset, seen.snapshots, step) for offset in range(step)]
 
+    by_paths = len(seen.hand_frames) > 0
     groups = range(len(seen.groups))
     with ThreadPoolExecutor() as threads:
         batches = list(threads.map(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed)))
-        fits = [list(threads.map(_fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
+        fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
+        if by_paths:
+            step, subsets = 1, [np.arange(seen.snapshots)]
+            fit = partial(_fit_paths, seed=seed)
+        fits = [list(threads.map(fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
     rates = [
         Rates(
             batch=batches[g],
             hot_batch=batches[g],
-            pages=np.asarray(np.mean([fit[g].pages for fit in fits], axis=0)),
+            pages=np.asarray(np.mean([fit[g].rates.pages for fit in fits], axis=0)),
         )
         for g in range(len(seen.groups))
     ]
@@ -176,14 +207,18 @@ def estimate(
         return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second, 1.0)
 
     pages = [r.pages for r in rates]
-    curve = Curve(rates, flows, pool, lap_seconds)
+    curve = Curve(rates, flows, pool, lap_seconds, totals.seconds)
     point = ratios(curve, pages)
     # How many accesses a visit brings to pages that never leave is bounded, not seen: try both bounds.
     bounds = [
-        ratios(Curve([replace(r, hot_batch=hot(r)) for r in rates], flows, pool, lap_seconds), pages) - point
+        ratios(
+            Curve([replace(r, hot_batch=hot(r)) for r in rates], flows, pool, lap_seconds, totals.seconds),
+            pages,
+        )
+        - point
         for hot in (lambda r: r.batch, lambda _: SINGLE)
     ]
-    spread = _replicates(seen, subsets, fits, np.random.default_rng(seed), partial(ratios, curve))
+    spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
     low, high = _interval(point, spread, bounds, np.asarray(sizes_blocks) / pool_blocks)
     reasons, usable = _verdict(totals, seen.snapshots, step, lap_seconds)
     return Estimate(
@@ -212,12 +247,41 @@ def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling
     )
 
 
-def _fit(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, steps: int = 600) -> Rates:
-    classes, pages = seen.classes(group, chosen)
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """Rates, and what they were fitted to: likelihoods of what pages showed, and how many showed it."""
+
+    rates: Rates
+    like: Floats
+    pages: Floats
+
+
+def _apart_laps(seen: Sightings, laps: float) -> float:
+    """Return how many laps lie between snapshots: as the hand tells, else of those estimated for all."""
+    if len(seen.hand_frames) > 1:
+        return float(np.diff(seen.hand_frames).mean()) / seen.pool_frames
+    return laps / seen.snapshots
+
+
+def _rough(seen: Sightings, group: int) -> Rates:
+    classes, pages = seen.classes(group, np.arange(seen.snapshots))
     if pages.sum() <= 0:
-        return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)))
-    weights, _ = fit_weights(classes, pages, batch, steps=steps)
-    return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum())
+        return Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.zeros(len(GRID)))
+    weights, _ = fit_weights(classes, pages, SINGLE, steps=60)
+    return Rates(batch=SINGLE, hot_batch=SINGLE, pages=weights * pages.sum())
+
+
+def _fit_states(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats) -> _Fit:
+    """Fit to the states in which each page was seen, taken for independent."""
+    classes, pages = seen.classes(group, chosen)
+    like, _ = likelihoods(classes, batch)
+    return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
+
+
+def _fit_paths(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, seed: int) -> _Fit:
+    """Fit to the paths of the pages from state to state."""
+    like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
+    return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
 
 
 def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
@@ -226,36 +290,26 @@ def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], seed: int) ->
 
 
 def _replicates(
-    seen: Sightings,
-    subsets: list[NDArray[np.int64]],
-    fits: list[list[Rates]],
-    random: np.random.Generator,
-    ratios: Callable[[list[Floats]], Floats],
+    fits: list[list[_Fit]], random: np.random.Generator, ratios: Callable[[list[Floats]], Floats]
 ) -> Floats:
     """Return curves from pages drawn again, minus the curve of the subset that they were drawn from.
 
     Shape (replicates, sizes). With several subsets their own differences are in it as well, each divided as
     the mean over subsets divides it.
     """
-    per_subset = max(_REPLICATES // len(subsets), 4)
+    per_subset = max(_REPLICATES // len(fits), 4)
     rows: list[Floats] = []
     centres: list[Floats] = []
-    for subset, fit in zip(subsets, fits, strict=True):
-        centre = ratios([r.pages for r in fit])
+    for fit in fits:
+        centre = ratios([f.rates.pages for f in fit])
         centres.append(centre)
-        drawn = []
-        for group, rates in enumerate(fit):
-            classes, pages = seen.classes(group, subset)
-            if pages.sum() > 0:
-                drawn.append(resample(classes, pages, rates, per_subset, random))
-            else:
-                drawn.append(np.zeros((per_subset, len(rates.pages))))
+        drawn = [resample(f.like, f.pages, f.rates, per_subset, random) for f in fit]
         rows.extend(ratios([d[k] for d in drawn]) - centre for k in range(per_subset))
     noise = np.array(rows)
-    if len(subsets) > 1:
+    if len(fits) > 1:
         between = np.array(centres) - np.mean(centres, axis=0)
-        picks = random.integers(0, len(subsets), len(noise))
-        noise = noise + between[picks] / np.sqrt(len(subsets))
+        picks = random.integers(0, len(fits), len(noise))
+        noise = noise + between[picks] / np.sqrt(len(fits))
     return noise
 
 

@@ -1,0 +1,1 @@
+"""How exact the number of huge pages is."""

@@ -1,0 +1,339 @@
+"""Record evidence by looking into the server's shared memory: snapshots that cost the server nothing.
+
+The buffer descriptors are read through /proc/PID/mem, 64 bytes a buffer; no process of the server takes part,
+no lock is taken, nothing is written and no process is stopped. It needs Linux, the server's host, and root or
+the server's user; no extension. A connection gives the counters and the catalog, as for snapshots by SQL.
+
+The same snapshots are kept as there, and besides what can be seen only from close by: pairs of looks a few
+milliseconds apart, as counts of what became of the buffers in between (transitions.py), and where the
+clock hand stands. They cost our own process time, which is bounded.
+
+What lies in the memory is believed only when it agrees with what the server says of itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import psycopg
+
+from pgsweep._native import PoolReader
+from pgsweep.errors import MissingAbility
+from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.pace import Pace
+from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots_meta, tell_sample
+from pgsweep.evidence.store import EvidenceWriter
+from pgsweep.evidence.transitions import Files, compare, hand_frames
+from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.buffercache import Snapshot, used_buffers
+from pgsweep.pg.catalog import Relation, Server, read_server
+from pgsweep.pg.connect import connect, explained, session_lives
+from pgsweep.pg.queries import load
+from pgsweep.progress import Progress, Silent
+from pgsweep.records import RecordResult
+
+if TYPE_CHECKING:
+    from pgsweep._native import PoolTable
+
+PAIR_SHARE: Final = 0.02
+"""Share of one processor that the pairs may take of our own process."""
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+PAUSE_SHARE: Final = 0.002
+"""Mean pause between pairs: the first, or this share of the time gone by, so that long recordings stay
+small."""
+
+SHORTEST_INTERVAL_SECONDS: Final = 0.002
+LONGEST_INTERVAL_SECONDS: Final = 0.2
+INTERVAL_LAPS: Final = 0.1
+"""Between the looks of a pair lies up to this part of a lap: few buffers are passed in between."""
+
+
+def record_peek(
+    conninfo: str,
+    output: Path,
+    *,
+    seconds: float | None = None,
+    max_snapshots: int | None = None,
+    rng_seed: int | None = None,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+    overwrite: bool = False,
+    sample_blocks: int | None = None,
+) -> RecordResult:
+    """Record snapshots from the memory of a running server on this host into a folder of evidence.
+
+    The result says in `ended_by` why it ended, as for `record_sql`; in all cases the evidence is valid up to
+    there. Its shares of overhead are the server's, whose part is the counters alone.
+
+    Args:
+        conninfo: as libpq understands it; its database is the one whose accesses are observed.
+        output: the folder to write.
+        seconds: length of the observation; None ends it when it suffices.
+        max_snapshots: end after so many.
+        rng_seed: for the random times and the sample of blocks; None draws one.
+        progress: told the cost before it is spent, the lap time, and time passing.
+        stop: set it to end early with valid evidence.
+        overwrite: replace evidence that is there already.
+        sample_blocks: keep about so many blocks a snapshot; None decides by the size of the pool.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
+        MissingAbility: not this host, neither root nor the server's user, or a server whose memory is not
+            understood.
+        EvidenceError: the evidence cannot be written.
+        KeyboardInterrupt: interrupted before the first snapshot.
+    """
+    progress = progress or Silent()
+    seed = int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
+    progress.stage("reading the catalog")
+    connection = connect(conninfo)
+    try:
+        with explained():
+            server = read_server(connection)
+            view = PeekView(connection, server, sample_of(server, seed, sample_blocks), seed)
+            meta = snapshots_meta("peek", server, view.sample, seed, host=view.host)
+            with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
+                recording = Recording(
+                    connection, server, view, writer, progress=progress, stop=stop or threading.Event()
+                )
+                tell_sample(view.sample, progress)
+                return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+
+class PeekView:
+    """The pool as it lies in the server's memory.
+
+    Args:
+        connection: a session for inspection, which tells the server's process.
+        server: what the session says of it.
+        sample: which blocks snapshots keep.
+        seed: of the times of the pairs.
+
+    Raises:
+        MissingAbility: the server's memory cannot be read, or is not understood.
+    """
+
+    source = "peek"
+    loads_server = False
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], server: Server, sample: BlockSample, seed: int
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self.sample = sample
+        row = connection.execute(load("postmaster", server.version_num)).fetchone()
+        assert row is not None
+        postmaster_pid = find_postmaster(*row)
+        with _abilities():
+            self._reader = PoolReader(postmaster_pid, server.version_num)
+            self._reader.read()
+        self.host = {
+            "kernel": platform.release(),
+            "processors": str(os.cpu_count() or 1),
+            "postmaster_pid": str(postmaster_pid),
+        }
+        self._random = np.random.default_rng([seed, 1])
+        self._lap_clock = LapClock(server.shared_buffers_blocks)
+        self._files: Files | None = None
+        self._pairs = 0
+        self._pair_due = 0.0
+        self._pair_cost_seconds = 0.0
+        self._began_processor = time.thread_time()
+
+    def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
+        """Compare the memory with the size of the pool, the catalog, and the server's count of used buffers.
+
+        Raises:
+            MissingAbility: they do not agree.
+        """
+        before = used_buffers(self._connection)
+        with _abilities():
+            pool = self._reader.read()
+        after = used_buffers(self._connection)
+        disagreement = _disagreement(pool, self._server, relations, databases)
+        if disagreement is None and before is not None and after is not None:
+            counted, slack = len(pool["frame"]), 64 + self._server.shared_buffers_blocks // 100
+            if not min(before, after) - slack <= counted <= max(before, after) + slack:
+                disagreement = f"{counted} buffers hold a page there, the server counts {after}"
+        if disagreement is not None:
+            raise MissingAbility(
+                "the server's memory does not show what the server says",
+                cause=disagreement,
+                hint="use --source sql, and please report this",
+            )
+        self._files = Files(pool)
+
+    def take(self) -> Snapshot:
+        """Take one snapshot.
+
+        Raises:
+            PoolGone: the server went away.
+        """
+        pool = self._look()
+        self._files = Files(pool)
+        whole = len(pool["frame"])
+        kept: Any = (
+            slice(None) if self.sample.modulus == 1 else self.sample.contains(pool["rel"], pool["block"])
+        )
+        hand = hand_frames(pool)
+        return Snapshot(
+            frame=pool["frame"][kept],
+            spc=pool["spc"][kept],
+            db=pool["db"][kept],
+            rel=pool["rel"][kept],
+            fork=pool["fork"][kept],
+            block=pool["block"][kept],
+            usage_count=pool["usage_count"][kept],
+            dirty=pool["dirty"][kept],
+            pinned=pool["pinned"][kept],
+            used_frames=whole,
+            zero_frames=int(np.count_nonzero(pool["usage_count"] == 0)),
+            hand_frames=hand,
+        )
+
+    def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
+        """Return the server's share, which is that of the counters, and the sentence that tells the cost."""
+        begin = time.thread_time()
+        first = self._look()
+        compare(first, self._look(), self._files or Files(first))
+        self._pair_cost_seconds = time.thread_time() - begin
+        own = pace.share + self._pair_cost_seconds / self._pause_seconds(0.0)
+        return counters_share, [
+            f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
+            f"{pace.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {own:.1%} of one processor "
+            f"here, the counters {counters_share:.2%} of one backend's time"
+        ]
+
+    def between(self, writer: EvidenceWriter, now: Callable[[], float]) -> float:
+        """Take a pair of looks if one is due."""
+        moment = now()
+        if moment < self._pair_due:
+            return self._pair_due
+        first = self._look()
+        hand = hand_frames(first)
+        if hand is None:
+            # Without the hand, a usage_count that rose and fell again cannot be told from one that stood.
+            self._pair_due = math.inf
+            return self._pair_due
+        self._lap_clock.add(
+            moment,
+            zero_frames=0,
+            used_frames=len(first["frame"]),
+            allocations=0.0,
+            hand_frames=hand,
+        )
+        time.sleep(self._interval_seconds())
+        second = self._look()
+        columns = compare(first, second, self._files or Files(first))
+        if columns is not None and (rows := len(columns["buffers"])):
+            writer.append(
+                "transitions",
+                {
+                    "pair": np.full(rows, self._pairs, np.int32),
+                    "seconds": np.full(rows, moment),
+                    "interval_seconds": np.full(rows, (second["begin_ns"] - first["begin_ns"]) / 1e9),
+                    **columns,
+                },
+            )
+            self._pairs += 1
+        moment = now()
+        self._pair_due = moment + self._random.exponential(self._pause_seconds(moment))
+        return self._pair_due
+
+    def measured(self, seconds: float) -> dict[str, float]:
+        """Return how many pairs there are, and what all of it took of one processor here."""
+        return {
+            "pairs": float(self._pairs),
+            "own_processor_share": (time.thread_time() - self._began_processor) / max(seconds, 1e-9),
+        }
+
+    def _look(self) -> PoolTable:
+        """Read the pool.
+
+        Raises:
+            PoolGone: the server went away.
+        """
+        # After a crash the postmaster lives on and makes its memory anew, but our session is gone.
+        if not session_lives(self._connection):
+            raise PoolGone
+        try:
+            return self._reader.read()
+        except (OSError, RuntimeError) as error:
+            raise PoolGone from error
+
+    def _pause_seconds(self, moment: float) -> float:
+        return max(FIRST_PAUSE_SECONDS, PAUSE_SHARE * moment, self._pair_cost_seconds / PAIR_SHARE)
+
+    def _interval_seconds(self) -> float:
+        """Draw the time between two looks, evenly on a logarithmic scale."""
+        lap_seconds = self._lap_clock.lap_seconds
+        longest = INTERVAL_LAPS * lap_seconds if math.isfinite(lap_seconds) else 0.0
+        longest = min(max(longest, 2 * SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
+        shortest = max(longest / 16, SHORTEST_INTERVAL_SECONDS)
+        return float(shortest * (longest / shortest) ** self._random.random())
+
+
+def _disagreement(
+    pool: PoolTable, server: Server, relations: list[Relation], databases: dict[int, str]
+) -> str | None:
+    """Return in which way the pool cannot be that server's, or nothing."""
+    if pool["buffers"] != server.shared_buffers_blocks:
+        return (
+            f"the pool has {pool['buffers']} buffers there, shared_buffers is {server.shared_buffers_blocks}"
+        )
+    if not len(pool["frame"]):
+        return None
+    if pool["usage_count"].max() > 5 or pool["fork"].max() > 3:
+        return "a usage count or a fork number is impossible"
+    # What was created since the catalog was read has no name yet: a few buffers, not a tenth of all.
+    if np.isin(pool["db"], [0, *databases]).mean() < 0.9:
+        return "most buffers belong to databases that do not exist"
+    sizes = {
+        (r.tablespace_oid, r.database_oid, r.filenode): r.main_blocks
+        for r in relations
+        if r.measured and r.database_oid == server.database_oid
+    }
+    ours = (pool["db"] == server.database_oid) & (pool["fork"] == 0)
+    named = zip(
+        *(pool[name][ours].tolist() for name in ("spc", "db", "rel", "block")),
+        strict=True,
+    )
+    inside = [block < sizes.get((spc, db, rel), 0) for spc, db, rel, block in named]
+    if len(inside) >= 64 and sum(inside) < 0.5 * len(inside):
+        return "most buffers lie outside the relations of the catalog"
+    return None
+
+
+@contextlib.contextmanager
+def _abilities() -> Iterator[None]:
+    """Turn what the reader raises into errors with cause and hint.
+
+    Raises:
+        MissingAbility: this server or our privileges do not allow it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        what, *_ = error.args
+        raise MissingAbility(str(what), hint="use --source sql") from error
+    except OSError as error:
+        raise MissingAbility(
+            "the memory of the server's processes may not be read",
+            cause=str(error.args[-1]),
+            hint="run it as root: sudo pgsweep record --source peek ...; or use --source sql",
+        ) from error

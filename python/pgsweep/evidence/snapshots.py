@@ -1,0 +1,387 @@
+"""What all recordings of snapshots have in common, whichever way they look at the pool.
+
+Snapshots come at random times, one in each slot of equal length: hot pages sit in neighbouring buffers, and
+a fixed rhythm would see them always at the same phase of the clock hand. The time between them follows from
+the cost of one (measured first), and the length of the recording from the lap time of the hand, unless the
+caller sets it. Beside them the server's counters are sampled, over a session that, while it records, touches
+no catalog: what it does before is flushed into the statistics before the first counter is read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import psycopg
+
+import pgsweep
+from pgsweep.errors import ConnectionFailed, EvidenceError
+from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.observe import RELATION_SECONDS, RELATION_SHARE, CounterLog, relation_columns
+from pgsweep.evidence.pace import Pace, least_seconds
+from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.pg.buffercache import Snapshot
+from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations
+from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.progress import Progress
+from pgsweep.records import RecordResult
+
+COUNTER_SECONDS: Final = 5.0
+"""Counters are sampled with every snapshot, and at least this often."""
+
+
+WHOLE_POOL_BLOCKS: Final = 1 << 19
+SAMPLE_BLOCKS: Final = 1 << 18
+"""Pools above the first are sampled down to the second: less to transfer and keep, not less to look at."""
+
+
+def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSample:
+    """Return which blocks a recording keeps: all, or a random sample of a large pool."""
+    if sample_blocks is None and server.shared_buffers_blocks <= WHOLE_POOL_BLOCKS:
+        return BlockSample.everything()
+    return BlockSample.draw((sample_blocks or SAMPLE_BLOCKS) / server.shared_buffers_blocks, seed)
+
+
+def tell_sample(sample: BlockSample, progress: Progress) -> None:
+    """Say that only a sample is kept, if so."""
+    if sample.modulus > 1:
+        progress.note(f"the pool is large: {sample.rate:.1%} of the blocks, drawn at random, are kept")
+
+
+def snapshots_meta(
+    source: str, server: Server, sample: BlockSample, seed: int, *, host: dict[str, str]
+) -> EvidenceMeta:
+    """Return what is known at the beginning of a recording."""
+    return EvidenceMeta(
+        source=source,
+        pgsweep_version=pgsweep.__version__,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        server_version_num=server.version_num,
+        server_version=server.version,
+        block_size_bytes=server.block_size_bytes,
+        shared_buffers_blocks=server.shared_buffers_blocks,
+        settings=server.settings,
+        database=server.database,
+        database_oid=server.database_oid,
+        host=host,
+        sampling={"seed": float(seed)} | sample.to_meta(seed),
+    )
+
+
+class PoolGone(Exception):
+    """The pool can no longer be looked at: the server was stopped, restarted, or crashed."""
+
+
+class View(Protocol):
+    """A way to look at the pool."""
+
+    source: str
+    loads_server: bool
+    """Whether a snapshot is a statement that a backend works on."""
+
+    def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
+        """Compare what is seen with what the server says, before anything is believed.
+
+        Raises:
+            MissingAbility: they do not agree.
+        """
+
+    def take(self) -> Snapshot:
+        """Take one snapshot.
+
+        Raises:
+            psycopg.Error: the connection was lost or the statement was cancelled.
+            PoolGone: the server went away.
+        """
+
+    def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
+        """Return the share of one backend's time that the recording takes, and the sentences that say so."""
+
+    def between(self, writer: EvidenceWriter, now: Callable[[], float]) -> float:
+        """Do what is due between snapshots, and return when the next thing is.
+
+        Raises:
+            PoolGone: the server went away.
+        """
+
+    def measured(self, seconds: float) -> dict[str, float]:
+        """Return what `overhead` in the evidence shall say besides."""
+
+
+class Recording:
+    """One recording: what it knows and what it has gathered.
+
+    Args:
+        connection: a session for inspection.
+        view: the way to look at the pool.
+        writer: takes the evidence.
+        progress: told the cost before it is spent, the lap time, and time passing.
+        stop: set it to end early with valid evidence.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        server: Server,
+        view: View,
+        writer: EvidenceWriter,
+        *,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self._view = view
+        self._writer = writer
+        self._progress = progress
+        self._stop = stop
+        self._clock = LapClock(server.shared_buffers_blocks)
+        self._spent_seconds = 0.0
+        self._warnings: list[str] = []
+        self._advised = False
+        self._started = time.monotonic()
+
+    def run(self, rng: np.random.Generator, seconds: float | None, max_snapshots: int | None) -> RecordResult:
+        """Record until something ends it, then close the evidence."""
+        databases = read_databases(self._connection)
+        begin = read_relations(self._connection)
+        self._view.check(begin, databases)
+        # In the evidence from the beginning, for the case that the recording is killed.
+        self._writer.replace("relations", relation_columns(begin, None, databases))
+        own = [r.oid for r in begin if r.database_oid == self._server.database_oid]
+        counters = CounterReader(self._connection, databases, own)
+        # Planned statements read catalogs; from here on, nothing of ours does.
+        self._view.take()
+        counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
+        cost_seconds = least_seconds(self._view.take)
+        pace = Pace(cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng)
+        expected = self._tell_cost(pace, counters)
+
+        self._started = time.monotonic()
+        log = CounterLog(counters, self._writer, self._now)
+        log.sample(full=True)
+        accesses_before = self._accesses(log)
+        ended_by = self._observe(log, pace)
+        if self._clock.snapshots == 0:
+            if ended_by == "interrupt":
+                raise KeyboardInterrupt
+            raise EvidenceError(
+                "not a single snapshot was taken", hint="record for longer: `pgsweep record --for 60s`"
+            )
+        length_seconds = self._now()
+        if ended_by != "server":
+            length_seconds = self._finish(log, begin, databases)
+        accesses = max(0.0, self._accesses(log) - accesses_before)
+        self._judge(log, accesses, pace)
+        measured = log.spent_seconds / length_seconds
+        if self._view.loads_server:
+            measured += self._spent_seconds / length_seconds
+        lap_seconds = self._clock.lap_seconds
+        self._writer.close(
+            msgspec.structs.replace(
+                self._writer.meta,
+                seconds=length_seconds,
+                ended_by=ended_by,
+                warnings=self._warnings,
+                overhead={
+                    "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
+                    "expected_share": expected,
+                    "measured_share": measured,
+                    "statements": float(
+                        counters.statements + self._clock.snapshots * self._view.loads_server
+                    ),
+                    "lap_seconds": lap_seconds if math.isfinite(lap_seconds) else 0.0,
+                    "laps": self._clock.laps,
+                    "effective_snapshots": self._clock.effective_snapshots,
+                    **self._view.measured(length_seconds),
+                },
+            )
+        )
+        return RecordResult(
+            path=str(self._writer.path),
+            source=self._view.source,
+            seconds=length_seconds,
+            shared_buffers_bytes=self._server.shared_buffers_blocks * self._server.block_size_bytes,
+            snapshots=self._clock.snapshots,
+            accesses=int(accesses),
+            lost_events=0,
+            bytes_written=self._writer.bytes_written,
+            ended_by=ended_by,
+            expected_overhead_ratio=expected,
+            measured_overhead_ratio=measured,
+            warnings=self._warnings,
+        )
+
+    def _now(self) -> float:
+        return time.monotonic() - self._started
+
+    def _accesses(self, log: CounterLog) -> float:
+        database = self._server.database
+        return log.value("database", "blks_hit", database) + log.value("database", "blks_read", database)
+
+    def _tell_cost(self, pace: Pace, counters: CounterReader) -> float:
+        """Say what the recording will cost, and return the share of one backend's time."""
+        quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
+        slow_seconds = least_seconds(lambda: (counters.relations(), counters.io()))
+        slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
+        share, sentences = self._view.cost(
+            pace, quick_seconds / pace.interval_seconds + slow_seconds / slow_interval_seconds
+        )
+        for sentence in sentences:
+            self._progress.note(sentence)
+        return share
+
+    def _observe(self, log: CounterLog, pace: Pace) -> str:
+        """Take snapshots until something ends it, and return what.
+
+        Raises:
+            psycopg.OperationalError: the connection was lost before the first snapshot.
+        """
+        self._progress.stage("recording snapshots", pace.seconds)
+        try:
+            return self._loop(log, pace)
+        except KeyboardInterrupt:
+            return "interrupt"
+        except psycopg.errors.QueryCanceled:
+            self._warnings.append(
+                "a statement of the recorder was cancelled: by an administrator, or timeout"
+            )
+            return "cancelled"
+        except psycopg.OperationalError as error:
+            if self._clock.snapshots == 0:
+                raise
+            reason = str(error).strip().splitlines()
+            self._warnings.append(
+                "the connection to the server was lost"
+                + (f" ({reason[0]})" if reason else "")
+                + "; the evidence ends there"
+            )
+            return "server"
+        except PoolGone:
+            if self._clock.snapshots == 0:
+                raise ConnectionFailed("the server went away before the first snapshot") from None
+            self._warnings.append("the server was stopped, restarted or crashed; the evidence ends there")
+            return "server"
+
+    def _loop(self, log: CounterLog, pace: Pace) -> str:
+        counters_due = COUNTER_SECONDS
+        while True:
+            now = self._now()
+            if self._stop.is_set():
+                return "interrupt"
+            reason = pace.reason_to_end(now)
+            if reason is not None:
+                return reason
+            if now >= pace.due_seconds:
+                log.sample()
+                self._take(log)
+                self._advise(pace)
+                now = self._now()
+                pace.choose_next(now)
+                counters_due = now + COUNTER_SECONDS
+            elif now >= counters_due:
+                log.sample()
+                counters_due = now + COUNTER_SECONDS
+            else:
+                between_due = self._view.between(self._writer, self._now)
+                now = self._now()
+                until = min(pace.due_seconds, counters_due, between_due, pace.seconds or math.inf)
+                self._stop.wait(min(max(until - now, 0.0), 0.25))
+            self._progress.advance(self._now())
+
+    def _take(self, log: CounterLog) -> None:
+        number = self._clock.snapshots
+        begin = self._now()
+        snapshot = self._view.take()
+        end = self._now()
+        self._spent_seconds += end - begin
+        self._writer.append("snapshots", _columns(snapshot, number))
+        self._writer.append(
+            "snapshot_times",
+            {
+                "snapshot": [number],
+                "begin_seconds": [begin],
+                "end_seconds": [end],
+                "used_frames": [snapshot.used_frames],
+            },
+        )
+        self._clock.add(
+            (begin + end) / 2,
+            zero_frames=snapshot.zero_frames,
+            used_frames=snapshot.used_frames,
+            allocations=log.value("bgwriter", "buffers_alloc"),
+            hand_frames=snapshot.hand_frames,
+        )
+        if snapshot.hand_frames is not None:
+            log.add(begin, Counter("pool", "", "hand_frames", float(snapshot.hand_frames)))
+
+    def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> float:
+        """Read the last counters and the sizes at the end, and return the length of the observation."""
+        length_seconds = self._now()
+        try:
+            log.sample(full=True)
+            length_seconds = self._now()
+            end = read_relations(self._connection)
+            self._writer.replace("relations", relation_columns(begin, end, databases))
+        except psycopg.OperationalError:
+            self._warnings.append("the connection was lost at the end; the last counters are missing")
+        return length_seconds
+
+    def _advise(self, pace: Pace) -> None:
+        """Tell once how long the observation must be, as soon as the hand's pace is known."""
+        lap_seconds = self._clock.lap_seconds
+        if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(lap_seconds):
+            return
+        self._advised = True
+        text = (
+            f"the clock hand goes round once in about {lap_seconds:.2g} s; an observation of "
+            f"{pace.wanted_seconds:.0f} s suffices"
+        )
+        if pace.seconds is None:
+            self._progress.note(text)
+            self._progress.stage("recording snapshots until they suffice", pace.wanted_seconds)
+        elif pace.seconds < pace.wanted_seconds:
+            self._progress.note(f"{text}, {pace.seconds:.0f} s are few")
+
+    def _judge(self, log: CounterLog, accesses: float, pace: Pace) -> None:
+        """Add what a reader of this evidence must know."""
+        clock = self._clock
+        if self._server.settings.get("track_counts") == "off":
+            self._warnings.append("track_counts is off: the server counts no accesses")
+        elif accesses == 0:
+            self._warnings.append(
+                f"no block of database `{self._server.database}` was read: is it the right one?"
+            )
+        if log.was_reset:
+            self._warnings.append("the server's statistics were reset during the recording")
+        if not clock.pool_is_full:
+            self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
+        elif math.isinf(clock.lap_seconds):
+            self._warnings.append("hardly anything was evicted: the clock hand stood still")
+        elif not clock.suffices:
+            self._warnings.append(
+                f"short: {clock.laps:.1f} laps of the clock hand, {clock.effective_snapshots:.1f} "
+                f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
+            )
+
+
+def _columns(snapshot: Snapshot, number: int) -> dict[str, Any]:
+    return {
+        "snapshot": np.full(len(snapshot.frame), number, dtype=np.int32),
+        "frame": snapshot.frame,
+        "spc": snapshot.spc,
+        "db": snapshot.db,
+        "rel": snapshot.rel,
+        "fork": snapshot.fork,
+        "block": snapshot.block,
+        "usage_count": snapshot.usage_count,
+        "dirty": snapshot.dirty,
+        "pinned": snapshot.pinned,
+    }

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pgsweep.inference.curve import LAP_SCALES, Curve, Flow
+from pgsweep.inference.rates import GRID, SINGLE, Rates
+
+SECONDS = 30.0
+LAP_SECONDS = 5.0
+
+
+def group(pages: float, visits_per_lap: float) -> Rates:
+    every = np.zeros(len(GRID))
+    every[int(np.argmin(np.abs(GRID - visits_per_lap)))] = pages
+    return Rates(pages=every, batch=SINGLE, hot_batch=SINGLE)
+
+
+def absent(rates: Rates, scale: float) -> float:
+    """Return P(absent) of the group's pages when the lap is so much longer."""
+    return float(rates.law(GRID[None, :] * scale)[0, :, 0] @ rates.pages / rates.pages.sum())
+
+
+def misses_per_second(rates: Rates, scale: float) -> float:
+    return absent(rates, scale) * float(rates.pages @ GRID) / LAP_SECONDS
+
+
+@pytest.mark.parametrize("blocks", [500, 1000, 1500])
+def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int) -> None:
+    """The counters of a relation that is always resident say nothing of it: its rates do."""
+    hot, cold = group(2000, 80.0), group(100_000, 0.05)
+    resident = hot.resident() + cold.resident()
+    flows = [Flow(misses=0.0), Flow(misses=misses_per_second(cold, 1.0))]
+    curve = Curve([hot, cold], flows, round(resident), LAP_SECONDS, SECONDS)
+
+    scales = LAP_SCALES
+    sizes = [2000 * (1 - absent(hot, s)) + 100_000 * (1 - absent(cold, s)) for s in scales]
+    scale = float(np.exp(np.interp(np.log(blocks), np.log(sizes), np.log(scales))))
+    expected = misses_per_second(hot, scale) + misses_per_second(cold, scale)
+    assert misses_per_second(hot, scale) > 5 * misses_per_second(cold, scale)
+    assert curve.miss_rate([hot.pages, cold.pages], blocks) == pytest.approx(expected, rel=0.03)
+
+
+def test_counted_misses_outweigh_the_rates() -> None:
+    cold = group(100_000, 0.05)
+    counted = 1.5 * misses_per_second(cold, 1.0)
+    curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), LAP_SECONDS, SECONDS)
+    assert curve.miss_rate([cold.pages], round(cold.resident())) == pytest.approx(counted, rel=0.01)

@@ -1,0 +1,126 @@
+"""Snapshots close together: the likelihood of paths against a simulated pool whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.inference.paths import STEPS, _at_rest, _one_step
+from pgsweep.inference.rates import GRID, SINGLE
+from pgsweep.predict import predict
+from pgsweep.units import BLOCK_BYTES
+
+PAGES, FRAMES = 30_000, 3_000
+WARM, BETWEEN, SNAPSHOTS = 1_500_000, 5_000, 10
+RULES = _native.Rules(18)
+
+
+def test_the_chain_at_rest_is_the_law_of_the_clock() -> None:
+    batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
+    for law_of_visits in (SINGLE, batch):
+        chain = _one_step(law_of_visits)
+        assert np.allclose(chain.sum(axis=2), 1.0)
+        states = _at_rest(chain).T
+        by_count = np.column_stack(
+            [states[:, 0], *(states[:, 1 + c * STEPS : 1 + (c + 1) * STEPS].sum(axis=1) for c in range(6))]
+        )
+        law = _native.clock_law(GRID, law_of_visits).reshape(-1, 7)
+        # Where the hand has just passed a hot page matters within a step; elsewhere steps cost nothing.
+        assert np.abs(by_count - law)[GRID < 4].max() < 0.005
+        assert np.abs(by_count - law).max() < 0.03
+
+
+@pytest.fixture(scope="module")
+def accesses() -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Independent accesses by Zipf's law to pages in random places."""
+    random = np.random.default_rng(5)
+    weights = 1 / np.arange(1, PAGES + 1) ** 0.9
+    drawn = random.choice(PAGES, 3_000_000, p=weights / weights.sum())
+    return random.permutation(PAGES)[drawn].astype(np.uint32)
+
+
+def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_seen: bool) -> Path:
+    """Write what a recorder would have seen of a pool of FRAMES from WARM on: ten looks within a few laps."""
+    end = WARM + BETWEEN * (SNAPSHOTS - 1)
+    meta = EvidenceMeta(
+        source="peek",
+        server_version_num=180000,
+        shared_buffers_blocks=FRAMES,
+        database="bench",
+        database_oid=5,
+        seconds=(end - WARM) / BETWEEN,
+        complete=True,
+    )
+    begin = _native.replay(accesses[:end], [FRAMES], RULES, windows=np.array([WARM, end], np.uint64))
+    misses = float(begin["misses"].sum())
+    with EvidenceWriter(path, meta) as writer:
+        counters = [(0.0, "database", "bench", "blks_read", 0.0), (0.0, "database", "bench", "blks_hit", 0.0)]
+        for number in range(SNAPSHOTS):
+            until = accesses[: WARM + number * BETWEEN]
+            pool = _native.replay_outcomes(until, FRAMES, RULES)
+            count = len(pool["frame_pages"])
+            assert count == FRAMES
+            like = np.ones(count, np.uint32)
+            writer.append(
+                "snapshots",
+                {
+                    "snapshot": np.full(count, number),
+                    "frame": np.arange(1, count + 1),
+                    "spc": like,
+                    "db": like * 5,
+                    "rel": like,
+                    "fork": like * 0,
+                    "block": pool["frame_pages"],
+                    "usage_count": pool["frame_usage_counts"],
+                    "dirty": like == 0,
+                    "pinned": like == 0,
+                },
+            )
+            if hand_seen:
+                moved = _native.replay(until, [FRAMES], RULES)
+                hand = int(moved["passes"][0]) * FRAMES + int(moved["hands"][0])
+                counters.append((float(number), "pool", "", "hand_frames", float(hand)))
+        seconds = float(SNAPSHOTS - 1)
+        for scope, key in (("database", "bench"), ("relation", "77")):
+            counters.append((seconds, scope, key, "blks_read", misses))
+            counters.append((seconds, scope, key, "blks_hit", end - WARM - misses))
+        moments, scopes, keys, names, values = zip(*counters, strict=True)
+        writer.append(
+            "counters",
+            {
+                "sample": np.zeros(len(moments)),
+                "seconds": moments,
+                "scope": scopes,
+                "object": keys,
+                "name": names,
+                "value": values,
+            },
+        )
+        relation: dict[str, list[Any]] = {
+            "db": [5], "database": ["bench"], "schema": ["public"], "name": ["page"], "kind": ["r"],
+            "oid": [77], "spc": [1], "rel": [1], "table_oid": [77], "blocks_begin": [PAGES],
+            "blocks_end": [PAGES], "fsm_blocks": [0], "vm_blocks": [0],
+        }  # fmt: skip
+        writer.append("relations", relation)
+        writer.close(meta)
+    return path
+
+
+def test_paths_tell_more_than_states_where_snapshots_are_close(
+    accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path
+) -> None:
+    sizes = [FRAMES // 4, FRAMES // 2, FRAMES, FRAMES * 2, FRAMES * 4]
+    true = _native.replay(accesses, sizes, RULES, windows=np.array([WARM, len(accesses)], np.uint64))
+    truth = true["misses"][:, 0] / true["accesses"][0]
+    errors = {}
+    for hand_seen in (False, True):
+        path = write(tmp_path / f"{hand_seen}.evidence", accesses, hand_seen=hand_seen)
+        found = predict(path, sizes_bytes=[size * BLOCK_BYTES for size in sizes])
+        errors[hand_seen] = np.abs(np.array([p.miss_ratio for p in found.points]) - truth)
+    assert errors[True].mean() < 0.5 * errors[False].mean(), errors
+    assert errors[True].max() < 0.03, errors

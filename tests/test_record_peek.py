@@ -1,0 +1,251 @@
+"""Looks into the server's memory: what they see, against what the server says and what was done to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psycopg
+import pytest
+
+from pgsweep._native import PoolReader
+from pgsweep.errors import MissingAbility
+from pgsweep.evidence import peek
+from pgsweep.evidence.peek import PeekView, record_peek
+from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.transitions import ABSENT, Files, compare, hand_frames
+from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.buffercache import SnapshotReader
+from pgsweep.pg.catalog import read_databases, read_relations, read_server, require_buffercache
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
+from pgsweep.pg.queries import load
+from pgsweep.predict import predict
+from tests.fix_page import load_running
+
+PAGES = 12000 // 4
+"""Of the table `page`, at least: four rows are on a page."""
+
+
+LONG_SECONDS = 0.3
+"""Between two looks, so that it matters little how long each took."""
+
+
+def reader_of(connection: psycopg.Connection[Any], version_num: int) -> PoolReader:
+    row = connection.execute(load("postmaster", version_num)).fetchone()
+    assert row is not None
+    return PoolReader(find_postmaster(*row), version_num)
+
+
+def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    with load_running(server, database):
+        time.sleep(2)
+        result = record_peek(server.conninfo(database), path, seconds=15, rng_seed=1)
+    assert (result.source, result.ended_by, result.warnings) == ("peek", "time", [])
+    assert result.shared_buffers_bytes == 16 << 20
+    evidence = Evidence.open(path)
+    assert evidence.complete
+    assert evidence.meta.overhead["own_processor_share"] < 0.2
+
+    snapshots, times = evidence.table("snapshots"), evidence.table("snapshot_times")
+    assert 15 <= len(times["snapshot"]) == result.snapshots <= 30
+    for number, used in zip(times["snapshot"], times["used_frames"], strict=True):
+        frames = snapshots["frame"][snapshots["snapshot"] == number]
+        assert len(np.unique(frames)) == len(frames) == used
+    assert snapshots["usage_count"].max() == 5
+
+    counters = evidence.table("counters")
+    hand = counters["value"][counters["scope"] == "pool"]
+    assert len(hand) == result.snapshots
+    laps = (hand[-1] - hand[0]) / 2048
+    assert laps > 2
+    assert evidence.meta.overhead["laps"] == pytest.approx(laps, rel=0.1)
+
+    pairs = evidence.table("transitions")
+    assert evidence.meta.overhead["pairs"] == len(np.unique(pairs["pair"])) > 50
+    assert np.bincount(pairs["pair"], pairs["buffers"]).min() >= 2048 * 0.99
+    # A page of the table stays where it is, or rises, unless the hand has passed.
+    stays = (pairs["before"] != ABSENT) & (pairs["after"] != ABSENT) & ~pairs["passed"]
+    fell = stays & (pairs["after"] < pairs["before"])
+    rose = stays & (pairs["after"] > pairs["before"])
+    assert pairs["buffers"][rose].sum() > 500
+    assert pairs["buffers"][fell].sum() < 0.02 * pairs["buffers"][pairs["passed"]].sum()
+    gone = pairs["after"] == ABSENT
+    assert pairs["buffers"][gone & pairs["passed"]].sum() > 0.9 * pairs["buffers"][gone].sum() > 0
+
+    found = predict(path)
+    assert found.source == "peek"
+    today = next(p for p in found.points if p.shared_buffers_bytes == 16 << 20)
+    assert today.miss_ratio == pytest.approx(found.observed.miss_ratio, rel=0.05)
+
+
+def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
+    with connect(server.conninfo(database)) as connection:
+        by_sql = SnapshotReader(connection, require_buffercache(connection), 2048)
+        by_sql.take()
+        view = PeekView(connection, read_server(connection), BlockSample.everything(), 1)
+        view.check(read_relations(connection), read_databases(connection))
+        theirs, ours = by_sql.take(), view.take()
+    names = ("frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
+    order = np.argsort(theirs.frame)
+    for name in names:
+        assert np.array_equal(getattr(theirs, name)[order], getattr(ours, name)), name
+    assert (ours.used_frames, ours.zero_frames) == (theirs.used_frames, theirs.zero_frames)
+
+
+def test_transitions_count_every_access(server: Cluster, database: str) -> None:
+    """The load is ours alone and known: pages read twice rise by two, others stay, new ones come at one."""
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+        reader = reader_of(connection, server.version_num)
+        row = connection.execute("SELECT pg_relation_filenode('page')").fetchone()
+        assert row is not None
+
+        def warm(first: int, last: int) -> None:
+            connection.execute("SELECT pg_prewarm('page', 'buffer', 'main', %s, %s)", [first, last])
+
+        # All are out of the pool, then a hundred come in: at 1 each.
+        warm(1000, PAGES - 1)
+        warm(0, 99)
+        first = reader.read()
+        files = Files(first)
+        for _ in range(2):
+            warm(0, 59)
+        warm(100, 104)
+        time.sleep(LONG_SECONDS)
+        columns = compare(first, reader.read(), files)
+    assert columns is not None
+    ours = (columns["rel"] == row[0]) & ~columns["passed"]
+    found = {
+        (before, after): count
+        for before, after, count in zip(
+            columns["before"][ours].tolist(),
+            columns["after"][ours].tolist(),
+            columns["buffers"][ours].tolist(),
+            strict=True,
+        )
+    }
+    came = columns["before"][(columns["rel"] == row[0])] == ABSENT
+    assert found[1, 3] == 60
+    assert columns["buffers"][columns["rel"] == row[0]][came].sum() == 5
+    others = {moved: count for moved, count in found.items() if moved != (1, 3)}
+    assert all(before in {after, ABSENT} for before, after in others), others
+
+
+def test_the_hand_takes_one_from_what_it_passes(server: Cluster, database: str) -> None:
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+        reader = reader_of(connection, server.version_num)
+
+        def warm(first: int, last: int) -> None:
+            connection.execute("SELECT pg_prewarm('page', 'buffer', 'main', %s, %s)", [first, last])
+
+        warm(0, PAGES - 1)
+        first = reader.read()
+        files = Files(first)
+        # None of these can be in the pool, so each needs a victim.
+        begin = hand_frames(first)
+        warm(0, 499)
+        time.sleep(LONG_SECONDS)
+        second = reader.read()
+        end = hand_frames(second)
+        columns = compare(first, second, files)
+    assert columns is not None
+    assert begin is not None
+    assert end is not None
+    passed = columns["passed"]
+    assert columns["buffers"][passed].sum() >= 2048 if end - begin >= 2048 else True
+    moved = (columns["before"] < 6) & (columns["after"] < 6)
+    fell = moved & (columns["after"] == columns["before"] - 1.0)
+    gone = columns["after"] == ABSENT
+    assert columns["buffers"][gone].sum() >= 500
+    wrong = (fell | gone) & ~passed
+    assert columns["buffers"][wrong].sum() <= 5, {name: column[wrong] for name, column in columns.items()}
+
+
+def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
+    with connect(server.conninfo(database)) as connection:
+        told_by_it = read_server(connection)
+        relations, databases = read_relations(connection), read_databases(connection)
+        connection.execute("SELECT count(*) FROM page")
+        pool = reader_of(connection, server.version_num).read()
+        assert peek._disagreement(pool, told_by_it, relations, databases) is None
+        other_size = msgspec.structs.replace(told_by_it, shared_buffers_blocks=4096)
+        told = peek._disagreement(pool, other_size, relations, databases)
+        assert told == "the pool has 2048 buffers there, shared_buffers is 4096"
+        assert "databases" in str(peek._disagreement(pool, told_by_it, relations, {7: "other"}))
+        shifted = {**pool, "rel": pool["rel"] + np.uint32(100000)}
+        assert "relations" in str(peek._disagreement(shifted, told_by_it, relations, databases))  # type: ignore[arg-type]
+        impossible = {**pool, "usage_count": pool["usage_count"] + np.uint8(9)}
+        assert "impossible" in str(peek._disagreement(impossible, told_by_it, relations, databases))  # type: ignore[arg-type]
+
+
+def test_the_servers_own_count_must_agree(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peek, "used_buffers", lambda _connection: 100_000)
+    with pytest.raises(MissingAbility, match="does not show what the server says") as caught:
+        record_peek(wheel18.conninfo(), tmp_path / "a.evidence", seconds=1)
+    assert "the server counts 100000" in str(caught.value.cause)
+    assert "--source sql" in str(caught.value.hint)
+    assert not (tmp_path / "a.evidence").exists()
+
+
+def test_no_extension_and_no_privilege_is_needed(server: Cluster, tmp_path: Path) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bare")
+        connection.execute("CREATE ROLE nothing LOGIN")
+        try:
+            conninfo = server.conninfo("bare") + " user=nothing"
+            result = record_peek(conninfo, tmp_path / "a.evidence", seconds=2)
+        finally:
+            connection.execute("DROP DATABASE bare")
+            connection.execute("DROP ROLE nothing")
+    assert result.snapshots >= 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_another_user_is_told_what_to_do(server: Cluster, tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        import numpy.random  # which becomes unreadable below /root
+        from pgsweep.errors import MissingAbility
+        from pgsweep.evidence.peek import record_peek
+        conninfo, output = sys.argv[1:]
+        os.setgid(65533)
+        os.setuid(65533)
+        try:
+            record_peek(conninfo, Path(output), seconds=1)
+        except MissingAbility as error:
+            print(error.message, error.hint)
+    """)
+    # File modes that let the other user connect, for this test only.
+    server.socket_directory.chmod(0o711)
+    server.run_directory.chmod(0o711)
+    socket = next(path for path in server.socket_directory.iterdir() if path.is_socket())
+    mode = socket.stat().st_mode
+    socket.chmod(0o777)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script, server.conninfo(), str(tmp_path / "a.evidence")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        socket.chmod(mode)
+        server.socket_directory.chmod(0o700)
+    assert "may not be read" in done.stdout, done.stderr
+    assert "sudo pgsweep" in done.stdout
+    assert "--source sql" in done.stdout
+    assert not (tmp_path / "a.evidence").exists()
