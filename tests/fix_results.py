@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pgsweep.records import (
+    Ability,
     CurvePoint,
     DemoResult,
     DemoRow,
     DemoWorkload,
+    DoctorHost,
+    DoctorResult,
+    DoctorServer,
     Interval,
     Observed,
     PredictResult,
@@ -143,4 +147,72 @@ def record_result() -> RecordResult:
         expected_overhead_ratio=0.25,
         measured_overhead_ratio=0.21,
         warnings=["the server was restarted"],
+    )
+
+
+def doctor_result() -> DoctorResult:
+    def ability(
+        name: str,
+        area: str,
+        available: bool | None,
+        why: str,
+        enable: str | None = None,
+        needed_for: str = "",
+    ) -> Ability:
+        return Ability(
+            name=name,
+            area=area,
+            available=available,
+            why=why,
+            enable=enable,
+            needed_for=needed_for.split(", ") if needed_for else [],
+        )
+
+    psql = "psql -h db1 -p 5432 -U postgres -d shop -c"
+    return DoctorResult(
+        target="database shop at db1, port 5432",
+        server=DoctorServer(
+            version="17.4",
+            version_num=170004,
+            database="shop",
+            role="me",
+            superuser=False,
+            in_recovery=False,
+            shared_buffers_bytes=4096 * MB,
+            relations=1234,
+            databases=3,
+        ),
+        host=DoctorHost(
+            user="me",
+            machine="2 CPUs, 8 GB",
+            memory_bytes=8192 * MB,
+            huge_pages_total=0,
+            huge_pages_free=0,
+            huge_page_bytes=2 * MB,
+            postmaster_pid=None,
+            memory_limit_bytes=None,
+            memory_limit_used_bytes=None,
+        ),
+        abilities=[
+            ability("connection", "server", True, "as role me, by TCP", None, "record, cache"),
+            ability(
+                "pg_buffercache",
+                "server",
+                False,
+                "the extension pg_buffercache does not exist in database `shop`",
+                f"{psql} 'CREATE EXTENSION pg_buffercache'",
+                "record --source sql, cache",
+            ),
+            ability("databases", "server", True, "the role may connect to all 3"),
+            ability(
+                "same_host",
+                "host",
+                None,
+                "it may be one of the servers here (process 99), whose memory user me may not read",
+                "sudo pgsweep doctor -h db1 -p 5432 -U me -d shop",
+                "record --source trace",
+            ),
+            ability("peek", "host", False, "user me may not look into <the server's> process"),
+        ],
+        provenance=provenance(),
     )

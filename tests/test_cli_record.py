@@ -13,20 +13,23 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from pgsweep.cli.record import command
+from pgsweep.errors import MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from tests.test_cli import PGSWEEP, run
 
 
 def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_path: Path) -> None:
-    done = run("record", server.conninfo(), "--dry-run", "-o", "x.evidence", cwd=tmp_path)
+    done = run("record", server.conninfo(), "--source", "sql", "--dry-run", "-o", "x.evidence", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FROM public.pg_buffercache" in done.stdout
     assert not re.search(r"[{]\w+[}]|%s", done.stdout), "every placeholder is filled"
     for statement in ("'statement_timeout', '60000'", "set_config('work_mem', greatest(setting::int8, "):
         assert statement in done.stdout
-    assert ("stats_fetch_consistency" in done.stdout) == (server.version_num >= 150000)
+    assert ("SET stats_fetch_consistency" in done.stdout) == (server.version_num >= 150000)
     assert ("pg_stat_force_next_flush" in done.stdout) == (server.version_num >= 150000)
     assert ("pg_stat_io" in done.stdout) == (server.version_num >= 160000)
     assert "nothing was done" in done.stderr
@@ -82,6 +85,38 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
     assert "Traceback" not in err
     evidence = Evidence.open(tmp_path / "x.evidence")
     assert len(evidence.table("snapshot_times")["snapshot"]) >= 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the server's memory is read by root, or by its own user")
+def test_auto_looks_into_the_servers_memory_where_it_may(server: Cluster, tmp_path: Path) -> None:
+    plan = run("record", server.conninfo(), "-n", "-o", "x.evidence", cwd=tmp_path)
+    assert plan.returncode == 0, plan.stderr
+    same = run("record", server.conninfo(), "-n", "-o", "x.evidence", "--source", "peek", cwd=tmp_path)
+    assert same.stdout == plan.stdout
+    assert "pread the buffer descriptors" in plan.stdout
+    assert ("pg_buffercache_summary" in plan.stdout) == (server.version_num >= 160000)
+    assert not re.search(r"[{]\w+[}]|%s", plan.stdout), "every placeholder is filled"
+    assert list(tmp_path.iterdir()) == []
+    done = run("record", server.conninfo(), "--for", "2s", "-o", "x.evidence", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["source"] == "peek"
+    assert "takes this process" in done.stderr, "the cost is told before it is spent"
+    assert Evidence.open(tmp_path / "x.evidence").complete
+
+
+def test_auto_asks_by_sql_where_the_server_is_elsewhere(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", lambda _pid: -1)
+    out = tmp_path / "x.evidence"
+    refused = CliRunner().invoke(
+        command, [wheel18.conninfo(), "--source", "peek", "--for", "1s", "-o", str(out)]
+    )
+    assert isinstance(refused.exception, MissingAbility)
+    assert "--source sql" in str(refused.exception.hint)
+    done = CliRunner().invoke(command, [wheel18.conninfo(), "--for", "1s", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert Evidence.open(out).meta.source == "sql"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")

@@ -15,6 +15,7 @@ import click
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from pgsweep.cli.branches import Branching
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
 from pgsweep.pg.cluster import Cluster
 from tests.fix_shop import shop_under_load
@@ -30,6 +31,21 @@ def command_of(name: str) -> click.Command:
     return command
 
 
+def branches_of(command: click.Command) -> dict[str, click.Command]:
+    if not isinstance(command, Branching):
+        return {}
+    return {name: command.branch(name) for name in command.branches}
+
+
+def help_of(command: click.Command, title: str) -> str:
+    """Return the help at 100 columns, with the command's own names of the help option.
+
+    click keeps the first help option it makes for a command, so another context's names would stay.
+    """
+    settings = {**command.context_settings, "max_content_width": 100, "terminal_width": 100}
+    return command.get_help(click.Context(command, info_name=title, **settings)).rstrip()
+
+
 def reference() -> str:
     """Return the page made of the help texts."""
     parts = [
@@ -39,10 +55,11 @@ def reference() -> str:
     ]
     for name in COMMANDS:
         command = command_of(name)
-        context = click.Context(
-            command, info_name=f"pgsweep {name}", max_content_width=100, terminal_width=100
-        )
-        parts.append(f"## pgsweep {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+        title = f"pgsweep {name}"
+        parts.append(f"## {title}\n\n```text\n{help_of(command, title)}\n```\n")
+        for branch, inner in branches_of(command).items():
+            title = f"pgsweep {name} {branch}"
+            parts.append(f"### {title}\n\n```text\n{help_of(inner, title)}\n```\n")
     return "\n".join(parts)
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.ui.results import Result, to_json
-from tests.fix_results import demo_result, predict_result, prove_result, record_result
+from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
 GOLDEN = Path(__file__).parent / "golden"
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
@@ -52,6 +53,10 @@ def test_transcript(name: str, tmp_path: Path) -> None:
         "demo": demo_result(),
         "prove": prove_result(),
         "record": record_result(),
+        "doctor": doctor_result(),
+        "memory": memory_result(),
+        "budget": reckoned(seen()),
+        "kernel": kernel_result(),
     }
     for file, result in results.items():
         (tmp_path / f"{file}.json").write_text(to_json(result))

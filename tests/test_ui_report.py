@@ -14,10 +14,10 @@ import pytest
 
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import Result
-from tests.fix_results import demo_result, predict_result, prove_result, record_result
+from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
-RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result()]
-IDS = ["predict", "demo", "prove", "record"]
+RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
+IDS = ["predict", "demo", "prove", "record", "doctor"]
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 

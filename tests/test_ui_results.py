@@ -13,10 +13,12 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.ui.csv_text import to_csv
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import Result, from_json, read_result, to_json
-from tests.fix_results import demo_result, predict_result, prove_result, record_result
+from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
-RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result()]
-IDS = ["predict", "demo", "prove", "record"]
+RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
+RESULTS += [memory_result(), reckoned(seen()), kernel_result()]
+IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel"]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=IDS)

@@ -72,6 +72,18 @@ def common_options(function: F) -> F:
     return function
 
 
+def pool_source_option(function: F) -> F:
+    """Give a command the choice of how to read the buffer pool; it arrives as source."""
+    return click.option(
+        "--source",
+        type=click.Choice(["auto", "peek", "sql"]),
+        default="auto",
+        show_default=True,
+        help="How to read the buffer pool. peek: in the server's memory, at no cost to it; needs its host, "
+        "its user or root. sql: pg_buffercache, works on any server.",
+    )(function)
+
+
 def settings_of(ctx: click.Context) -> Settings:
     """Return the settings of the run that this context belongs to."""
     return ctx.ensure_object(Settings)

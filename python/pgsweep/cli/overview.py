@@ -18,12 +18,34 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "doctor": Entry(
+        "doctor", "First", "Tell what can be done with a server from here, and how to get what cannot"
+    ),
     "record": Entry("record", "The main job", "Watch a running server and write what was seen as evidence"),
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),
     "prove": Entry("prove", "The main job", "Replay a recorded trace through a real server at other sizes"),
     "demo": Entry("demo", "The main job", "The whole story on a private PostgreSQL, with an HTML report"),
+    "cache": Entry(
+        "cache", "The caches", "Show what lies in shared_buffers, in the page cache, in both, in neither"
+    ),
+    "top": Entry("top", "The caches", "Watch shared_buffers and the page cache live"),
+    "footprint": Entry(
+        "footprint",
+        "The caches",
+        "Show what one statement brings into shared_buffers and into the page cache",
+    ),
+    "memory": Entry(
+        "memory",
+        "Memory",
+        "Show what every process of the server costs the host, and what a connection truly costs",
+    ),
+    "hugepages": Entry(
+        "hugepages",
+        "Memory",
+        "Tell how many huge pages the server needs, whether it uses them, and what they save",
+    ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),

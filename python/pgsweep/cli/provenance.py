@@ -8,14 +8,18 @@ import platform
 import re
 import shlex
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 import pgsweep
-from pgsweep.records import DemoResult, PredictResult, Provenance, ProveResult, RecordResult
+from pgsweep.records import Provenance
 
-R = TypeVar("R", PredictResult, DemoResult, RecordResult, ProveResult)
+if TYPE_CHECKING:
+    from pgsweep.records import TopSample
+    from pgsweep.ui.results import Result
+
+R = TypeVar("R", bound="Result | TopSample")
 _SECRET = re.compile(
     r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)|(://[^:/@\s]*:)[^@/\s]*(?=@)", re.IGNORECASE
 )

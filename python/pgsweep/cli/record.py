@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import threading
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
 @connection_options
 @click.option(
     "--source",
-    type=click.Choice(["auto", "trace", "sql"]),
+    type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
     show_default=True,
-    help="sql: snapshots of pg_buffercache, gentle, works on any server. trace: every page access, exact, "
-    "needs root on the server's host. auto: sql where the server allows it, else trace.",
+    help="peek: snapshots of the server's memory, no load on it, needs its host, as root or its user. "
+    "sql: snapshots of pg_buffercache, gentle, works on any server. trace: every page access, exact, needs "
+    "root on the server's host. auto: the first of these that is possible.",
 )
 @click.option(
     "--for",
     "seconds",
     type=Duration(),
     metavar="TIME",
-    help="How long to watch: 40s, 2min, 1h.  [default: until it suffices for sql, 40s for trace]",
+    help="How long to watch: 40s, 2min, 1h.  [default: 40s for trace, else until it suffices]",
 )
 @click.option(
     "--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after so many events."
@@ -135,13 +137,18 @@ class _Recorder:
         self._max_bytes = max_bytes
 
     def record(self, conninfo: str, source: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        """Record by the source; `auto` takes the gentle one, and the trace where that one is refused.
+        """Record by the source; `auto` takes the gentlest that is not refused.
 
         Raises:
-            PgsweepError: the server cannot be reached or allows neither.
+            PgsweepError: the server cannot be reached or allows none.
         """
         if source == "trace":
             return self._trace(conninfo, shown, stop)
+        if source == "auto":
+            with contextlib.suppress(MissingAbility):
+                return self._peek(conninfo, shown, stop)
+        elif source == "peek":
+            return self._peek(conninfo, shown, stop)
         try:
             return self._sql(conninfo, shown, stop)
         except MissingAbility as refused:
@@ -151,6 +158,11 @@ class _Recorder:
                 raise
             shown.note(f"snapshots are not possible ({refused.message}), so page accesses are traced")
             return self._trace(conninfo, shown, stop)
+
+    def _peek(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
+        from pgsweep.evidence.peek import record_peek
+
+        return record_peek(conninfo, self._out, seconds=self._seconds, progress=shown, stop=stop)
 
     def _sql(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
         from pgsweep.evidence.sql import record_sql
@@ -176,13 +188,14 @@ class _Recorder:
         Raises:
             PgsweepError: the server cannot be reached.
         """
+        from pgsweep.evidence.plan import plan_peek, plan_sql, plan_trace
+
         if source == "trace":
-            from pgsweep.evidence.plan import plan_trace
-
             return plan_trace(conninfo, self._out)
-        from pgsweep.evidence.plan import plan_sql
-
-        return plan_sql(conninfo, self._out)
+        if source == "auto":
+            with contextlib.suppress(MissingAbility):
+                return plan_peek(conninfo, self._out)
+        return (plan_peek if source == "peek" else plan_sql)(conninfo, self._out)
 
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import math
 
 from pgsweep.units import format_bytes
 
-__all__ = ["count", "format_bytes", "percent", "points", "seconds", "server_name"]
+__all__ = ["count", "format_bytes", "known_bytes", "percent", "points", "seconds", "server_name"]
 
 
 def percent(ratio: float | None, *, sign: bool = True) -> str:
@@ -24,6 +24,11 @@ def points(ratio: float | None) -> str:
         return "–"
     value = 100 * ratio
     return f"{value:+.2f}" if round(value, 2) != 0 else "0.00"
+
+
+def known_bytes(value: int | None) -> str:
+    """Return bytes as people read them; `0` for none, `–` where it is not known."""
+    return "–" if value is None else format_bytes(value) if value else "0"
 
 
 def server_name(version: str) -> str:

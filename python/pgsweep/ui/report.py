@@ -13,16 +13,30 @@ import jinja2
 import msgspec
 
 from pgsweep.records import (
+    BudgetResult,
+    CacheResult,
     DemoResult,
     DemoRow,
     DemoWorkload,
+    DoctorResult,
+    FootprintResult,
+    HugePagesResult,
+    KernelResult,
+    MemoryResult,
     PredictResult,
     Provenance,
     ProveResult,
     RecordResult,
 )
+from pgsweep.ui.budget_text import budget_sections, budget_title
+from pgsweep.ui.cache_page import cache_sections, cache_title
 from pgsweep.ui.csv_text import to_csv
+from pgsweep.ui.footprint_page import footprint_sections, footprint_title
+from pgsweep.ui.hugepages_page import hugepages_sections, hugepages_title
+from pgsweep.ui.kernel_text import kernel_sections, kernel_title
+from pgsweep.ui.memory_page import memory_sections, memory_title
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
+from pgsweep.ui.report_doctor import doctor_sections, doctor_title
 from pgsweep.ui.report_proof import prove_section, prove_title
 from pgsweep.ui.results import Result
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
@@ -58,6 +72,27 @@ def to_html(result: Result) -> str:
     elif isinstance(result, ProveResult):
         title, lead = prove_title(result)
         sections, verdict = [prove_section(result)], result.verdict
+    elif isinstance(result, DoctorResult):
+        title, lead = doctor_title(result)
+        sections, verdict = doctor_sections(result), None
+    elif isinstance(result, CacheResult):
+        title, lead = cache_title(result)
+        sections, verdict = cache_sections(result), None
+    elif isinstance(result, FootprintResult):
+        title, lead = footprint_title(result)
+        sections, verdict = footprint_sections(result), None
+    elif isinstance(result, MemoryResult):
+        title, lead = memory_title(result)
+        sections, verdict = memory_sections(result), None
+    elif isinstance(result, BudgetResult):
+        title, lead = budget_title(result)
+        sections, verdict = budget_sections(result), None
+    elif isinstance(result, KernelResult):
+        title, lead = kernel_title(result)
+        sections, verdict = kernel_sections(result), None
+    elif isinstance(result, HugePagesResult):
+        title, lead = hugepages_title(result)
+        sections, verdict = hugepages_sections(result), None
     else:
         title, lead = f"Recorded: {result.path}", f"Source: {SOURCES.get(result.source, result.source)}."
         sections, verdict = [_record_section(result)], None
@@ -69,9 +104,9 @@ def to_html(result: Result) -> str:
             lead=lead,
             sections=sections,
             verdict=verdict,
-            kinds=not isinstance(result, RecordResult),
+            kinds=isinstance(result, PredictResult | DemoResult | ProveResult),
             provenance=_provenance_rows(result),
-            notes=result.notes if isinstance(result, DemoResult | ProveResult) else [],
+            notes=result.notes if isinstance(result, DemoResult | ProveResult | FootprintResult) else [],
             css=_static("report.css"),
             script=_static("report.js"),
             result_json=_embedded(msgspec.json.encode(result).decode()),

@@ -11,15 +11,49 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.records import DemoResult, ExportResult, PredictResult, ProveResult, RecordPlan, RecordResult
+from pgsweep.records import (
+    BudgetResult,
+    CacheResult,
+    DemoResult,
+    DoctorResult,
+    ExportResult,
+    FootprintResult,
+    HugePagesResult,
+    KernelResult,
+    MemoryResult,
+    PredictResult,
+    ProveResult,
+    RecordPlan,
+    RecordResult,
+    TopSample,
+)
 
-Result = PredictResult | DemoResult | RecordResult | ProveResult
+Result = (
+    PredictResult
+    | DemoResult
+    | RecordResult
+    | ProveResult
+    | DoctorResult
+    | CacheResult
+    | FootprintResult
+    | MemoryResult
+    | BudgetResult
+    | KernelResult
+    | HugePagesResult
+)
 
 type_of_schema: dict[str, type[Result]] = {
     "pgsweep.predict/1": PredictResult,
     "pgsweep.demo/1": DemoResult,
     "pgsweep.record/1": RecordResult,
     "pgsweep.prove/1": ProveResult,
+    "pgsweep.doctor/1": DoctorResult,
+    "pgsweep.cache/1": CacheResult,
+    "pgsweep.footprint/1": FootprintResult,
+    "pgsweep.memory/1": MemoryResult,
+    "pgsweep.budget/1": BudgetResult,
+    "pgsweep.kernel/1": KernelResult,
+    "pgsweep.hugepages/1": HugePagesResult,
 }
 """The record of each schema that can be read back."""
 
@@ -30,7 +64,7 @@ class _Head(msgspec.Struct):
     schema: str = ""
 
 
-def to_json(result: Result | RecordPlan | ExportResult, *, indent: int = 2) -> str:
+def to_json(result: Result | RecordPlan | ExportResult | TopSample, *, indent: int = 2) -> str:
     """Return the result as JSON with a line end."""
     return msgspec.json.format(msgspec.json.encode(result), indent=indent).decode() + "\n"
 

@@ -29,15 +29,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: a value, and a word of remark where it needs one."""
+    """One cell of a table: a value, and a word of remark where it needs one; `code` is to be copied."""
 
     text: str
     note: str = ""
+    code: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page: a title, figures, and a table."""
+    """One part of the page: a title, figures, and a table; `words` where it holds sentences, not numbers."""
 
     title: str
     ident: str
@@ -49,3 +50,4 @@ class Section:
     rows: Sequence[Sequence[Cell]]
     marked: int | None = None
     notes: Sequence[str] = field(default=())
+    words: bool = False

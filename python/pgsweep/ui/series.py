@@ -14,6 +14,7 @@ KINDS: tuple[Predicted, ...] = ("snapshots", "trace")
 
 SOURCES = {
     "sql": "snapshots of pg_buffercache",
+    "peek": "snapshots of the server's memory",
     "trace": "a trace of every page access",
     "import": "an imported trace",
 }
@@ -42,7 +43,7 @@ def predict_series(result: PredictResult) -> list[Series]:
     observed = result.observed
     series = [
         Series(
-            kind="snapshots" if result.source == "sql" else "trace",
+            kind="snapshots" if result.source in {"sql", "peek"} else "trace",
             label="predicted",
             sizes_bytes=[p.shared_buffers_bytes for p in result.points],
             ratios=[p.miss_ratio for p in result.points],

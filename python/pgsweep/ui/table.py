@@ -34,16 +34,13 @@ def table(
     headers = [column.header.split("\n") for column in columns]
     depth = max(len(lines) for lines in headers)
     head = [[""] * (depth - len(lines)) + lines for lines in headers]
-    widths = [
-        max([*(len(line) for line in lines), *(len(row[index]) for row in rows)])
-        for index, lines in enumerate(head)
-    ]
+    widths = [_width(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(width) if column.left else cell.rjust(width)
-            for cell, width, column in zip(cells, widths, columns, strict=True)
-        ]
+        padded = []
+        for cell, width, column in zip(cells, widths, columns, strict=True):
+            space = " " * (width - text_width(cell))
+            padded.append(cell + space if column.left else space + cell)
         return "  ".join(padded).rstrip()
 
     out = [terminal.paint(line([lines[level] for lines in head]), "bold") for level in range(depth)]
@@ -53,3 +50,21 @@ def table(
         text = line(row)
         out.append(terminal.paint(text, "bold", "cyan") if index == marked else text)
     return "\n".join(out)
+
+
+def table_width(columns: Sequence[tuple[Column, Sequence[str]]]) -> int:
+    """Return how many columns of a terminal a table of these columns and cells takes."""
+    return sum(_width(column, cells) for column, cells in columns) + 2 * (len(columns) - 1)
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: letters of East Asia take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _width(column: Column, cells: Sequence[str]) -> int:
+    return max(text_width(text) for text in [*column.header.split("\n"), *cells])

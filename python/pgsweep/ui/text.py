@@ -6,17 +6,31 @@ import textwrap
 from collections.abc import Sequence
 
 from pgsweep.records import (
+    BudgetResult,
+    CacheResult,
     DemoResult,
     DemoWorkload,
+    DoctorResult,
     ExportResult,
+    FootprintResult,
+    HugePagesResult,
     Interval,
+    KernelResult,
+    MemoryResult,
     PredictResult,
     ProveResult,
     RecordPlan,
     RecordResult,
     Verdict,
 )
+from pgsweep.ui.budget_text import budget_text
+from pgsweep.ui.cache_text import cache_text
 from pgsweep.ui.chart import chart
+from pgsweep.ui.doctor_text import doctor_text
+from pgsweep.ui.footprint_text import footprint_text
+from pgsweep.ui.hugepages_text import hugepages_text
+from pgsweep.ui.kernel_text import kernel_text
+from pgsweep.ui.memory_text import memory_text
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.results import Result
 from pgsweep.ui.series import (
@@ -41,6 +55,20 @@ def to_text(result: Result, terminal: Terminal) -> str:
         return demo_text(result, terminal)
     if isinstance(result, ProveResult):
         return prove_text(result, terminal)
+    if isinstance(result, DoctorResult):
+        return doctor_text(result, terminal)
+    if isinstance(result, CacheResult):
+        return cache_text(result, terminal)
+    if isinstance(result, FootprintResult):
+        return footprint_text(result, terminal)
+    if isinstance(result, MemoryResult):
+        return memory_text(result, terminal)
+    if isinstance(result, BudgetResult):
+        return budget_text(result, terminal)
+    if isinstance(result, KernelResult):
+        return kernel_text(result, terminal)
+    if isinstance(result, HugePagesResult):
+        return hugepages_text(result, terminal)
     return record_text(result, terminal)
 
 

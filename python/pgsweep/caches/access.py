@@ -1,0 +1,199 @@
+"""One server under observation: its session, its process if it runs on this host, and what may be looked at.
+
+Each ability that is missing makes the answer smaller and adds one line that says why and how to get it; only
+when the buffer pool itself cannot be read by any way is there no answer.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import psycopg
+
+from pgsweep._native import read_pool
+from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.host.datafiles import find_data_files
+from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.catalog import (
+    Database,
+    Server,
+    read_connectable,
+    read_server,
+    read_tablespaces,
+    require_buffercache,
+)
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.queries import load
+from pgsweep.records import Missing
+
+PoolSource = Literal["auto", "peek", "sql"]
+
+MAX_USAGE_COUNT = 5
+"""BM_MAX_USAGE_COUNT (src/include/storage/buf_internals.h)."""
+
+_SQL_SECONDS_PER_BUFFER = 1.2e-6
+"""Time of an aggregate over pg_buffercache: 607 ms for 524,288 buffers, the median of benchmarks/look."""
+
+_SQL_BYTES_PER_BUFFER = 32 + 112
+"""What pg_buffercache_pages keeps of a buffer (BufferCachePagesRec), and its row in the tuple store."""
+
+_BELIEVED_SHARE = 0.99
+"""Share of the buffers whose database and tablespace the server must know for a peek to be believed; the rest
+may belong to databases that were made or dropped meanwhile."""
+
+
+@dataclass(slots=True)
+class Access:
+    """What may be looked at.
+
+    Attributes:
+        conninfo: as given, for sessions in other databases.
+        buffercache: quoted schema of pg_buffercache, where this session may read it.
+        postmaster_pid: the server's process, where it runs here and may be looked into.
+        pool_source: `peek` or `sql`.
+        sees_page_cache: the data directory can be entered.
+        missing: one entry an ability that is not there.
+    """
+
+    conninfo: str
+    connection: psycopg.Connection[Any]
+    server: Server
+    databases: list[Database]
+    buffercache: str | None = None
+    postmaster_pid: int | None = None
+    pool_source: Literal["peek", "sql"] = "sql"
+    sees_page_cache: bool = False
+    missing: list[Missing] = field(default_factory=list)
+
+    @property
+    def segment_blocks(self) -> int:
+        """Blocks in one segment file (`segment_size`)."""
+        return int(self.server.settings["segment_size"])
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of a page of the operating system's page cache."""
+        return mmap.PAGESIZE
+
+    def cost_note(self) -> str:
+        """Return in words what reading the pool by SQL costs the server."""
+        buffers = self.server.shared_buffers_blocks
+        return (
+            f"reading {buffers} buffers by pg_buffercache: about {buffers * _SQL_SECONDS_PER_BUFFER:.2g} s "
+            f"and {buffers * _SQL_BYTES_PER_BUFFER / 2**20:.0f} MB of one backend; no lock is held"
+        )
+
+    def lacks(self, what: str, error: MissingAbility) -> None:
+        """Keep the reason why something cannot be looked at."""
+        self.missing.append(
+            Missing(what=what, why=f"{error.message}" + (f" ({error.cause})" if error.cause else ""),
+                    enable=error.hint)
+        )  # fmt: skip
+
+
+@contextmanager
+def opened(conninfo: str, source: PoolSource = "auto") -> Iterator[Access]:
+    """Connect and find out what may be looked at.
+
+    Args:
+        conninfo: as libpq understands it.
+        source: how to read the buffer pool; `auto` peeks where that is possible, as it costs the server
+            nothing.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: the buffer pool cannot be read, or not by the source asked for.
+    """
+    connection = connect(conninfo)
+    try:
+        with explained():
+            access = Access(
+                conninfo, connection, read_server(connection), databases=read_connectable(connection)
+            )
+            _find_process(access)
+            _choose_source(access, source)
+        yield access
+    finally:
+        connection.close()
+
+
+def server_gone() -> ConnectionFailed:
+    """Return what it means when a server's memory can no longer be read."""
+    return ConnectionFailed(
+        "the server's memory can no longer be read",
+        cause="the server was stopped or restarted",
+        hint="is it running again? pg_isready",
+    )
+
+
+def _find_process(access: Access) -> None:
+    row = access.connection.execute(load("postmaster", access.server.version_num)).fetchone()
+    assert row is not None
+    try:
+        access.postmaster_pid = find_postmaster(*row)
+        find_data_files(access.postmaster_pid, access.server.version_num, databases=())
+        access.sees_page_cache = True
+    except MissingAbility as error:
+        access.lacks("page cache", error)
+
+
+def _choose_source(access: Access, source: PoolSource) -> None:
+    if source != "sql":
+        try:
+            _check_peek(access)
+            access.pool_source = "peek"
+        except MissingAbility as error:
+            if source == "peek":
+                raise
+            if access.postmaster_pid is not None:
+                access.lacks("peek", error)
+    try:
+        access.buffercache = require_buffercache(access.connection)
+    except MissingAbility:
+        if access.pool_source == "sql":
+            raise
+
+
+def _check_peek(access: Access) -> None:
+    """Believe what lies in the server's memory only if it agrees with what the server says.
+
+    Raises:
+        MissingAbility: not on this host, not permitted, a layout that is not known, or no agreement.
+    """
+    server = access.server
+    if access.postmaster_pid is None:
+        raise MissingAbility(
+            "the server's memory cannot be read from here",
+            cause=access.missing[-1].why if access.missing else None,
+            hint="run pgsweep on the server's host, as the server's user or root; or use --source sql",
+        )
+    try:
+        pool = read_pool(access.postmaster_pid, server.version_num)
+    except RuntimeError as error:
+        raise MissingAbility(str(error.args[0]), hint="use --source sql") from error
+    except OSError as error:
+        raise MissingAbility(
+            "the server's memory cannot be read",
+            cause=error.strerror,
+            hint="run pgsweep as the server's user or as root; or use --source sql",
+        ) from error
+    if pool["buffers"] != server.shared_buffers_blocks:
+        raise MissingAbility(
+            "what was read in the server's memory does not agree with the server",
+            cause=f"{pool['buffers']} buffers there, shared_buffers has {server.shared_buffers_blocks}",
+            hint="use --source sql",
+        )
+    known = np.isin(pool["db"], [0, *(database.oid for database in access.databases)])
+    known &= np.isin(pool["spc"], list(read_tablespaces(access.connection)))
+    known &= pool["usage_count"] <= MAX_USAGE_COUNT
+    if np.count_nonzero(known) < _BELIEVED_SHARE * len(known) - 1:
+        raise MissingAbility(
+            "what was read in the server's memory does not agree with the server",
+            cause=f"only {np.count_nonzero(known)} of {len(known)} buffers make sense",
+            hint="use --source sql",
+        )

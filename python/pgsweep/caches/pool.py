@@ -1,0 +1,53 @@
+"""The buffer pool at one moment, by whichever way is open."""
+
+from __future__ import annotations
+
+from pgsweep._native import read_pool
+from pgsweep.caches.access import Access, server_gone
+from pgsweep.pg.buffercache import Snapshot, SnapshotReader
+
+
+class PoolReader:
+    """Reads the pool again and again; what need be done only once is done here.
+
+    Args:
+        access: the server.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._sql: SnapshotReader | None = None
+        if access.pool_source == "sql":
+            assert access.buffercache is not None
+            self._sql = SnapshotReader(
+                access.connection, access.buffercache, access.server.shared_buffers_blocks
+            )
+
+    def read(self) -> Snapshot:
+        """Return the used buffers.
+
+        Raises:
+            ConnectionFailed: the server has gone.
+            psycopg.Error: the statement was refused.
+        """
+        if self._sql is not None:
+            return self._sql.take()
+        access = self._access
+        assert access.postmaster_pid is not None
+        try:
+            table = read_pool(access.postmaster_pid, access.server.version_num)
+        except OSError as error:
+            raise server_gone() from error
+        return Snapshot(
+            frame=table["frame"],
+            spc=table["spc"],
+            db=table["db"],
+            rel=table["rel"],
+            fork=table["fork"],
+            block=table["block"],
+            usage_count=table["usage_count"],
+            dirty=table["dirty"],
+            pinned=table["pinned"],
+            used_frames=len(table["frame"]),
+            zero_frames=int((table["usage_count"] == 0).sum()),
+        )

@@ -1,0 +1,50 @@
+"""A command that does something by itself and has subcommands too: `pgsweep memory`, `pgsweep memory budget`.
+
+click's groups do not take arguments of their own beside subcommands. Here the first word chooses: the name
+of a branch is that branch, everything else is the command itself. A database of such a name is meant by `-d`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+
+class Branching(click.Command):
+    """A command with branches: `branches` gives the module in pgsweep.cli of each by its name."""
+
+    def __init__(self, *args: Any, branches: dict[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.branches = branches
+
+    def branch(self, name: str) -> click.Command:
+        """Import a branch and return its command."""
+        command = importlib.import_module(f"pgsweep.cli.{self.branches[name]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of the command that the first word names, its arguments parsed."""
+        if args and args[0] in self.branches:
+            name = args[0]
+            if parent is not None and parent.auto_envvar_prefix is not None:
+                extra["auto_envvar_prefix"] = f"{parent.auto_envvar_prefix}_{info_name}_{name}".upper()
+            return self.branch(name).make_context(f"{info_name} {name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the branches with one line of each."""
+        super().format_options(ctx, formatter)
+        if self.branches:
+            with formatter.section("Subcommands"):
+                formatter.write_dl([(n, self.branch(n).get_short_help_str(limit=200)) for n in self.branches])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the branches that begin like this, then what any command completes."""
+        names = [CompletionItem(name) for name in self.branches if name.startswith(incomplete)]
+        return [*names, *super().shell_complete(ctx, incomplete)]

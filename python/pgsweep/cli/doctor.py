@@ -1,0 +1,65 @@
+"""`pgsweep doctor`: what can be done with a server from here, and how to get what cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.output import Output, output_options
+from pgsweep.errors import ConnectionFailed
+
+if TYPE_CHECKING:
+    from pgsweep.records import DoctorResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> int:
+    r"""Tell what can be done with a server from here, and how to get what cannot.
+
+    Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
+    pg_monitor, statistics settings, the server's memory and files, tracing, huge pages, memory limits.
+    Nothing is changed, on the server or on the host. Hosted servers get a smaller answer.
+
+    The exit code is 0 whatever is missing, and 3 where there is no connection: what this host allows is told
+    all the same.
+
+    \b
+    Examples:
+      pgsweep doctor -h db1 -U postgres -d shop
+      sudo -u postgres pgsweep doctor
+      pgsweep doctor service=shop --json
+    """
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.doctor import examine, examine_host
+
+    settings = settings_of(ctx)
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    result: DoctorResult
+    code = 0
+    try:
+        result = target.use(examine)
+    except ConnectionFailed as refused:
+        result = examine_host(target.conninfo, refused)
+        code = refused.exit_code
+    output.write(with_provenance(result, settings.arguments))
+    return code

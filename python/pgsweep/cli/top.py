@@ -1,0 +1,194 @@
+"""`pgsweep top`: both caches, live."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.output import write_stdout
+from pgsweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgsweep.cli.settings import Settings
+    from pgsweep.errors import PgsweepError
+    from pgsweep.live import Live, Moment
+    from pgsweep.records import TopView
+
+_SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
+_SHORTEST_SECONDS = 0.1
+_ROWS_ONCE = 30
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@click.option(
+    "--interval",
+    "interval_seconds",
+    type=Duration(),
+    default="1s",
+    show_default=True,
+    metavar="TIME",
+    help="Time from one look to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
+    "that all statements together take no more than 4 % of one backend.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(_SORTS),
+    default="pool",
+    show_default=True,
+    help="Which relations come first; keys change it. change: fastest growing or shrinking, hot: most at "
+    "usage_count 4 and 5, twice: most in both caches.",
+)
+@click.option("--filter", "wanted", metavar="TEXT", default="", help="Only relations whose name holds TEXT.")
+@pool_source_option
+@click.option(
+    "--this-database", is_flag=True, help="Name only relations of DBNAME.  [default: all that may be entered]"
+)
+@click.option("--once", is_flag=True, help="Look twice, one interval apart, print one page and end.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    interval_seconds: float,
+    sort: str,
+    wanted: str,
+    source: Literal["auto", "peek", "sql"],
+    this_database: bool,
+    once: bool,
+    top: int | None,
+    as_json: bool,
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> None:
+    r"""Watch shared_buffers and the page cache live.
+
+    Shows the pool and its usage_counts, what is held twice, hits and reads, evictions, what backends wait
+    for, and the relations that have most of the pool, are hottest, or come and go fastest. Keys: q ends, ?
+    explains all others. On the server's host, as its user or root, looking costs the server nothing but a few
+    short statements a second, and --interval 0.1s is fine; by SQL a look takes a backend's time, which is
+    told and bounded. A server that is restarted is found again.
+
+    \b
+    Examples:
+      sudo -u postgres pgsweep top shop
+      pgsweep top -h db1 -U monitor shop --interval 5s --sort change
+      pgsweep top shop --once
+      pgsweep top shop --once --json | jq .rates.hit_ratio
+    """
+    settings = settings_of(ctx)
+    once = once or as_json
+    if interval_seconds < _SHORTEST_SECONDS:
+        raise UsageError("the interval is too short", cause="0.1s is the least", hint="--interval 0.1s")
+    if top is not None and not once:
+        raise UsageError("--top goes with --once", hint="the live screen shows as many as there is room for")
+    if not once and not _is_screen():
+        raise UsageError(
+            "`pgsweep top` needs a terminal",
+            cause="stdin or stdout is none, or TERM is dumb",
+            hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
+        )
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    from pgsweep.records import TopView
+
+    limit = top if top is not None or as_json else _ROWS_ONCE
+    view = TopView(sort=sort, filter=wanted, limit=limit if once else None)
+
+    def watched(conninfo: str) -> None:
+        opener = _opener(conninfo, source, every_database=not this_database)
+        with ExitStack() as stack:
+            live = stack.enter_context(opener(settings.say))
+            if once:
+                _print(live, interval_seconds, view, settings, as_json=as_json)
+            else:
+                _watch(_First(live, stack.pop_all(), opener), interval_seconds, view, settings)
+
+    target.use(watched)
+
+
+def _is_screen() -> bool:
+    streams = (sys.stdin, sys.stdout)
+    return (
+        all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
+    )
+
+
+def _opener(
+    conninfo: str, source: Literal["auto", "peek", "sql"], *, every_database: bool
+) -> Callable[[Callable[[str], None] | None], AbstractContextManager[Live]]:
+    """Return what opens the server; given where to tell what looking at it costs."""
+    from pgsweep.caches.access import opened
+    from pgsweep.live import SQL_SHARE, Live
+
+    @contextmanager
+    def reopen(say: Callable[[str], None] | None) -> Iterator[Live]:
+        with opened(conninfo, source) as access:
+            if say is not None:
+                if access.pool_source == "sql":
+                    say(f"{access.cost_note()}; no more than {SQL_SHARE:.0%} of its time")
+                say("counters and states of backends: a few short statements a second at most")
+            yield Live(access, every_database=every_database)
+
+    return reopen
+
+
+class _First:
+    """Opens a server; the first time it is open already."""
+
+    def __init__(
+        self,
+        live: Live,
+        open_now: ExitStack,
+        opener: Callable[[Callable[[str], None] | None], AbstractContextManager[Live]],
+    ) -> None:
+        self._open_now: tuple[Live, ExitStack] | None = (live, open_now)
+        self._opener = opener
+
+    @contextmanager
+    def __call__(self) -> Iterator[Live]:
+        if self._open_now is not None:
+            (live, stack), self._open_now = self._open_now, None
+            with stack:
+                yield live
+        else:
+            with self._opener(None) as live:
+                yield live
+
+
+def _print(live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool) -> None:
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.feed import take_twice
+    from pgsweep.ui.results import to_json
+    from pgsweep.ui.top_text import once_text
+
+    sample = take_twice(live, interval_seconds).sample(view)
+    if as_json:
+        write_stdout(to_json(with_provenance(sample, settings.arguments)))
+    else:
+        write_stdout(once_text(sample, settings.terminal(), sort=view.sort, reverse=False))
+
+
+def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Settings) -> None:
+    from pgsweep.feed import Feed
+    from pgsweep.ui.top import TopApp
+
+    terminal = settings.terminal()
+    if not terminal.colour:
+        os.environ["NO_COLOR"] = "1"  # that is how Textual is told
+
+    def feed_of(show: Callable[[Moment], None], fail: Callable[[PgsweepError, float], None]) -> Feed:
+        return Feed(reopen, interval_seconds, show, fail)
+
+    app = TopApp(feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode)
+    app.run(mouse=False)

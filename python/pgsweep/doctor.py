@@ -1,0 +1,270 @@
+"""What can be done with a server from here, and how to get what cannot.
+
+Every ability is tried in the way that the commands which need it would use it, but nothing is changed, on the
+server or on the host (see host/abilities.py). All of it takes a fraction of a second. A check that fails says
+why, and never ends the others; on a hosted server the answer is smaller: what cannot be had there has one
+line each.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.host.abilities import HostChecks, Seen
+from pgsweep.host.postmaster import search
+from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
+from pgsweep.pg.catalog import Server, read_buffercache, read_server, readable_schema
+from pgsweep.pg.connect import connect, describe, explained
+from pgsweep.pg.queries import load
+from pgsweep.records import Ability, DoctorResult, DoctorServer
+
+NEWEST_KNOWN_MAJOR: Final = 18
+"""The rules of later versions may differ."""
+
+R = TypeVar("R")
+_EVERYTHING: Final = ["record", "cache", "footprint", "top", "hugepages"]
+
+
+def examine(conninfo: str) -> DoctorResult:
+    """Return what can be done with a server, and how to get what cannot.
+
+    Args:
+        conninfo: as libpq understands it.
+
+    Raises:
+        UsageError: the text is no connection string.
+        ConnectionFailed: the server cannot be reached, or went away; see `examine_host`.
+    """
+    try:
+        connection = connect(conninfo)
+    except MissingAbility as too_old:
+        reached = [
+            _server("connection", True, "the server answers", None, _EVERYTHING),
+            _server("version", False, _sentence(too_old), None, _EVERYTHING),
+        ]
+        return _without_session(conninfo, reached)
+    with connection:
+        with explained():
+            server, session = read_server(connection), read_session(connection)
+            row = connection.execute(load("postmaster", server.version_num)).fetchone()
+            assert row is not None
+        info = connection.info
+        host = HostChecks(
+            Seen(
+                search=search(*row),
+                server_host=info.host,
+                by_socket=session.by_socket,
+                version_num=server.version_num,
+                shared_buffers_blocks=server.shared_buffers_blocks,
+                file=session.file,
+                huge_pages=server.settings["huge_pages"],
+                huge_pages_status=server.settings.get("huge_pages_status"),
+                huge_pages_needed=session.huge_pages_needed,
+            ),
+            f"pgsweep doctor {_options(info.host, info.port, session.role, server.database)}",
+        )
+        return DoctorResult(
+            target=f"database {server.database} at {info.host or 'the local socket'}, port {info.port}",
+            server=DoctorServer(
+                version=server.version,
+                version_num=server.version_num,
+                database=server.database,
+                role=session.role,
+                superuser=session.superuser,
+                in_recovery=server.in_recovery,
+                shared_buffers_bytes=server.shared_buffers_blocks * server.block_size_bytes,
+                relations=session.relations,
+                databases=session.databases,
+            ),
+            host=host.facts(),
+            abilities=[*_ServerChecks(connection, server, session).abilities(), *host.abilities()],
+        )
+
+
+def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
+    """Return what this machine allows, for a server that cannot be reached.
+
+    Args:
+        conninfo: as libpq understands it.
+        refused: why there is no session.
+
+    Raises:
+        UsageError: the text is no connection string.
+    """
+    why = f"{_sentence(refused)}: {refused.hint}" if refused.hint else _sentence(refused)
+    return _without_session(conninfo, [_server("connection", False, why, None, _EVERYTHING)])
+
+
+def _without_session(conninfo: str, abilities: list[Ability]) -> DoctorResult:
+    host = HostChecks(None, "pgsweep doctor")
+    return DoctorResult(
+        target=describe(conninfo),
+        server=None,
+        host=host.facts(),
+        abilities=[*abilities, *host.abilities()],
+    )
+
+
+class _ServerChecks:
+    """What the session may do."""
+
+    def __init__(self, connection: psycopg.Connection[Any], server: Server, session: Session) -> None:
+        self._connection = connection
+        self._server = server
+        self._session = session
+        self._primary: tuple[str, int] | None = None
+
+    def abilities(self) -> list[Ability]:
+        """Return all of them.
+
+        Raises:
+            ConnectionFailed: the connection was lost.
+        """
+        if self._server.in_recovery:
+            self._primary = self._tried(lambda: read_primary(self._connection), None)
+        checks: tuple[tuple[str, Callable[[], Ability]], ...] = (
+            ("connection", self._reached),
+            ("version", self._version),
+            ("pg_monitor", self._monitor),
+            ("pg_buffercache", self._buffercache),
+            ("pg_prewarm", self._prewarm),
+            ("databases", self._databases),
+            ("track_counts", self._counts),
+            ("track_io_timing", self._timing),
+        )
+        return [
+            self._tried(check, _server(name, None, "the server would not tell", None, []))
+            for name, check in checks
+        ]
+
+    def _tried(self, check: Callable[[], R], otherwise: R) -> R:
+        try:
+            with explained():
+                return check()
+        except ConnectionFailed:
+            raise
+        except (PgsweepError, psycopg.Error):
+            return otherwise
+
+    def _reached(self) -> Ability:
+        how = "by a Unix socket" if self._session.by_socket else "by TCP"
+        return _server("connection", True, f"as role {self._session.role}, {how}", None, _EVERYTHING)
+
+    def _version(self) -> Ability:
+        major = self._server.version_num // 10000
+        if major > NEWEST_KNOWN_MAJOR:
+            why = f"PostgreSQL {major} is newer than this pgsweep, which knows 14 to {NEWEST_KNOWN_MAJOR}"
+            return _server("version", None, why, "pip install --upgrade pgsweep", _EVERYTHING)
+        return _server("version", True, f"PostgreSQL {self._server.version}", None, _EVERYTHING)
+
+    def _monitor(self) -> Ability:
+        needed_for = ["record --source sql", "cache", "top", "hugepages"]
+        session = self._session
+        if session.monitor:
+            why = "the role is a superuser" if session.superuser else "the role is a member"
+            return _server("pg_monitor", True, why, None, needed_for)
+        command = self._psql(f"GRANT pg_monitor TO {session.quoted_role}")
+        return _server("pg_monitor", False, self._there("the role is no member"), command, needed_for)
+
+    def _buffercache(self) -> Ability:
+        name, needed_for = "pg_buffercache", ["record --source sql", "cache", "top"]
+        found = read_buffercache(self._connection)
+        try:
+            schema = readable_schema(found, self._server.database)
+        except MissingAbility as missing:
+            if not found.installed:
+                why = f"{_sentence(missing)}: {missing.hint}"
+                return _server(name, False, why, None, needed_for)
+            statement = found.grant if found.schema is not None else f"CREATE EXTENSION {name}"
+            return _server(name, False, self._there(_sentence(missing)), self._psql(statement), needed_for)
+        version = read_extension(self._connection, name, "pg_buffercache_pages")
+        why = f"version {version.created} in schema {schema}, readable"
+        if version.created == version.available:
+            return _server(name, True, why, None, needed_for)
+        why += f"; the server has version {version.available}"
+        return _server(name, True, self._there(why), self._psql(f"ALTER EXTENSION {name} UPDATE"), needed_for)
+
+    def _prewarm(self) -> Ability:
+        name = "pg_prewarm"
+        found = read_extension(self._connection, name, name)
+        if found.usable:
+            why = f"version {found.created} in schema {found.schema}"
+            return _server(name, True, why, None, [])
+        if found.created is not None:
+            why = f"the role may not execute it in schema {found.schema}"
+            command = self._psql(f"GRANT USAGE ON SCHEMA {found.schema} TO {self._session.quoted_role}")
+            return _server(name, False, self._there(why), command, [])
+        if found.available is None:
+            return _server(name, False, "it is not installed on the server (a contrib module)", None, [])
+        why = self._there(f"the extension does not exist in database `{self._server.database}`")
+        return _server(name, False, why, self._psql(f"CREATE EXTENSION {name}"), [])
+
+    def _databases(self) -> Ability:
+        closed = self._session.closed_databases
+        if not closed:
+            why = f"the role may connect to all {self._session.databases}"
+            return _server("databases", True, why, None, ["cache"])
+        why = f"the role may not connect to {len(closed)} of {self._session.databases}: {', '.join(closed)}"
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in closed)
+        command = self._psql(f"GRANT CONNECT ON DATABASE {names} TO {self._session.quoted_role}")
+        return _server("databases", False, self._there(why), command, ["cache"])
+
+    def _counts(self) -> Ability:
+        if self._server.settings["track_counts"] == "on":
+            return _server("track_counts", True, "the server counts accesses", None, ["record", "top"])
+        return self._setting("track_counts", "the server counts no accesses", ["record", "top"])
+
+    def _timing(self) -> Ability:
+        if self._server.settings["track_io_timing"] == "on":
+            return _server("track_io_timing", True, "the server times its reads", None, ["footprint"])
+        return self._setting("track_io_timing", "the server does not time its reads", ["footprint"])
+
+    def _setting(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
+        if self._session.hosted:
+            why += "; set it where the provider keeps the server's parameters"
+            return _server(name, False, why, None, needed_for)
+        command = self._psql(f"ALTER SYSTEM SET {name} = on", "SELECT pg_reload_conf()", here=True)
+        return _server(name, False, why, command, needed_for)
+
+    def _there(self, why: str) -> str:
+        """Return the reason, with the word that a stand-by needs: what is created comes from its primary."""
+        return f"{why}; this is a stand-by, so do it on its primary" if self._server.in_recovery else why
+
+    def _psql(self, *statements: str, here: bool = False) -> str:
+        """Return the command by which somebody who may do it executes the statements.
+
+        Args:
+            statements: each is a transaction of its own.
+            here: on this very server, also where that is a stand-by.
+        """
+        info, server = self._connection.info, self._server
+        host, port = info.host, info.port
+        if server.in_recovery and not here:
+            host, port = self._primary or ("PRIMARY", port)
+        options = _options(host, port, self._session.administrator, server.database)
+        return " ".join([f"psql {options}", *(f"-c {shlex.quote(text)}" for text in statements)])
+
+
+def _options(host: str, port: int, role: str | None, database: str) -> str:
+    """Return psql's options for a server, without password."""
+    words = ["-h", host] if host else []
+    words += ["-p", str(port)]
+    words += ["-U", role] if role else []
+    return shlex.join([*words, "-d", database])
+
+
+def _sentence(error: PgsweepError) -> str:
+    return f"{error.message} ({error.cause})" if error.cause else error.message
+
+
+def _server(
+    name: str, available: bool | None, why: str, enable: str | None, needed_for: Sequence[str]
+) -> Ability:
+    return Ability(
+        name=name, area="server", available=available, why=why, enable=enable, needed_for=list(needed_for)
+    )

@@ -1,0 +1,60 @@
+"""What to do so that a server uses huge pages, as commands and lines to paste; nothing is run here."""
+
+from __future__ import annotations
+
+from pgsweep.records import HugePagesResult, PlanStep
+
+_FILE = "/etc/sysctl.d/90-pgsweep-hugepages.conf"
+
+
+def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
+    """Return the steps, none where it is not known how many pages are needed.
+
+    Args:
+        result: all but the steps.
+        contained: the server runs in a container.
+    """
+    needed, page_bytes = result.huge_pages_needed, result.huge_page_size_bytes
+    if needed is None or (result.status == "on" and not result.settings):
+        return []
+    # Where the host is not seen, what other programs need of the pages is not known, so add it.
+    target = result.target if result.target is not None else needed
+    short = f"{page_bytes >> 30}G" if page_bytes >= 1 << 30 else f"{page_bytes >> 20}M"
+    pool = next((p for p in result.pools if p.page_size_bytes == page_bytes), None)
+    steps = []
+    if pool is None or pool.is_default:
+        sysctl = f"vm.nr_hugepages = {target}"
+        steps += [
+            PlanStep(what="sysctl", when="now, on the host", text=f"sudo sysctl -w vm.nr_hugepages={target}"),
+            PlanStep(what="sysctl.d", when="kept over a restart", text=f"echo '{sysctl}' | sudo tee {_FILE}"),
+        ]
+        systemd = f"ExecStartPre=+/sbin/sysctl -w vm.nr_hugepages={target}"
+    else:
+        file = f"/sys/kernel/mm/hugepages/hugepages-{page_bytes // 1024}kB/nr_hugepages"
+        steps.append(PlanStep(what="sysfs", when="now, on the host", text=f"echo {target} | sudo tee {file}"))
+        systemd = f"ExecStartPre=+/bin/sh -c 'echo {target} > {file}'"
+    steps += [
+        PlanStep(what="systemd", when="or in [Service] of the server's unit", text=systemd),
+        PlanStep(
+            what="boot",
+            when="or on the kernel's command line, surest",
+            text=f"hugepagesz={short} hugepages={target}",
+        ),
+    ]
+    if pool is not None and not pool.is_default:
+        size = f"{page_bytes >> 30}GB" if page_bytes >= 1 << 30 else f"{page_bytes >> 20}MB"
+        text = f"ALTER SYSTEM SET huge_page_size = '{size}'"
+        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
+    if result.huge_pages != "on":
+        text = "ALTER SYSTEM SET huge_pages = on"
+        steps.append(PlanStep(what="setting", when="then, in the server", text=text))
+    if contained:
+        unit = f"{short}i"
+        text = f"hugepages-{unit}: {needed * (page_bytes >> 20)}Mi"
+        steps.append(PlanStep(what="kubernetes", when="resources.limits and requests", text=text))
+    steps.append(
+        PlanStep(
+            what="restart", when="last", text="restart the server: it takes huge pages only when it starts"
+        )
+    )
+    return steps

@@ -1,0 +1,181 @@
+"""Why a server does or does not use huge pages, and what stands in the way: one clear sentence each.
+
+PostgreSQL decides when it starts (src/backend/port/sysv_shmem.c, `CreateAnonymousSegment`): with huge_pages =
+try it asks the kernel for huge pages and takes ordinary ones where there are too few, without a word in the
+log; with on it does not start then. All or nothing: never some of its pages.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgsweep.host.cgroup import MemoryLimit
+from pgsweep.records import HugePagePool, HugePagesResult
+from pgsweep.units import format_bytes
+
+_MARKS = ("/.dockerenv", "/run/.containerenv")
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What else is known of the server and its host.
+
+    Attributes:
+        pid: the postmaster; None where it is not seen.
+        here: it runs on this kernel.
+        own_pages: huge pages that it has now.
+        shared_memory_type: the setting.
+        setting_page_bytes: huge_page_size; 0 for the kernel's default.
+        memory_limit: of its memory cgroup.
+        huge_limit: of its hugetlb cgroup, for pages of the size in question.
+        not_started: it did not start, for want of huge pages.
+    """
+
+    pid: int | None = None
+    here: bool = False
+    own_pages: int = 0
+    shared_memory_type: str = "mmap"
+    setting_page_bytes: int = 0
+    memory_limit: MemoryLimit | None = None
+    huge_limit: MemoryLimit | None = None
+    not_started: bool = False
+
+    @property
+    def contained(self) -> bool:
+        """Return whether the server runs in a container: in a PID namespace of its own, or we in one too."""
+        if self.pid is None:
+            return False
+        return _namespaces(self.pid) > 1 or any(Path(mark).exists() for mark in _MARKS)
+
+
+def _namespaces(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return in how many PID namespaces a process has a number (the line NSpid of its status)."""
+    try:
+        for line in (proc / str(pid) / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return len(line.split()) - 1
+    except OSError:
+        pass
+    return 1
+
+
+def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
+    """Return the sentences, the most important first.
+
+    Args:
+        result: all but the reasons.
+        around: what else is known.
+    """
+    pool = next((p for p in result.pools if p.page_size_bytes == result.huge_page_size_bytes), None)
+    reasons = []
+    if around.not_started:
+        reasons.append(_not_started(result))
+    elif result.status == "on":
+        reasons.append("the server's shared memory lies in huge pages")
+    elif result.status == "off":
+        reasons += _off(result, around)
+    else:
+        reasons.append(_unknown(result, around))
+    if around.here and (result.settings or (result.status != "on" and result.huge_pages != "off")):
+        reasons += _pool(result, pool, around)
+    reasons += _limits(result, around)
+    if result.huge_pages == "try" and result.status == "on":
+        reasons.append(
+            "huge_pages is try: at its next start the server takes ordinary pages without a word if there "
+            "are too few; huge_pages = on makes that an error"
+        )
+    return reasons
+
+
+def _not_started(result: HugePagesResult) -> str:
+    if result.shared_memory_bytes is None:
+        return "the server did not start: huge_pages is on, and the kernel had too few huge pages"
+    return (
+        f"the server did not start: huge_pages is on, and the kernel did not have the "
+        f"{result.shared_memory_bytes} bytes that it requested in huge pages; the segment is larger than "
+        "shared_buffers"
+    )
+
+
+def _off(result: HugePagesResult, around: Circumstances) -> list[str]:
+    if result.huge_pages == "off":
+        return ["huge_pages is off, so the server does not ask for huge pages"]
+    if around.shared_memory_type != "mmap":
+        return [f"shared_memory_type is {around.shared_memory_type}, and huge pages are taken for mmap only"]
+    return ["huge_pages is try, and the kernel had too few huge pages when the server started"]
+
+
+def _unknown(result: HugePagesResult, around: Circumstances) -> str:
+    if result.huge_pages == "off":
+        return "huge_pages is off, so the server does not ask for huge pages"
+    why = "its process is not on this host"
+    if around.here:
+        why = f"user {_me()} may not look into its process" if around.pid else "its process is not seen here"
+    return f"servers before version 17 do not tell whether they use huge pages, and {why}"
+
+
+def _pool(result: HugePagesResult, pool: HugePagePool | None, around: Circumstances) -> list[str]:
+    """Return what the kernel's pool means for the next start."""
+    size = format_bytes(result.huge_page_size_bytes)
+    if not result.pools:
+        return ["this kernel has no huge pages (CONFIG_HUGETLBFS, or a container that hides them)"]
+    if pool is None:
+        sizes = " and ".join(format_bytes(p.page_size_bytes) for p in result.pools)
+        return [f"this kernel or processor has no huge pages of {size}; there are {sizes}"]
+    if pool.needed is None:
+        return []
+    have = pool.available + around.own_pages
+    if have >= pool.needed:
+        when = "the next start finds enough" if result.settings else "it will use them when it is restarted"
+        return [f"{have} huge pages of {size} are available now, {pool.needed} are needed: {when}"]
+    missing = pool.needed - have
+    text = f"{have} huge pages of {size} are available, {pool.needed} are needed: {missing} too few"
+    if pool.reserved:
+        text += f"; of {pool.free} free ones {pool.reserved} are reserved by running programs"
+    if pool.overcommit:
+        text += f"; the kernel may make up to {pool.overcommit} more on demand, which is no promise"
+    return [text]
+
+
+def _limits(result: HugePagesResult, around: Circumstances) -> list[str]:
+    reasons = []
+    needed = result.huge_pages_needed
+    if around.huge_limit is not None and around.huge_limit.limit_bytes is not None:
+        wanted = None if needed is None else needed * result.huge_page_size_bytes
+        limit = around.huge_limit.limit_bytes
+        if limit == 0 or (wanted is not None and limit < wanted):
+            reasons.append(
+                f"the server's hugetlb cgroup allows {format_bytes(limit) if limit else 'none'} of them: the "
+                "kernel grants the pages at the start and kills the server with SIGBUS when it touches them, "
+                "with huge_pages = try too; set huge_pages = off, or raise the limit (Kubernetes: "
+                f"resources.limits.{_resource(result.huge_page_size_bytes)})"
+            )
+    memory = around.memory_limit
+    if memory is not None and memory.limit_bytes is not None and result.shared_memory_bytes is not None:
+        limit = memory.limit_bytes
+        if limit < result.shared_memory_bytes:
+            reasons.append(
+                f"the server's memory cgroup is limited to {format_bytes(limit)}, less than its shared "
+                f"memory of {format_bytes(result.shared_memory_bytes)}: in ordinary pages it is killed once "
+                "it has touched that much (huge pages do not count there, but for the mount option "
+                "memory_hugetlb_accounting)"
+            )
+    if around.contained:
+        reasons.append(
+            "the server runs in a container: huge pages are set aside on its host, for all containers "
+            "together, and its hugetlb limit must allow them"
+        )
+    return reasons
+
+
+def _resource(page_bytes: int) -> str:
+    """Return Kubernetes' name for huge pages of a size."""
+    return f"hugepages-{page_bytes >> 30}Gi" if page_bytes >= 1 << 30 else f"hugepages-{page_bytes >> 20}Mi"
+
+
+def _me() -> str:
+    from pgsweep.host.postmaster import user_name
+
+    return user_name(os.geteuid())

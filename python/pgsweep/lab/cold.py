@@ -1,0 +1,87 @@
+"""A private server whose caches can be emptied, for statements that shall be seen cold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+
+from pgsweep._native import drop_page_cache
+from pgsweep.errors import UsageError
+from pgsweep.pg.cluster import Cluster
+
+DATABASE = "pgsweep"
+
+
+@contextmanager
+def private_server(
+    setup: Path, *, settings: Mapping[str, str] | None = None, bindir: Path | None = None
+) -> Iterator[Cluster]:
+    """Make a private server, with a database `pgsweep` in which the setup has run; it vanishes at the end.
+
+    Args:
+        setup: a script for psql, which stops at its first error.
+        settings: the server's.
+        bindir: its programs; the wheel's by default.
+
+    Raises:
+        UsageError: the setup fails.
+        ClusterError: there is no server to start.
+    """
+    with Cluster.create(bindir, {"autovacuum": "off", **(settings or {})}) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {DATABASE}".encode())
+        cluster.create_extensions(DATABASE, "pg_buffercache", "pg_prewarm")
+        done = subprocess.run(
+            [
+                cluster.bindir / "psql",
+                *("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={setup}"),
+                f"--dbname={cluster.conninfo(DATABASE)}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            check=False,
+        )
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"psql ended with {done.returncode}"]
+            raise UsageError(
+                f"the setup `{setup}` failed", cause=said[0], hint="try it: psql -v ON_ERROR_STOP=1 -f FILE"
+            )
+        yield cluster
+
+
+def empty_caches(cluster: Cluster) -> None:
+    """Restart a private server and drop its files from the page cache: both caches are cold then.
+
+    Raises:
+        ClusterError: it does not come up again.
+    """
+    cluster.stop()
+    for folder, _, names in os.walk(cluster.data_directory):
+        for name in names:
+            with suppress(OSError):
+                drop_from_page_cache(Path(folder) / name)
+    cluster.start()
+
+
+def drop_from_page_cache(path: Path) -> None:
+    """Write a file's dirty pages to disk and drop all its pages (posix_fadvise(2), POSIX_FADV_DONTNEED).
+
+    Raises:
+        OSError: the file cannot be opened, or its pages cannot be dropped.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    [error] = drop_page_cache([path])
+    if error:
+        raise OSError(int(error), os.strerror(int(error)), str(path))

@@ -1,0 +1,92 @@
+"""Rows of the cache table put together: by table, schema and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pgsweep.errors import UsageError
+from pgsweep.records import CacheRelation
+
+SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
+"""Schemas of the system catalogs."""
+
+_Key = tuple[str, str, str, str]
+
+_KEYS: dict[str, Callable[[CacheRelation], _Key]] = {
+    # database, schema, relation, kind of the row that a relation goes into
+    "table": lambda r: (r.database, r.table_schema, r.table, "table"),
+    "partition-root": lambda r: (r.database, r.root_schema, r.root, "table"),
+    "index": lambda r: (
+        (r.database, r.schema, r.relation, r.kind)
+        if r.kind == "index"
+        else (r.database, "", "(all but indexes)", "other")
+    ),
+    "schema": lambda r: (r.database, r.schema, "", "schema"),
+    "database": lambda r: (r.database, "", "", "database"),
+}
+
+BY = ("relation", *_KEYS)
+"""What a row can be."""
+
+
+def roll_up(relations: Sequence[CacheRelation], by: str) -> list[CacheRelation]:
+    """Return rows of the kind asked for, most in the pool first.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if by not in BY:
+        raise UsageError(f"`{by}` is no way to group", hint=f"one of: {', '.join(BY)}")
+    rows = list(relations)
+    if by != "relation":
+        groups: dict[_Key, list[CacheRelation]] = {}
+        for relation in relations:
+            # What no catalog names stays by itself, but for the sums of a database.
+            key = (
+                (relation.database, "", relation.relation, "unknown")
+                if relation.kind == "unknown" and by != "database"
+                else _KEYS[by](relation)
+            )
+            groups.setdefault(key, []).append(relation)
+        rows = [
+            merged(members, database=database, schema=schema, relation=name, kind=kind)
+            for (database, schema, name, kind), members in groups.items()
+        ]
+    return sorted(rows, key=_weight)
+
+
+def _weight(row: CacheRelation) -> tuple[int, int, int, str, str, str]:
+    return (
+        -row.shared_buffers_bytes,
+        -(row.page_cache_bytes or 0),
+        -(row.size_bytes or 0),
+        row.database,
+        row.schema,
+        row.relation,
+    )
+
+
+def merged(
+    members: Sequence[CacheRelation], *, relation: str, kind: str, database: str = "", schema: str = ""
+) -> CacheRelation:
+    """Return one row for several; a sum that lacks a part is no number but nothing."""
+    return CacheRelation(
+        database=database,
+        schema=schema,
+        relation=relation,
+        kind=kind,
+        size_bytes=_total([row.size_bytes for row in members]),
+        shared_buffers_bytes=sum(row.shared_buffers_bytes for row in members),
+        page_cache_bytes=_total([row.page_cache_bytes for row in members]),
+        both_bytes=_total([row.both_bytes for row in members]),
+        neither_bytes=_total([row.neither_bytes for row in members]),
+        dirty_bytes=sum(row.dirty_bytes for row in members),
+        pinned_bytes=sum(row.pinned_bytes for row in members),
+        usage_counts=[sum(row.usage_counts[level] for row in members) for level in range(6)],
+        relations=sum(row.relations for row in members),
+    )
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,130 @@
+"""The memory budget, as text and as sections of the report."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+from pgsweep.records import BudgetPart, BudgetResult
+from pgsweep.ui.cache_text import missing_lines
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Predicted, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+
+_PAINTS = {"fits": "green", "tight": "yellow", "will be killed": "red"}
+_MARKS = {
+    "shared memory": ("█", "S"),
+    "page tables": ("▓", "T"),
+    "connections": ("▒", "C"),
+    "background processes": ("▒", "C"),
+    "work_mem": ("▚", "W"),
+    "temp_buffers": ("▚", "W"),
+    "autovacuum": ("▚", "W"),
+    "everything else": ("░", "e"),
+}
+_LEGEND = (
+    ("shared memory", "shared memory"),
+    ("page tables", "page tables"),
+    ("connections", "processes"),
+    ("work_mem", "work_mem and the like"),
+    ("everything else", "everything else"),
+)
+
+
+def budget_text(result: BudgetResult, terminal: Terminal) -> str:
+    """Return the bars, the parts, and the verdict."""
+    whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
+    head = (
+        f"{server_name(result.server_version)}, {count(result.connections)} connections now, "
+        f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
+    )
+    paint = _PAINTS[result.verdict]
+    verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
+    width = max(40, min(terminal.width, 110))
+    for reason in result.reasons:
+        verdict += textwrap.wrap(reason[0].upper() + reason[1:] + ".", width)
+    verdict.append(
+        f"Connections that fit: {count(result.possible_connections)} as those of today, "
+        f"{count(result.safe_connections)} that take what the settings allow."
+    )
+    parts = [head, bars(result, terminal), _table(result, terminal), "\n".join(verdict)]
+    return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
+
+
+def bars(result: BudgetResult, terminal: Terminal) -> str:
+    """Return the memory as a bar: now, and at max_connections at both ends."""
+    rows: list[tuple[str, Callable[[BudgetPart], int]]] = [
+        ("now", lambda part: part.now_bytes),
+        ("low", lambda part: part.low_bytes),
+        ("high", lambda part: part.high_bytes),
+    ]
+    width = max(20, min(terminal.width, 90) - 30)
+    lines = []
+    for index, (name, value) in enumerate(rows):
+        lines.append(
+            f"{name:<5} {_bar(result, value, width, terminal)} {_left(result.page_cache_bytes[index])}"
+        )
+    legend = [f"{terminal.pick(*_MARKS[name])} {words}" for name, words in _LEGEND]
+    lines.append(" " * 6 + ", ".join([*legend, f"{terminal.pick('·', '.')} left for cached files"]))
+    return "\n".join(lines)
+
+
+def _bar(result: BudgetResult, value: Callable[[BudgetPart], int], width: int, terminal: Terminal) -> str:
+    bar, done = "", 0
+    for part in result.parts:
+        done += value(part)
+        cells = min(width, round(width * done / result.capacity_bytes)) - len(bar)
+        bar += terminal.pick(*_MARKS[part.name]) * max(0, cells)
+    return bar + terminal.pick("·", ".") * (width - len(bar))
+
+
+def _left(value: int) -> str:
+    return f"{format_bytes(value)} left" if value >= 0 else f"{format_bytes(-value)} too much"
+
+
+def _table(result: BudgetResult, terminal: Terminal) -> str:
+    width = max(30, min(terminal.width, 130) - 60)
+    columns = [Column("", left=True), Column("now\nmeasured"), Column("low"), Column("high")]
+    columns += [Column("", left=True), Column("", left=True)]
+    rows = []
+    for part in result.parts:
+        cells = [part.name, *(known_bytes(v) for v in (part.now_bytes, part.low_bytes, part.high_bytes))]
+        first, *more = textwrap.wrap(part.why, width)
+        rows.append([*cells, part.kind, first])
+        rows += [["", "", "", "", "", line] for line in more]
+    sums = [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
+    rows.append(["together", *(format_bytes(value) for value in sums), "", ""])
+    many = count(result.max_connections)
+    caption = f"low: {many} connections as those of today; high: each takes what the settings allow"
+    return (
+        table(columns, rows, terminal, marked=len(rows) - 1) + "\n" + "\n".join(textwrap.wrap(caption, 100))
+    )
+
+
+def budget_title(result: BudgetResult) -> tuple[str, str]:
+    """Return the headline of the report and the sentence below it."""
+    title = f"{count(result.max_connections)} connections: {result.verdict}"
+    return title, " ".join(reason[0].upper() + reason[1:] + "." for reason in result.reasons)
+
+
+def budget_sections(result: BudgetResult) -> list[Section]:
+    """Return the parts as one table."""
+    facts = [
+        Fact(format_bytes(result.capacity_bytes), "memory there is", Measured),
+        Fact(count(result.possible_connections), "connections fit, as those of today", Predicted),
+        Fact(count(result.safe_connections), "fit if each takes what the settings allow", Predicted),
+    ]
+    rows = [
+        [
+            Cell(part.name),
+            Cell(known_bytes(part.now_bytes)),
+            Cell(known_bytes(part.low_bytes)),
+            Cell(known_bytes(part.high_bytes)),
+            Cell(part.kind),
+            Cell(part.why),
+        ]
+        for part in result.parts
+    ]
+    head = ["memory", "now, measured", "low", "high", "kind", "why"]
+    return [Section("Budget", "budget", "", facts, [], [], head, rows)]

@@ -1,0 +1,92 @@
+"""What can be done with a server, as text: for each ability a word, why, and the command that helps."""
+
+from __future__ import annotations
+
+import textwrap
+
+from pgsweep.records import Ability, DoctorResult
+from pgsweep.ui.numbers import count, format_bytes, server_name
+from pgsweep.ui.terminal import Paint, Terminal
+
+AREAS = (("server", "On the server"), ("host", "On this host"))
+
+_LABELS = {
+    "pg_monitor": "role pg_monitor",
+    "databases": "all databases",
+    "same_host": "same host",
+    "same_user": "same user, or root",
+    "page_cache": "page cache",
+    "huge_pages": "huge pages",
+    "cgroup": "memory limit",
+}
+_WORDS: dict[bool | None, tuple[str, str, Paint]] = {
+    True: ("✓ ", "yes", "green"),
+    False: ("✗ ", "no", "red"),
+    None: ("? ", "unknown", "yellow"),
+}
+_WORD_WIDTH = max(len(word) for _, word, _ in _WORDS.values())
+_MOST_COLUMNS = 110
+
+
+def label(ability: Ability) -> str:
+    """Return what an ability is called."""
+    return _LABELS.get(ability.name, ability.name)
+
+
+def word(ability: Ability) -> str:
+    """Return `yes`, `no` or `unknown`."""
+    return _WORDS[ability.available][1]
+
+
+def server_line(result: DoctorResult) -> str:
+    """Return which server was asked, in one sentence."""
+    server = result.server
+    if server is None:
+        return f"No session: {result.target}"
+    facts = [
+        server_name(server.version),
+        f"role {server.role}" + (" (superuser)" if server.superuser else ""),
+        f"shared_buffers {format_bytes(server.shared_buffers_bytes)}",
+        f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
+        "a stand-by in recovery" if server.in_recovery else "not in recovery",
+    ]
+    return f"{result.target[0].upper()}{result.target[1:]}: {', '.join(facts)}"
+
+
+def host_line(result: DoctorResult) -> str:
+    """Return which machine this is, in one sentence."""
+    return f"pgsweep runs as {result.host.user} on {result.host.machine}"
+
+
+def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
+    """Return the page; commands are never broken, so that they can be pasted."""
+    width = min(terminal.width, _MOST_COLUMNS)
+    name_width = max(len(label(ability)) for ability in result.abilities)
+    lines = textwrap.wrap(server_line(result), width) + textwrap.wrap(host_line(result), width)
+    for area, title in AREAS:
+        abilities = [ability for ability in result.abilities if ability.area == area]
+        if abilities:
+            lines += ["", terminal.paint(title, "bold")]
+        for ability in abilities:
+            lines += _ability_lines(ability, name_width, width, terminal)
+    return "\n".join(lines) + "\n"
+
+
+def _ability_lines(ability: Ability, name_width: int, width: int, terminal: Terminal) -> list[str]:
+    mark, text, paint = _WORDS[ability.available]
+    head = f"  {terminal.pick(mark, '')}{text:<{_WORD_WIDTH}}  "
+    indent = " " * (len(head) + name_width + 2)
+    why, *more = textwrap.wrap(ability.why, max(20, width - len(indent)), break_long_words=False) or [""]
+    painted = terminal.paint(head, paint)
+    lines = [f"{painted}{label(ability):<{name_width}}  {why}", *(indent + line for line in more)]
+    if ability.needed_for and not ability.available:
+        lines += textwrap.wrap(
+            "needed for: " + ", ".join(ability.needed_for),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+        )
+    if ability.enable is not None:
+        # Not wrapped, and not so far to the right: it is to be copied.
+        lines.append("      " + terminal.paint(ability.enable, "cyan"))
+    return lines

@@ -1,0 +1,161 @@
+"""How many huge pages a server needs and what they save, as text."""
+
+from __future__ import annotations
+
+import textwrap
+
+from pgsweep.records import HugePagesResult, PlanStep
+from pgsweep.ui.cache_text import missing_lines
+from pgsweep.ui.names import shown
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Paint, Terminal
+
+_WORDS: dict[str, tuple[str, Paint]] = {
+    "on": ("used now: yes", "green"),
+    "off": ("used now: no", "red"),
+    "unknown": ("used now: unknown", "yellow"),
+}
+
+
+def headline(result: HugePagesResult) -> str:
+    """Return the answer in one sentence."""
+    size = format_bytes(result.huge_page_size_bytes)
+    if result.huge_pages_needed is None:
+        return f"How many huge pages of {size} are needed cannot be told"
+    text = f"{count(result.huge_pages_needed)} huge pages of {size} are needed"
+    if result.methods.exact is None:
+        text += " (estimated)"
+    if result.available is not None:
+        text += f", {count(result.available)} are available"
+    return text
+
+
+def server_line(result: HugePagesResult) -> str:
+    """Return which server and which settings, in one sentence."""
+    if not result.server_version:
+        return "As its log says"
+    facts = [
+        server_name(result.server_version),
+        f"shared_buffers {format_bytes(result.shared_buffers_bytes)}",
+    ]
+    facts.append(f"shared memory in all {known_bytes(result.shared_memory_bytes)}")
+    facts.append(f"huge_pages = {result.huge_pages}")
+    if result.settings:
+        facts.append("if " + ", ".join(f"{shown(k)} = {shown(v)}" for k, v in result.settings.items()))
+    return ", ".join(facts)
+
+
+def methods_rows(result: HugePagesResult) -> list[tuple[str, str, str]]:
+    """Return method, number and remark of each method that has a number."""
+    methods = result.methods
+    rows = []
+    if methods.exact is not None:
+        rows.append(("exact", count(methods.exact), "from the size that the server requests"))
+    for name, number, remark in (
+        ("the server's own", methods.server, "shared_memory_size_in_huge_pages"),
+        ("VmPeak", methods.vmpeak, "counts code and private memory too"),
+    ):
+        if number is not None:
+            more = "" if methods.exact is None else number - methods.exact
+            over = f"; {more} too many" if isinstance(more, int) and more > 0 else ""
+            rows.append((name, count(number), remark + over))
+    return rows
+
+
+def tables_rows(result: HugePagesResult) -> list[tuple[str, str, str, str]]:
+    """Return for whom, and the page tables in ordinary and in huge pages, and how that is known."""
+    tables = result.page_tables
+    if tables is None:
+        return []
+    on = result.status == "on"
+    return [
+        (
+            f"{tables.processes} processes, now",
+            known_bytes(tables.without_huge_pages_bytes),
+            known_bytes(tables.with_huge_pages_bytes),
+            "huge pages measured, ordinary predicted" if on else "ordinary measured, huge pages predicted",
+        ),
+        (
+            f"{count(tables.connections)} connections",
+            known_bytes(tables.connections_ordinary_bytes),
+            known_bytes(tables.connections_huge_bytes),
+            "predicted, once each has touched all shared memory",
+        ),
+    ]
+
+
+def hugepages_text(result: HugePagesResult, terminal: Terminal) -> str:
+    """Return the answer, the reasons, the kernel's pools, page tables, and what to do."""
+    width = min(terminal.width, 110)
+    word, paint = _WORDS[result.status]
+    head = [terminal.paint(headline(result), "bold"), *textwrap.wrap(server_line(result), width)]
+    head.append(terminal.paint(word, paint))
+    for reason in result.reasons:
+        head += textwrap.wrap(f"- {shown(reason)}", width, subsequent_indent="  ", break_long_words=False)
+    parts = ["\n".join(head)]
+    if result.change is not None:
+        parts.append(_change(result, terminal))
+    rows = methods_rows(result)
+    if rows:
+        columns = [Column("method", left=True), Column("huge pages"), Column("", left=True)]
+        parts.append(table(columns, rows, terminal))
+    if result.pools:
+        columns = [Column("huge pages of", left=True), Column("total"), Column("free"), Column("reserved")]
+        columns += [Column("available"), Column("needed")]
+        cells = [
+            [
+                format_bytes(pool.page_size_bytes) + (" (default)" if pool.is_default else ""),
+                *(count(value) for value in (pool.total, pool.free, pool.reserved, pool.available)),
+                "–" if pool.needed is None else count(pool.needed),
+            ]
+            for pool in result.pools
+        ]
+        parts.append(table(columns, cells, terminal))
+    tables = tables_rows(result)
+    if tables:
+        columns = [Column("page tables of", left=True), Column("ordinary\npages"), Column("huge\npages")]
+        columns.append(Column("", left=True))
+        parts.append(table(columns, tables, terminal))
+    if result.transparent:
+        parts.append("\n".join(textwrap.wrap(transparent_line(result), width)))
+    if result.plan:
+        parts.append(_steps("would be written:", result.plan, terminal))
+    elif result.steps and result.change is None:
+        parts.append(_steps("what to do:", result.steps, terminal))
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def transparent_line(result: HugePagesResult) -> str:
+    """Return what transparent huge pages have to do with it."""
+    modes = ", ".join(f"{name} = {shown(value)}" for name, value in result.transparent.items())
+    text = f"transparent huge pages: {modes}."
+    if result.transparent.get("shmem_enabled") in {"always", "within_size", "force"}:
+        return (
+            text
+            + " The kernel may use them for shared memory where it finds room: no promise, and no number."
+        )
+    return text + " They are for private memory; shared memory does not get them."
+
+
+def _change(result: HugePagesResult, terminal: Terminal) -> str:
+    change = result.change
+    assert change is not None
+    size = format_bytes(change.page_size_bytes)
+    lines = [
+        terminal.paint(f"huge pages of {size}: {change.before} before, {change.after} now", "green")
+        + (" (memory was compacted)" if change.compacted else ""),
+        *(f"written: {file}" for file in change.files),
+        "restart the server: it takes them when it starts; with huge_pages = on it does not start without",
+        "put back what was before: sudo pgsweep hugepages --undo",
+    ]
+    return "\n".join(lines)
+
+
+def _steps(title: str, steps: list[PlanStep], terminal: Terminal) -> str:
+    lines = [title]
+    for step in steps:
+        lines.append(f"  {step.what}, {step.when}:")
+        lines.append("      " + terminal.paint(step.text, "cyan"))
+    return "\n".join(lines)

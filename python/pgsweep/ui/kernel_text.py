@@ -1,0 +1,63 @@
+"""The kernel's settings, as text."""
+
+from __future__ import annotations
+
+import textwrap
+
+from pgsweep.records import KernelResult, KernelSetting
+from pgsweep.ui.cache_text import missing_lines
+from pgsweep.ui.section import Cell, Section
+from pgsweep.ui.terminal import Terminal
+
+CERTAINTY = {
+    "documented": "documented",
+    "experience": "experience: widely advised, not measured here",
+}
+
+
+def kernel_text(result: KernelResult, terminal: Terminal) -> str:
+    """Return each setting with its judgement, and the lines that would change those that are not good."""
+    parts = [f"{result.machine}. Read, not changed."]
+    parts += [_setting(setting, terminal) for setting in result.settings]
+    commands = [setting.command for setting in result.settings if setting.command is not None]
+    if commands:
+        lines = ["Until the next boot, as root (for good: /etc/sysctl.d):"]
+        parts.append("\n".join([*lines, *(f"    {command}" for command in commands)]))
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def _setting(setting: KernelSetting, terminal: Terminal) -> str:
+    mark = terminal.paint(terminal.pick("✓", "+"), "green")
+    if not setting.good:
+        mark = terminal.paint("!", "yellow")
+    head = f"{mark} {setting.name} = {setting.value}"
+    if setting.recommendation is not None:
+        head += f"; recommended: {setting.recommendation}"
+    width = max(40, min(terminal.width, 110)) - 4
+    reason = textwrap.wrap(setting.reason[0].upper() + setting.reason[1:] + ".", width)
+    source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
+    return "\n".join([head, *(f"    {line}" for line in [*reason, *source])])
+
+
+def kernel_title(result: KernelResult) -> tuple[str, str]:
+    """Return the headline of the report and the sentence below it."""
+    good = sum(setting.good for setting in result.settings)
+    return f"{good} of {len(result.settings)} kernel settings are as recommended", f"{result.machine}."
+
+
+def kernel_sections(result: KernelResult) -> list[Section]:
+    """Return the settings as one table."""
+    rows = [
+        [
+            Cell(setting.name),
+            Cell(setting.value),
+            Cell("as it is" if setting.good else setting.recommendation or ""),
+            Cell(setting.reason),
+            Cell(f"{setting.source} ({setting.certainty})"),
+            Cell(setting.command or "", code=setting.command is not None),
+        ]
+        for setting in result.settings
+    ]
+    head = ["setting", "now", "recommended", "why", "who says so", "command"]
+    return [Section("Kernel settings", "kernel", "Read, not changed.", [], [], [], head, rows, words=True)]

@@ -1,0 +1,142 @@
+"""The memory of a server's processes, as text. Everything here was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgsweep.records import MemoryProcess, MemoryResult
+from pgsweep.ui.cache_text import format_seconds, missing_lines
+from pgsweep.ui.names import shown
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.table import Column, table, table_width
+from pgsweep.ui.terminal import Terminal
+
+_ROWS_SHOWN = 30
+_QUERY_SHOWN = 60
+SHARED_WORDS = {
+    "segment": "what the kernel has allocated of it",
+    "pss": "at least: what present processes touched; root may see it whole",
+    "huge pages": "in huge pages, set aside whole",
+    "size": "at most: its size; root may see how much of it is there",
+    "": "its size may not be read",
+}
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A column of the table; those of the highest rank give way first on a narrow terminal."""
+
+    column: Column
+    rank: int
+    cells: list[str]
+
+
+def memory_text(result: MemoryResult, terminal: Terminal) -> str:
+    """Return the cost of a connection, the totals, the processes, and what could not be looked at."""
+    rows = list(result.processes)
+    hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
+    rows = rows[: len(rows) - hidden]
+    processes = len(result.processes) + result.hidden
+    head = f"{server_name(result.server_version)}, measured: memory of {count(processes)} processes"
+    parts = [f"{head}; took {format_seconds(result.seconds)}.", "\n".join(cost_lines(result))]
+    parts += ["\n".join(totals_lines(result)), _table(rows, terminal)]
+    if hidden + result.hidden:
+        how = "" if result.hidden else "; all of them: --json, --csv, or through a pipe"
+        parts.append(f"... and {count(hidden + result.hidden)} processes more{how}")
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def cost_lines(result: MemoryResult) -> list[str]:
+    """Return what a connection costs, and what RSS would say."""
+    cost = result.cost
+    if cost is None:
+        if result.connections == 0:
+            return ["No connection but pgsweep's own, so there is no cost of a connection to tell."]
+        return ["The cost of a connection cannot be told: private memory may not be read."]
+    many = f"{count(cost.connections)} connection{'s' if cost.connections > 1 else ''}"
+    lines = [
+        f"A connection costs {format_bytes(cost.mean_bytes)} on average: private memory "
+        f"{format_bytes(cost.private_mean_bytes)}, page tables {format_bytes(cost.page_tables_mean_bytes)}.",
+        f"95 % of {many} cost at most {format_bytes(cost.p95_bytes)}, "
+        f"the worst {format_bytes(cost.worst_bytes)} (process {cost.worst_pid}).",
+    ]
+    again, neither = "shared memory", "no page tables"
+    if result.huge_pages:
+        again, neither = "program files", "neither page tables nor huge pages"
+    lines.append(
+        f"RSS says {format_bytes(cost.rss_mean_bytes)}, which misleads: it counts {again} again for each "
+        f"process that touched it, and {neither}."
+    )
+    return lines
+
+
+def totals_lines(result: MemoryResult) -> list[str]:
+    """Return what the server costs the host, as a sum, beside the sum of RSS."""
+    totals = result.totals
+    size = totals.shared_memory_size_bytes
+    note = SHARED_WORDS[totals.shared_memory_method]
+    if size is not None and totals.shared_memory_method != "size":
+        note += f", of {format_bytes(size)}"
+    rows = [
+        ("shared memory, once", totals.shared_memory_bytes, note),
+        ("private memory", totals.private_bytes, "of all processes"),
+        ("page tables", totals.page_tables_bytes, "of all processes"),
+        ("together", totals.real_bytes, "what the server costs the host, its page cache aside"),
+    ]
+    if totals.swap_bytes:
+        rows.append(("swapped out", totals.swap_bytes, "not in memory now"))
+    times = ""
+    if totals.real_bytes:
+        times = f"{totals.rss_bytes / totals.real_bytes:.2g} times as much"
+    rows.append(("sum of RSS", totals.rss_bytes, times))
+    width = max(len(known_bytes(value)) for _, value, _ in rows)
+    return [f"{name:<20} {known_bytes(value):>{width}}  {why}".rstrip() for name, value, why in rows]
+
+
+def process_name(process: MemoryProcess) -> str:
+    """Return who a process is: `client backend` with its user, or the kind of a background process."""
+    if process.own:
+        return "(pgsweep)"
+    return shown(process.user) if process.user and process.kind == "client backend" else process.kind
+
+
+def _table(rows: Sequence[MemoryProcess], terminal: Terminal) -> str:
+    fields = _fields(rows)
+    while (
+        terminal.interactive
+        and len(fields) > 3
+        and table_width([(field.column, field.cells) for field in fields]) > terminal.width
+    ):
+        fields.remove(max(fields, key=lambda field: field.rank))
+    cells = [[field.cells[index] for field in fields] for index in range(len(rows))]
+    return table([field.column for field in fields], cells, terminal)
+
+
+def _fields(rows: Sequence[MemoryProcess]) -> list[_Field]:
+    def column(header: str, rank: int, cells: list[str], *, left: bool = False) -> _Field:
+        return _Field(Column(header, left=left), rank, cells)
+
+    fields = [
+        column("process", 0, [str(row.pid) for row in rows]),
+        column("user or kind", 0, [process_name(row) for row in rows], left=True),
+        column("database", 5, [shown(row.database or "") for row in rows], left=True),
+        column("application", 6, [shown(row.application or "") for row in rows], left=True),
+        column("state", 7, [row.state or "" for row in rows], left=True),
+        column("cost", 0, [known_bytes(row.cost_bytes) for row in rows]),
+        column("private\nmemory", 1, [known_bytes(row.private_bytes) for row in rows]),
+        column("page\ntables", 1, [known_bytes(row.page_tables_bytes) for row in rows]),
+        column("shared\ntouched", 2, [known_bytes(row.shared_touched_bytes) for row in rows]),
+        column("huge\npages", 4, [known_bytes(row.huge_pages_bytes) for row in rows]),
+        column("RSS", 3, [known_bytes(row.rss_bytes) for row in rows]),
+        column("query", 8, [shown(_shortened(row.query)) for row in rows], left=True),
+    ]
+    if not any(row.huge_pages_bytes for row in rows):
+        del fields[-3]
+    return fields
+
+
+def _shortened(query: str | None) -> str:
+    text = query or ""
+    return text if len(text) <= _QUERY_SHOWN else text[: _QUERY_SHOWN - 3] + "..."

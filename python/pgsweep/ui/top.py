@@ -1,0 +1,431 @@
+"""The live screen of `pgsweep top`: keys, resizing, and the page of `top_text` drawn again and again.
+
+It sees records only; who takes the looks is a `Control` that it is given. The page is drawn as text, line by
+line, in the terminal's own colours and background, so that it looks at home everywhere and costs little over
+a slow line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol
+
+import msgspec
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from pgsweep.errors import PgsweepError
+from pgsweep.records import TopSample, TopView
+from pgsweep.ui.names import shown
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.top_help import help_text
+from pgsweep.ui.top_text import (
+    KEYS,
+    Line,
+    Trend,
+    cost_line,
+    cut,
+    missing_line,
+    page_head,
+    relation_table,
+    title,
+)
+
+INTERVALS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""What `+` and `-` go through, in seconds."""
+
+_TREND_LENGTH: Final = 120
+_TREND_SECONDS: Final = 0.95
+_MISSING_SHOWN: Final = 2
+
+
+class Moment(Protocol):
+    """One look, from which any relations can be had in any order."""
+
+    def sample(self, view: TopView) -> TopSample:
+        """Return the relations wanted, with all that is not about relations."""
+
+
+class Control(Protocol):
+    """Who takes the looks."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Look that often from now on."""
+
+    def pause(self, paused: bool) -> None:
+        """Look no more for the time being, or go on."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+Show = Callable[[Moment], None]
+Fail = Callable[[PgsweepError, float], None]
+
+
+class Help(ModalScreen[None]):
+    """What keys and columns mean; any key but those that scroll closes it."""
+
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Make the page."""
+        with VerticalScroll(can_focus=False):
+            yield Static(Text(self._text))
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Close, whatever the key."""
+        if event.key not in ("up", "down", "pageup", "pagedown"):
+            event.stop()
+            self.dismiss()
+
+
+class TopApp(App[None]):
+    """The screen.
+
+    Args:
+        control_of: makes the one who takes the looks, given whom to tell.
+        interval_seconds: from one look to the next, at first.
+        view: the order at first.
+        unicode: whether the terminal shows more than ASCII.
+    """
+
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; layout: vertical; }
+    #page { height: 1fr; width: 100%; background: ansi_default; color: ansi_default; }
+    Input { height: 1; border: none; padding: 0; display: none; background: ansi_default;
+             color: ansi_default; }
+    Input:focus { border: none; }
+    Help { background: ansi_default; }
+    Help VerticalScroll { background: ansi_default; color: ansi_default; }
+    """
+    TITLE = "pgsweep top"
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = None
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("q,ctrl+c,ctrl+q", "leave", "Quit", priority=False),
+        Binding("question_mark,h,f1", "help", "Help"),
+        Binding("space", "pause", "Pause"),
+        Binding("plus", "slower", "Slower"),
+        Binding("minus", "faster", "Faster"),
+        # Before anything else, so that keys pressed right behind them go where they are meant for.
+        Binding("slash", "filter", "Filter", priority=True),
+        Binding("enter", "keep_filter", priority=True),
+        Binding("escape", "clear_filter", "All", priority=True),
+        Binding("r", "reverse", "Reverse"),
+        Binding("up", "move(-1)"),
+        Binding("down", "move(1)"),
+        Binding("pageup", "page(-1)"),
+        Binding("pagedown", "page(1)"),
+        Binding("home", "move(-1000000000)"),
+        *(Binding(key, f"sort('{sort}')", word) for sort, (key, word) in KEYS.items()),
+    ]
+
+    class Taken(Message):
+        """A look was taken."""
+
+        def __init__(self, moment: Moment) -> None:
+            super().__init__()
+            self.moment = moment
+
+    class Failed(Message):
+        """A look failed."""
+
+        def __init__(self, error: PgsweepError, retry_seconds: float) -> None:
+            super().__init__()
+            self.error = error
+            self.retry_at = time.monotonic() + retry_seconds
+
+    def __init__(
+        self,
+        control_of: Callable[[Show, Fail], Control],
+        *,
+        interval_seconds: float = 1.0,
+        view: TopView | None = None,
+        unicode: bool = True,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self._control = control_of(self._take, self._tell)
+        self._interval_seconds = interval_seconds
+        view = view or TopView()
+        self._order, self._turned, self._wanted = view.sort, view.reverse, view.filter
+        self._unicode = unicode
+        self._moment: Moment | None = None
+        self._sample: TopSample | None = None
+        self._trouble: TopApp.Failed | None = None
+        self._paused = False
+        self._first_row = 0
+        self._reads: deque[float] = deque(maxlen=_TREND_LENGTH)
+        self._evictions: deque[float] = deque(maxlen=_TREND_LENGTH)
+        self._trend_at = 0.0
+
+    def compose(self) -> ComposeResult:
+        """Make the page and the line of the filter."""
+        yield Static("", id="page")
+        yield Input(value=self._wanted, placeholder="part of a name; Enter keeps it, Escape shows all")
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.theme = "ansi-dark"
+        self._control.start()
+        self.set_interval(0.5, self._count_down)
+
+    def on_unmount(self) -> None:
+        """Look no more."""
+        self._control.stop()
+
+    def _take(self, moment: Moment) -> None:
+        """Pass a look on, from the thread that took it."""
+        with contextlib.suppress(RuntimeError):
+            self.post_message(self.Taken(moment))
+
+    def _tell(self, error: PgsweepError, retry_seconds: float) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.post_message(self.Failed(error, retry_seconds))
+
+    def on_top_app_taken(self, message: Taken) -> None:
+        """Show a look."""
+        self._moment, self._trouble = message.moment, None
+        self._draw()
+
+    def on_top_app_failed(self, message: Failed) -> None:
+        """Say what went wrong, over the last picture."""
+        self._trouble = message
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Draw the page at its new size."""
+        self._draw()
+
+    def _count_down(self) -> None:
+        if self._trouble is not None:
+            self._draw()
+
+    # Keys
+
+    def action_leave(self) -> None:
+        """End."""
+        self.exit()
+
+    def action_help(self) -> None:
+        """Explain keys and columns."""
+        missing = [] if self._sample is None else self._sample.missing
+        self.push_screen(Help(help_text(missing, self._terminal(self.size.width))))
+
+    def action_pause(self) -> None:
+        """Hold the picture, or let it go on."""
+        self._paused = not self._paused
+        self._control.pause(self._paused)
+        self._draw()
+
+    def action_slower(self) -> None:
+        """Look less often."""
+        self._look_every(min((i for i in INTERVALS if i > self._interval_seconds), default=INTERVALS[-1]))
+
+    def action_faster(self) -> None:
+        """Look more often."""
+        self._look_every(max((i for i in INTERVALS if i < self._interval_seconds), default=INTERVALS[0]))
+
+    def _look_every(self, seconds: float) -> None:
+        self._interval_seconds = seconds
+        self._control.set_interval(seconds)
+        self._draw()
+
+    def action_sort(self, sort: str) -> None:
+        """Order the relations; the same key again turns the order round."""
+        self._turned = sort == self._order and not self._turned
+        self._order, self._first_row = sort, 0
+        self._draw()
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self._turned = not self._turned
+        self._draw()
+
+    def action_move(self, rows: int) -> None:
+        """Scroll the table."""
+        self._first_row = max(0, self._first_row + rows)
+        self._draw()
+
+    def action_page(self, pages: int) -> None:
+        """Scroll the table by what is seen of it."""
+        self.action_move(pages * max(1, self.size.height // 2))
+
+    def action_filter(self) -> None:
+        """Open the line of the filter."""
+        line = self.query_one(Input)
+        line.display = True
+        self.set_focus(line)  # at once; `line.focus()` would be later
+        self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:  # noqa: ARG002
+        """Return whether a key means an action now: in the filter `/` is a letter, over the help any key."""
+        if action not in ("filter", "keep_filter", "clear_filter"):
+            return True
+        if len(self.screen_stack) > 1:
+            return False
+        return action == "clear_filter" or (action == "filter") == (self.focused is None)
+
+    def action_clear_filter(self) -> None:
+        """Show all relations again."""
+        self.query_one(Input).value = ""
+        self._close_filter()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Filter while it is written."""
+        self._wanted, self._first_row = message.value, 0
+        self._draw()
+
+    def action_keep_filter(self) -> None:
+        """Close the line of the filter; what it says stays."""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one(Input).display = False
+        self.set_focus(None)
+        self._draw()
+
+    # The page
+
+    def _terminal(self, width: int) -> Terminal:
+        return Terminal(width=max(20, width), unicode=self._unicode, colour=True, interactive=True)
+
+    def _draw(self) -> None:
+        pages = self.screen_stack[0].query("#page") if self.screen_stack else None
+        if not pages:
+            return
+        page = pages.first(Static)
+        width, height = self.size.width, self.size.height - self._filter_height()
+        page.update(Text("\n", no_wrap=True, overflow="crop").join(self._page(width, max(1, height))))
+
+    def _filter_height(self) -> int:
+        lines = self.screen_stack[0].query(Input)
+        return int(bool(lines) and lines.first(Input).display)
+
+    def _page(self, width: int, height: int) -> list[Text]:
+        terminal = self._terminal(width)
+        if self._moment is None:
+            waiting = "connecting" if self._trouble is None else self._trouble_text(self._trouble)
+            foot = [_text(line) for line in self._legend(terminal)]
+            middle = [_text(cut([(waiting, ())], terminal))]
+            return _filled([self._title_bar(terminal)], middle, foot, height)
+        head_lines = 6 if height >= 14 else 2 if height >= 8 else 0
+        view = TopView(
+            sort=self._order, reverse=self._turned, filter=self._wanted, limit=self._first_row + height
+        )
+        sample = self._sample = self._moment.sample(view)
+        self._first_row = min(self._first_row, max(0, sample.relations_found - 1))
+        self._remember(sample)
+        top = [self._title_bar(terminal)]
+        trend = Trend(reads=self._reads, evictions=self._evictions)
+        top += [_text(line) for line in page_head(sample, terminal, trend)[:head_lines]]
+        foot = [_text(cut(line, terminal)) for line in self._notices(sample)]
+        foot += [_text(line) for line in self._legend(terminal)]
+        if height < 8:
+            foot = foot[-1:]
+        wanted = self._first_row + max(0, height - len(top) - len(foot) - 1)
+        seen = msgspec.structs.replace(sample, relations=sample.relations[self._first_row : wanted])
+        table = relation_table(seen, terminal, sort=self._order, reverse=self._turned)
+        header = _text(table[0])
+        header.stylize("reverse")
+        header.pad_right(max(0, width - header.cell_len))
+        header.stylize("reverse")
+        return _filled(top, [header, *(_text(line) for line in table[1:])], foot, height)
+
+    def _remember(self, sample: TopSample) -> None:
+        now = time.monotonic()
+        if sample.rates is None or self._paused or now - self._trend_at < _TREND_SECONDS:
+            return
+        self._trend_at = now
+        self._reads.append(sample.rates.reads_per_second)
+        self._evictions.append(sample.rates.evictions_per_second or 0.0)
+
+    def _title_bar(self, terminal: Terminal) -> Text:
+        left, right = " pgsweep top ", ""
+        if self._sample is not None:
+            left += f" {title(self._sample)}"
+            at = datetime.datetime.fromisoformat(self._sample.at).astimezone()
+            every = max(
+                self._sample.interval_seconds if self._sample.held_back else 0, self._interval_seconds
+            )
+            right = f"{self._sample.pool_source}  every {every:.2g} s  {at:%H:%M:%S} "
+        if self._wanted:
+            right = f"filter {shown(self._wanted)}  {right}"
+        if self._paused:
+            right = f"PAUSED  {right}"
+        if self._trouble is not None:
+            right = f"LOST  {right}"
+        space = max(1, terminal.width - len(left) - len(right))
+        bar = Text(left, style="bold reverse")
+        bar.append(" " * space + right)
+        bar.truncate(terminal.width)
+        return bar
+
+    def _notices(self, sample: TopSample) -> list[Line]:
+        lines: list[Line] = []
+        for index in range(min(_MISSING_SHOWN, len(sample.missing))):
+            more = len(sample.missing) - _MISSING_SHOWN if index == _MISSING_SHOWN - 1 else 0
+            text = missing_line(sample, index)
+            lines.append([(f"{more} more (?)  {text}" if more > 0 else text, ("yellow",))])
+        if self._trouble is not None:
+            lines.append([(self._trouble_text(self._trouble), ("red", "bold"))])
+        else:
+            lines.append([(cost_line(sample, self._interval_seconds), ("dim",))])
+        return lines
+
+    def _trouble_text(self, trouble: Failed) -> str:
+        left = max(0.0, trouble.retry_at - time.monotonic())
+        again = f"trying again in {left:.0f} s" if left >= 0.5 else "trying again"
+        return f"{again}: {shown(trouble.error.message)}"
+
+    def _legend(self, terminal: Terminal) -> list[Line]:
+        keys = [("q", "Quit"), ("?", "Help"), ("Space", "Go on" if self._paused else "Pause")]
+        keys += [("+", "Slower"), ("-", "Faster"), ("/", "Filter"), ("r", "Reverse")]
+        first: Line = []
+        for key, word in keys:
+            first += [(key, ("bold",)), (f" {word}  ", ("cyan",))]
+        second: Line = [("sort: ", ())]
+        for sort, (key, word) in KEYS.items():
+            mark = terminal.pick("●", "*") if sort == self._order else " "
+            second += [(key, ("bold",)), (f" {word}{mark} ", ("cyan",))]
+        return [cut(first, terminal), cut(second, terminal)]
+
+
+def _filled(top: list[Text], middle: list[Text], foot: list[Text], height: int) -> list[Text]:
+    """Return exactly so many lines: the foot at the bottom, and as much of the rest as there is room for."""
+    foot = foot[-height:]
+    body = [*top, *middle][: height - len(foot)]
+    return [*body, *(Text("") for _ in range(height - len(foot) - len(body))), *foot]
+
+
+def _text(line: Line) -> Text:
+    text = Text(no_wrap=True, overflow="crop")
+    for part, paints in line:
+        text.append(part, style=" ".join(paints))
+    return text

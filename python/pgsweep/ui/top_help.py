@@ -1,0 +1,57 @@
+"""What the keys and columns of `pgsweep top` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgsweep.records import Missing
+from pgsweep.ui.names import shown
+from pgsweep.ui.terminal import Terminal
+
+_KEYS = (
+    ("q", "quit"),
+    ("? h", "this page; any key closes it, arrows scroll it"),
+    ("Space", "hold the picture; again: go on"),
+    ("+ -", "slower or faster: a longer or shorter interval"),
+    ("/", "show relations whose name holds a text; Escape: all again"),
+    ("arrows", "scroll the table; also PageUp, PageDown, Home"),
+    ("p", "most in the pool first"),
+    ("c", "fastest change first, growing or shrinking"),
+    ("u", "most buffers at usage_count 4 and 5 first: the hottest"),
+    ("d", "most dirty first"),
+    ("f", "most in the operating system's page cache first"),
+    ("t", "most held twice first"),
+    ("n", "by name"),
+    ("r", "turn the order round; so does the same key again"),
+)
+
+_WORDS = (
+    ("pool", "shared_buffers; in the bar: dirty, clean, unused"),
+    ("usage", "share of the used buffers at usage_count 0 to 5"),
+    ("lap", "time that the clock hand takes round the pool (peek only)"),
+    ("files", "relations' files, what of them lies in the page cache, in both"),
+    ("", "caches (whole blocks), in neither; looked at less often"),
+    ("hits", "page accesses found in the pool; reads: the others, which the"),
+    ("", "page cache or the disk had to serve (pg_stat_database, all of it)"),
+    ("evicted", "pages that made room for others (pg_stat_io, 16 and later)"),
+    ("allocated", "buffers given out (buffers_alloc)"),
+    ("backends", "clients' sessions, and what the active ones wait for"),
+    ("change/s", "by how much the relation's part of the pool grows or shrinks"),
+    ("4-5", "share of its buffers at usage_count 4 or 5"),
+    ("012345", "how its buffers spread over usage_count 0 to 5"),
+)
+
+
+def help_text(missing: Sequence[Missing], terminal: Terminal) -> str:
+    """Return the page; ends with what could not be looked at, in full."""
+    lines = ["Keys", ""]
+    lines += [f"  {key:<10}{text}" for key, text in _KEYS]
+    lines += ["", "What is shown", ""]
+    lines += [f"  {word:<10}{text}" for word, text in _WORDS]
+    if missing:
+        lines += ["", "Not seen", ""]
+        for entry in missing:
+            lines.append(f"  {shown(entry.what)}: {shown(entry.why)}")
+            if entry.enable:
+                lines.append(f"    {terminal.pick('→', '->')} {shown(entry.enable)}")
+    return "\n".join(lines)

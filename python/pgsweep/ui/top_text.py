@@ -1,0 +1,415 @@
+"""The page of `pgsweep top`: the same lines for the live screen and for `--once`.
+
+A line is a list of spans (text, paints), so that what is wide is known before colours come in. Nothing is
+said by colour alone. Names of other people's relations are shown escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pgsweep.records import TopBackends, TopRates, TopRelation, TopSample
+from pgsweep.ui.cache_text import format_seconds, heat
+from pgsweep.ui.names import relation_name, shown
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.table import text_width
+from pgsweep.ui.terminal import Paint, Terminal
+
+Span = tuple[str, tuple[Paint, ...]]
+Line = list[Span]
+
+KEYS = {
+    "pool": ("p", "Pool"),
+    "change": ("c", "Change"),
+    "hot": ("u", "Usage 4-5"),
+    "dirty": ("d", "Dirty"),
+    "page-cache": ("f", "File cache"),
+    "twice": ("t", "Twice"),
+    "name": ("n", "Name"),
+}
+"""The key and the word of each order that relations can have."""
+
+_LABEL = 10
+_BARS = " ▁▂▃▄▅▆▇█"
+_ASCII_BARS = " .:-=+*%#"
+_WIDEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The last values of what is drawn as a small chart, oldest first."""
+
+    reads: Sequence[float] = field(default_factory=tuple)
+    evictions: Sequence[float] = field(default_factory=tuple)
+
+
+def page_head(sample: TopSample, terminal: Terminal, trend: Trend | None = None) -> list[Line]:
+    """Return the pool, the page cache, the rates and the backends, one line each or two."""
+    trend = trend or Trend()
+    lines = [*_pool(sample, terminal), _files(sample, terminal)]
+    lines += _rates(sample.rates, sample, terminal, trend)
+    lines.append(_backends(sample.backends))
+    return [cut(line, terminal) for line in lines]
+
+
+def _label(text: str) -> Span:
+    return (f"{text:<{_LABEL}}", ("bold", "cyan"))
+
+
+def _value(text: str) -> Span:
+    return (text, ("bold",))
+
+
+def _words(text: str) -> Span:
+    return (text, ())
+
+
+def _pool(sample: TopSample, terminal: Terminal) -> list[Line]:
+    pool = sample.pool
+    size = max(1, pool.size_bytes)
+    words = (
+        f" {_percent(pool.used_bytes / size)} of {format_bytes(pool.size_bytes)} used, "
+        f"dirty {known_bytes(pool.dirty_bytes)}, pinned {known_bytes(pool.pinned_bytes)}"
+    )
+    room = max(8, min(60, terminal.width - _LABEL - 2 - text_width(words)))
+    dirty = round(room * pool.dirty_bytes / size)
+    used = max(dirty, round(room * pool.used_bytes / size))
+    bar: Line = [
+        ("[", ("dim",)),
+        (terminal.pick("▓", "d") * dirty, ("yellow",)),
+        (terminal.pick("█", "#") * (used - dirty), ("green",)),
+        (terminal.pick("░", ".") * (room - used), ("dim",)),
+        ("]", ("dim",)),
+    ]
+    first = [_label("pool"), *bar, _words(words)]
+    counts, total = pool.usage_counts, max(1, sum(pool.usage_counts))
+    second: Line = [_label("usage")]
+    times = 2 if terminal.width >= 90 else 1
+    for level, buffers in enumerate(counts):
+        mark = _level(buffers / max(1, *counts), terminal)
+        colour: Paint = "red" if level >= 4 else "yellow" if level >= 2 else "blue"
+        part = f" {100 * buffers / total:.0f}%"
+        second += [(f"{level} ", ("dim",)), (mark * times, (colour,)), _value(f"{part:<{times + 5}}")]
+    rates = sample.rates
+    if rates is not None and rates.hand_buffers_per_second is not None:
+        second.append(_words(f"lap {_lap(pool.size_bytes // sample.block_size_bytes, rates)}"))
+    return [first, second]
+
+
+def _lap(buffers: int, rates: TopRates) -> str:
+    speed = rates.hand_buffers_per_second or 0.0
+    if speed <= 0:
+        return "–"
+    return _short_time(buffers / speed)
+
+
+def _files(sample: TopSample, terminal: Terminal) -> Line:
+    cache = sample.page_cache
+    if cache is None:
+        seen = any(entry.what == "page cache" for entry in sample.missing)
+        return [
+            _label("files"),
+            _words("page cache not seen from here" if seen else "looking at the page cache"),
+        ]
+    pool = max(1, sample.pool.used_bytes)
+    wide = terminal.width >= 90
+    return [
+        _label("files"),
+        _value(format_bytes(cache.size_bytes)),
+        _words(", page cache "),
+        _value(known_bytes(cache.page_cache_bytes)),
+        _words(", held twice " if wide else ", twice "),
+        _value(f"{known_bytes(cache.both_bytes)} ({_percent(min(1.0, cache.both_bytes / pool))} of pool)"),
+        _words(", neither "),
+        _value(known_bytes(cache.neither_bytes)),
+        (f", {_short_time(cache.age_seconds)} ago" if wide else "", ("dim",)),
+    ]
+
+
+def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend: Trend) -> list[Line]:
+    if rates is None:
+        return [
+            [_label("hits"), _words("rates come with the second reading")],
+            [_label("evicted"), _words("–")],
+        ]
+    width = max(8, min(40, terminal.width - 62))
+    ratio = "–" if rates.hit_ratio is None else f"{100 * rates.hit_ratio:.2f} %"
+    block = sample.block_size_bytes
+    first: Line = [
+        _label("hits"),
+        _value(f"{ratio:<9}"),
+        _words(f"{'of ' + count(round(rates.hits_per_second + rates.reads_per_second)) + '/s':<15}"),
+        _words("reads "),
+        _value(f"{count(round(rates.reads_per_second)) + '/s':<10}"),
+        _words(f"{_rate(rates.reads_per_second * block):<10} "),
+        (_chart(trend.reads, width, terminal), ("cyan",)),
+    ]
+    evicted = "–" if rates.evictions_per_second is None else f"{count(round(rates.evictions_per_second))}/s"
+    second: Line = [
+        _label("evicted"),
+        _value(f"{evicted:<9}"),
+        _words("allocated "),
+        _value(f"{count(round(rates.allocations_per_second)) + '/s':<10}"),
+        _words("transactions "),
+        _value(f"{count(round(rates.transactions_per_second)) + '/s':<9}"),
+        (f" over {rates.seconds:.1f} s", ("dim",)),
+    ]
+    return [first, second]
+
+
+def _backends(backends: TopBackends) -> Line:
+    line: Line = [_label("backends"), _value(str(backends.total))]
+    if backends.max_connections:
+        line.append(_words(f" of {backends.max_connections}"))
+    line += [_words(": "), _value(f"{backends.active} active"), _words(f", {backends.idle} idle")]
+    if backends.idle_in_transaction:
+        line += [_words(", "), (f"{backends.idle_in_transaction} idle in transaction", ("yellow",))]
+    if backends.hidden:
+        line.append((f", {backends.hidden} not visible", ("dim",)))
+    if backends.waits:
+        waits = ", ".join(f"{shown(wait.event)} {wait.backends}" for wait in backends.waits)
+        line += [("  ", ()), (waits, ("yellow",))]
+    return line
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of the table; those of the highest rank give way first on a narrow screen."""
+
+    header: str
+    rank: int
+    cells: list[str]
+    sort: str | None = None
+    left: bool = False
+
+
+def relation_table(
+    sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool, limited: bool = True
+) -> list[Line]:
+    """Return the header and one line a relation.
+
+    Args:
+        sample: the relations in their order.
+        terminal: how wide.
+        sort: whose header is marked.
+        reverse: the order is the other way round.
+        limited: cut it to the width of the terminal; else everything is shown.
+    """
+    columns = _columns(sample, terminal)
+    arrow = terminal.pick("▲", "^") if reverse != (sort == "name") else terminal.pick("▼", "v")
+    headers = [c.header + (arrow if c.sort == sort else "") for c in columns]
+    widths = [
+        max(
+            text_width(header),
+            *(text_width(cell) for cell in c.cells),
+            c.sort is not None and len(c.header) + 1,
+        )
+        if c.cells
+        else len(c.header) + 1
+        for header, c in zip(headers, columns, strict=True)
+    ]
+    keep = list(range(len(columns)))
+    if limited:
+        least = 26
+        while len(keep) > 3 and least + sum(widths[i] + 1 for i in keep[1:]) > terminal.width:
+            keep.remove(max(keep[1:], key=lambda i: columns[i].rank if columns[i].sort != sort else 0))
+        widths[0] = max(8, terminal.width - sum(widths[i] + 1 for i in keep[1:]))
+        if terminal.width > 100:
+            # On a wide screen the numbers stay near the names.
+            longest = max([text_width(cell) for cell in columns[0].cells], default=0)
+            widths[0] = min(widths[0], max(longest, _WIDEST_NAME))
+    lines: list[Line] = [[(_padded(headers[i], widths[i], columns[i].left), ("bold",)) for i in keep]]
+    for index in range(len(sample.relations)):
+        line: Line = []
+        for i in keep:
+            column = columns[i]
+            cell = column.cells[index]
+            if i == 0:
+                cell = shortened(cell, widths[0], terminal)
+            line.append((_padded(cell, widths[i], column.left), _paint(column, cell, sort)))
+        lines.append(line)
+    joined = [_joined(line) for line in lines]
+    return [cut(line, terminal) for line in joined] if limited else joined
+
+
+def _paint(column: _Column, cell: str, sort: str) -> tuple[Paint, ...]:
+    if cell in ("–", "0", "·"):
+        return ("dim",)
+    if column.sort == "change":
+        return ("green",) if cell.startswith("+") else ("red",)
+    if column.sort == sort:
+        return ("bold",)
+    return ()
+
+
+def _columns(sample: TopSample, terminal: Terminal) -> list[_Column]:
+    rows = sample.relations
+    pool = max(1, sample.pool.size_bytes)
+
+    def cells(value_of: object) -> list[str]:
+        assert callable(value_of)
+        return [str(value_of(row)) for row in rows]
+
+    columns = [
+        _Column("relation", 0, cells(lambda r: _name(r, sample.database)), "name", left=True),
+        _Column("kind", 9, cells(lambda r: r.kind), left=True),
+        _Column("size", 7, cells(lambda r: known_bytes(r.size_bytes))),
+        _Column("in pool", 0, cells(lambda r: known_bytes(r.shared_buffers_bytes)), "pool"),
+        _Column("%pool", 4, cells(lambda r: f"{100 * r.shared_buffers_bytes / pool:.1f}")),
+        _Column("change/s", 1, cells(_change), "change"),
+        _Column("4-5", 2, cells(_hot_share), "hot"),
+        _Column(
+            "012345", 5, cells(lambda r: heat(r.usage_counts, terminal) or terminal.pick("·", ".")), left=True
+        ),
+        _Column("dirty", 3, cells(lambda r: known_bytes(r.dirty_bytes)), "dirty"),
+    ]
+    if sample.page_cache is not None:
+        columns += [
+            _Column("files", 6, cells(lambda r: known_bytes(r.page_cache_bytes)), "page-cache"),
+            _Column("twice", 6, cells(lambda r: known_bytes(r.both_bytes)), "twice"),
+        ]
+    return columns
+
+
+def _name(row: TopRelation, home: str) -> str:
+    """Return the name; system catalogs without their schema, which `pg_` says already."""
+    if row.schema == "pg_catalog":
+        row = msgspec.structs.replace(row, schema="")
+    return relation_name(row, home)
+
+
+def _change(row: TopRelation) -> str:
+    value = row.change_bytes_per_second
+    if value is None:
+        return "–"
+    if abs(value) < 0.5:
+        return "0"
+    return f"{'+' if value > 0 else '-'}{format_bytes(abs(value))}"
+
+
+def _hot_share(row: TopRelation) -> str:
+    total = sum(row.usage_counts)
+    return _percent(sum(row.usage_counts[4:]) / total) if total else "–"
+
+
+def _percent(ratio: float) -> str:
+    value = 100 * ratio
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{known_bytes(round(bytes_per_second))}/s"
+
+
+def _short_time(value: float) -> str:
+    if value < 99.5:
+        return format_seconds(value) if value < 9.95 else f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
+
+
+def _level(ratio: float, terminal: Terminal) -> str:
+    bars = _BARS if terminal.unicode else _ASCII_BARS
+    return bars[-(-int(ratio * 1000) * 8 // 1000)] if ratio > 0 else terminal.pick("·", ".")
+
+
+def _chart(values: Sequence[float], width: int, terminal: Terminal) -> str:
+    last = list(values)[-width:]
+    most = max(last, default=0.0)
+    return "".join(_level(value / most if most > 0 else 0.0, terminal) for value in last)
+
+
+def cost_line(sample: TopSample, asked_seconds: float) -> str:
+    """Return what looking costs the server, and why it happens less often than asked for."""
+    share = f"{100 * sample.backend_share:.1f} % of one backend so far"
+    took = format_seconds(sample.look_seconds)
+    if sample.pool_source == "peek":
+        text = f"cost: counters {share}; the pool none (read in {took})"
+    else:
+        text = f"cost: {share}; a look by SQL takes {took}"
+    if sample.held_back:
+        text = f"every {sample.interval_seconds:.1f} s, not {asked_seconds:g} s, to stay cheap; {text}"
+    return text
+
+
+def missing_line(sample: TopSample, index: int) -> str:
+    """Return one line for one thing that could not be looked at."""
+    entry = sample.missing[index]
+    text = f"not seen: {shown(entry.what)}: {shown(entry.why)}"
+    return text + (f"; {shown(entry.enable)}" if entry.enable else "")
+
+
+def title(sample: TopSample) -> str:
+    """Return server and database."""
+    return f"{server_name(shown(sample.server_version))}, {shown(sample.database)}"
+
+
+def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:
+    """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
+    lines: list[Line] = [[_value(f"{title(sample)}, {sample.pool_source}, {sample.at}")]]
+    lines += page_head(sample, terminal)
+    lines.append([])
+    lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=terminal.interactive)
+    left = sample.relations_found - len(sample.relations)
+    if left:
+        lines.append([_words(f"... and {count(left)} relations more; all of them: `pgsweep cache`")])
+    lines.append([])
+    lines.append([(cost_line(sample, sample.interval_seconds), ("dim",))])
+    lines += [[_words(missing_line(sample, index))] for index in range(len(sample.missing))]
+    return "".join(painted(line, terminal).rstrip() + "\n" for line in lines)
+
+
+def painted(line: Line, terminal: Terminal) -> str:
+    """Return a line as text with the colours of a terminal."""
+    return "".join(terminal.paint(text, *paints) for text, paints in line)
+
+
+def shortened(text: str, width: int, terminal: Terminal) -> str:
+    """Return a text that is too wide with its middle left out: names differ at both ends."""
+    if text_width(text) <= width:
+        return text
+    mark = terminal.pick("…", "~")
+    head, tail = "", ""
+    room = width - 1
+    front, back = 0, len(text) - 1
+    while front <= back:
+        character = text[front] if len(head) <= len(tail) else text[back]
+        if text_width(head) + text_width(tail) + text_width(character) > room:
+            break
+        if len(head) <= len(tail):
+            head, front = head + character, front + 1
+        else:
+            tail, back = character + tail, back - 1
+    return head + mark + tail
+
+
+def cut(line: Line, terminal: Terminal) -> Line:
+    """Return a line that fits; what is too much is left out at its end, with a mark."""
+    if not terminal.interactive or sum(text_width(text) for text, _ in line) <= terminal.width:
+        return line
+    kept: Line = []
+    room = terminal.width - 1
+    for text, paints in line:
+        part = ""
+        for character in text:
+            if text_width(part + character) > room:
+                return [*kept, (part, paints), (terminal.pick("…", "~"), ("dim",))]
+            part += character
+        kept.append((part, paints))
+        room -= text_width(part)
+    return kept
+
+
+def _padded(text: str, width: int, left: bool) -> str:
+    space = " " * max(0, width - text_width(text))
+    return text + space if left else space + text
+
+
+def _joined(line: Line) -> Line:
+    """Return the cells of a line with a space between them."""
+    spaced: Line = []
+    for index, span in enumerate(line):
+        spaced += [span] if index == 0 else [(" ", ()), span]
+    return spaced

@@ -1,0 +1,53 @@
+"""Huge pages for tests: one at a time on this machine, and the kernel's number is always put back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pgsweep.host.hugepages import Pool, pool_file, read_pools
+
+LOCK = Path(tempfile.gettempdir()) / "pgsweep-hugepages.lock"
+
+
+class Pages:
+    """The kernel's huge pages of the default size, while nobody else of us changes them."""
+
+    def pool(self) -> Pool:
+        return next(pool for pool in read_pools() if pool.is_default)
+
+    def make_available(self, count: int) -> bool:
+        """Change the number so that just so many are available; return whether the kernel gave them."""
+        pool = self.pool()
+        pool_file(pool.size_bytes).write_text(str(pool.persistent - pool.available + count))
+        return self.pool().available == count
+
+
+@contextmanager
+def locked_pages() -> Iterator[Pages]:
+    """Hold the machine's lock on huge pages, and put their number back afterwards."""
+    pages = Pages()
+    if os.geteuid() != 0 or not any(pool.is_default for pool in read_pools()):
+        pytest.skip("changing the number of huge pages needs root and a kernel that has them")
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pool = pages.pool()
+        try:
+            yield pages
+        finally:
+            pool_file(pool.size_bytes).write_text(str(pool.persistent))
+
+
+@contextmanager
+def available_pages(count: int) -> Iterator[Pages]:
+    """Have just so many available."""
+    with locked_pages() as pages:
+        if not pages.make_available(count):
+            pytest.skip("not enough memory in one piece for huge pages")
+        yield pages

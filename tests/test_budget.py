@@ -1,0 +1,222 @@
+"""`pgsweep memory budget`: the arithmetic on numbers made by hand, the whole on real servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgsweep.budget import (
+    budget,
+    connections_of,
+    measure_own_tables,
+    page_tables_of,
+    read_settings,
+    touched_at_most,
+)
+from pgsweep.memory import look, opened
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import (
+    BudgetPart,
+    BudgetResult,
+)
+from pgsweep.ui.budget_text import budget_text
+from pgsweep.ui.results import from_json, to_json
+from pgsweep.ui.terminal import Terminal
+from tests.fix_memory import GB, KB, MB, SETTINGS, reckoned, seen
+from tests.test_cli import run
+from tests.test_cluster import needs_cgroup, needs_root
+
+
+def parts(result: BudgetResult) -> dict[str, BudgetPart]:
+    return {part.name: part for part in result.parts}
+
+
+def test_page_tables_are_an_entry_a_page() -> None:
+    assert page_tables_of(3 * GB) == 6 * MB
+    assert page_tables_of(3 * GB, 2 * MB) == 12 * KB
+    assert page_tables_of(1) == 8
+
+
+def test_every_part_is_what_the_settings_and_measurements_say() -> None:
+    found = parts(reckoned(seen()))
+    assert (found["shared memory"].now_bytes, found["shared memory"].high_bytes) == (512 * MB, 1024 * MB)
+    assert "24 MB around it" in found["shared memory"].why
+    tables = found["page tables"]
+    assert tables.now_bytes == 11 * 200 * KB
+    assert tables.low_bytes == 101 * 200 * KB
+    # The pool's pages, and 116 bytes of descriptor and lookup table for each.
+    touched = 1000 * MB + 128000 * 116
+    assert tables.high_bytes == pytest.approx(101 * (80 * KB + touched / 512), rel=1e-4)
+    assert (found["connections"].now_bytes, found["connections"].low_bytes) == (20 * MB, 200 * MB)
+    assert found["background processes"].high_bytes == MB
+    assert found["work_mem"].high_bytes == (100 + 8) * 2 * 8 * MB
+    assert found["temp_buffers"].high_bytes == 800 * MB
+    assert found["autovacuum"].high_bytes == 3 * 64 * MB
+    assert found["everything else"].now_bytes == 300 * MB
+    kinds = {part.kind for part in found.values()}
+    assert kinds == {"measured", "predicted", "assumed"}
+
+
+def test_huge_pages_take_the_page_tables_away() -> None:
+    huge, ordinary = (parts(reckoned(seen(huge=huge)))["page tables"].high_bytes for huge in (True, False))
+    assert huge == pytest.approx(101 * 84 * KB, rel=0.01)
+    assert huge < ordinary / 20
+
+
+def test_vacuum_took_a_gigabyte_at_most_before_17() -> None:
+    settings = dataclasses.replace(SETTINGS, maintenance_work_mem=4 * GB)
+    assert settings.vacuum(160000) == GB
+    assert settings.vacuum(170000) == 4 * GB
+    assert dataclasses.replace(settings, autovacuum_work_mem=32 * MB).vacuum(170000) == 32 * MB
+
+
+@pytest.mark.parametrize(
+    ("memory", "connections", "verdict"),
+    [
+        (16 * GB, 100, "fits"),
+        (4 * GB, 100, "tight"),  # not if each takes what the settings allow
+        (4700 * MB, 100, "tight"),  # just so, without page cache
+        (2 * GB, 100, "tight"),
+        (2 * GB, 1000, "will be killed"),
+    ],
+)
+def test_the_verdict(memory: int, connections: int, verdict: str) -> None:
+    result = reckoned(seen(memory), connections)
+    assert result.verdict == verdict
+    # The numbers of connections are where the verdicts turn.
+    possible, safe = result.possible_connections, result.safe_connections
+    assert safe <= possible
+    assert reckoned(seen(memory), possible).verdict != "will be killed"
+    assert reckoned(seen(memory), possible + 1).verdict == "will be killed"
+    assert reckoned(seen(memory), max(1, safe)).page_cache_bytes[2] >= 0
+    assert reckoned(seen(memory), safe + 1).page_cache_bytes[2] < 0
+
+
+def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
+    """700 MB used there are page cache and shared memory, the rest is the server's and 100 MB of others."""
+    memory = seen(limit=2 * GB)
+    private = (memory.totals.private_bytes or 0) + memory.totals.page_tables_bytes
+    memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB)
+    result = reckoned(memory, cgroup_page_cache_bytes=700 * MB)
+    assert (result.capacity_bytes, result.limit_bytes) == (2 * GB, 2 * GB)
+    assert parts(result)["everything else"].now_bytes == 100 * MB
+    assert result.verdict == "tight"
+    # A limit above the host's memory limits nothing.
+    assert reckoned(seen(limit=32 * GB)).capacity_bytes == 16 * GB
+
+
+def test_settings_are_read_in_bytes(server: Cluster) -> None:
+    with psycopg.connect(server.conninfo()) as connection:
+        settings = read_settings(connection)
+    assert settings.shared_buffers == 16 * MB
+    assert settings.work_mem == 4 * MB
+    assert settings.temp_buffers == 8 * MB
+    assert settings.maintenance_work_mem == 64 * MB
+    assert settings.autovacuum_work_mem == -1
+    assert settings.max_connections == 30
+    assert settings.hash_mem_multiplier == (2.0 if server.version_num >= 150000 else 1.0)
+    if server.version_num >= 150000:
+        assert settings.shared_memory is not None
+        assert 16 * MB < settings.shared_memory < 64 * MB
+
+
+def test_page_tables_of_a_whole_pool_are_predicted() -> None:
+    """From one fresh connection, within 10 % of what it has after it touched nearly all of the pool."""
+    settings = {"shared_buffers": "256MB", "huge_pages": "off", "autovacuum": "off"}
+    settings["max_parallel_workers_per_gather"] = "0"
+    with (
+        Cluster.create(settings=settings) as cluster,
+        psycopg.connect(cluster.conninfo(), autocommit=True) as admin,
+    ):
+        for name in "abcd":
+            admin.execute(f"CREATE TABLE {name} (x text)".encode())
+            admin.execute(f"ALTER TABLE {name} ALTER x SET STORAGE PLAIN".encode())
+            admin.execute(
+                f"INSERT INTO {name} SELECT repeat('x', 7000) FROM generate_series(1, 7800)".encode()
+            )
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+            session.execute("SELECT 1")
+            pid = session.info.backend_pid
+            with opened(cluster.conninfo()) as server:
+                result = budget(server)
+                before = look(server)
+            own = measure_own_tables([p for p in connections_of(before) if p.server_pid == pid])
+            for name in "abcd":
+                session.execute(f"SELECT count(*) FROM {name}".encode())
+            with opened(cluster.conninfo()) as server:
+                after = look(server)
+    (now,) = (p for p in after.processes if p.server_pid == pid)
+    size = after.totals.shared_memory_size_bytes or 0
+    predicted = own + page_tables_of(touched_at_most(256 * MB, size))
+    assert now.page_tables_bytes == pytest.approx(predicted, rel=0.10)
+    assert result.verdict in ("fits", "tight")
+
+
+@needs_root
+@needs_cgroup
+def test_the_number_of_connections_that_fit_is_about_right() -> None:
+    """In a cgroup of 160 MB: as many as are said to fit can be opened, and use what was said."""
+    settings = {"shared_buffers": "16MB", "max_connections": "150", "autovacuum": "off", "huge_pages": "off"}
+    with ExitStack() as closing:
+        cluster = closing.enter_context(Cluster.create(settings=settings, memory_limit_bytes=160 * MB))
+
+        def session() -> psycopg.Connection[Any]:
+            made = closing.enter_context(psycopg.connect(cluster.conninfo(), autocommit=True))
+            made.execute("SELECT count(*) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid")
+            return made
+
+        for _ in range(8):
+            session()
+        with opened(cluster.conninfo()) as server:
+            few = budget(server)
+        assert few.limit_bytes == 160 * MB
+        assert few.capacity_bytes == 160 * MB
+        assert few.verdict == "will be killed"
+        assert 40 < few.possible_connections < 140
+        half = few.possible_connections // 2
+        for _ in range(half - 8):
+            session()
+        with opened(cluster.conninfo()) as server:
+            many = budget(server)
+        needed = sum(part.now_bytes for part in many.parts[1:])
+        with opened(cluster.conninfo()) as server:
+            said = budget(server, max_connections=half)
+        # Predicted from eight connections, measured with half of those that fit.
+        low = sum(part.low_bytes for part in said.parts[1:])
+        assert needed == pytest.approx(low, rel=0.15)
+        assert many.possible_connections == pytest.approx(few.possible_connections, rel=0.15)
+
+
+def test_the_command(wheel18: Cluster) -> None:
+    done = run(
+        "memory", "budget", wheel18.conninfo(), "--json", "--max-connections", "77", "--plan-nodes", "0"
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == "pgsweep.budget/1"
+    assert data["max_connections"] == 77
+    assert {part["name"]: part["high_bytes"] for part in data["parts"]}["work_mem"] == 0
+    assert isinstance(from_json(done.stdout.encode(), "-"), BudgetResult)
+    csv = run("memory", "budget", wheel18.conninfo(), "--csv").stdout.splitlines()
+    assert csv[0] == "name,now_bytes,low_bytes,high_bytes,kind,why"
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_the_bar_is_as_long_as_the_memory(unicode: bool) -> None:
+    result = reckoned(seen(4 * GB))
+    text = budget_text(result, Terminal(width=80, unicode=unicode))
+
+    def lines(name: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith(name)]
+
+    bars = [lines(name)[0].split()[1] for name in ("now", "low", "high")]
+    assert {len(bar) for bar in bars} == {50}
+    assert bars[0].count("·" if unicode else ".") > bars[1].count("·" if unicode else ".") > 0
+    assert bars[2].count("·" if unicode else ".") == 0
+    assert "too much" in lines("high")[0]
+    assert from_json(to_json(result).encode(), "-") == result

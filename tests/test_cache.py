@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgsweep._native import page_cache, read_pool
+from pgsweep.cache import look
+from pgsweep.caches.access import Access, opened
+from pgsweep.caches.names import Names, read_names
+from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
+from pgsweep.lab.cold import drop_from_page_cache
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import CacheRelation, CacheResult
+from pgsweep.rollup import BY, roll_up
+from tests.fix_standby import PRIMARY, standby_of
+from tests.test_cluster import wait_until
+
+BLOCK = 8192
+PGSWEEP = Path(sys.executable).with_name("pgsweep")
+ODD = 'Ünïcode "q.uote"\nnew line 表'
+
+_TRUTH = """
+SELECT n.nspname, c.relname, count(*), count(*) FILTER (WHERE b.isdirty),
+       array[count(*) FILTER (WHERE usagecount = 0), count(*) FILTER (WHERE usagecount = 1),
+             count(*) FILTER (WHERE usagecount = 2), count(*) FILTER (WHERE usagecount = 3),
+             count(*) FILTER (WHERE usagecount = 4), count(*) FILTER (WHERE usagecount = 5)]
+FROM pg_buffercache AS b
+JOIN pg_class AS c ON pg_relation_filenode(c.oid) = b.relfilenode
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+GROUP BY 1, 2
+"""
+
+
+@pytest.fixture
+def shop(server: Cluster) -> Iterator[str]:
+    """A database with every kind of relation, in which nothing happens any more."""
+    name = "cached"
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        with psycopg.connect(server.conninfo(name), autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
+            inside.execute("CREATE TABLE plain (id int PRIMARY KEY, filler text)")
+            inside.execute("INSERT INTO plain SELECT g, repeat('x', 500) FROM generate_series(1, 8000) g")
+            inside.execute("CREATE TABLE long (id int, body text)")
+            inside.execute("ALTER TABLE long ALTER body SET STORAGE EXTERNAL")
+            inside.execute("INSERT INTO long SELECT g, repeat('y', 9000) FROM generate_series(1, 50) g")
+            inside.execute("CREATE TABLE parts (at int) PARTITION BY RANGE (at)")
+            inside.execute("CREATE TABLE parts_a PARTITION OF parts FOR VALUES FROM (0) TO (5000)")
+            inside.execute("CREATE TABLE parts_b PARTITION OF parts FOR VALUES FROM (5000) TO (9999)")
+            inside.execute("CREATE INDEX ON parts (at); INSERT INTO parts SELECT generate_series(1, 9000)")
+            inside.execute("CREATE UNLOGGED TABLE unlogged AS SELECT generate_series(1, 3000) AS n")
+            inside.execute("CREATE TABLE empty (n int)")
+            inside.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(ODD)))
+            inside.execute(
+                sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(
+                    sql.Identifier(ODD, ODD)
+                )
+            )
+            inside.execute("VACUUM ANALYZE")
+            inside.execute("CHECKPOINT")
+            # Some clean, some dirty, some hot.
+            inside.execute("UPDATE plain SET filler = repeat('z', 500) WHERE id < 100")
+            for _ in range(4):
+                inside.execute("SELECT count(*) FROM parts_a").fetchone()
+        yield server.conninfo(name)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def looked(conninfo: str, *, source: str = "auto", **arguments: object) -> CacheResult:
+    with opened(conninfo, source) as access:  # type: ignore[arg-type]
+        return look(access, **arguments)  # type: ignore[arg-type]
+
+
+def by_name(result: CacheResult) -> dict[tuple[str, str], CacheRelation]:
+    return {(row.schema, row.relation): row for row in result.relations if row.database == result.database}
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_the_pool_is_what_pg_buffercache_says(shop: str, source: str) -> None:
+    result = looked(shop, source=source)
+    assert result.pool_source == source
+    with psycopg.connect(shop, autocommit=True) as connection:
+        rows = connection.execute(_TRUTH).fetchall()
+        [buffers] = connection.execute("SELECT count(*) FROM pg_buffercache").fetchone() or (0,)
+    found = by_name(result)
+    assert len(rows) > 10
+    for schema, relation, count, dirty, usage_counts in rows:
+        row = found[schema, relation]
+        assert row.shared_buffers_bytes == count * BLOCK, relation
+        assert row.dirty_bytes == dirty * BLOCK, relation
+        assert row.usage_counts == usage_counts, relation
+    assert (ODD, ODD) in found
+    assert sum(row.dirty_bytes for row in found.values()) > 0
+    assert result.pool.size_bytes == buffers * BLOCK
+    assert result.pool.used_bytes + result.pool.unused_bytes == result.pool.size_bytes
+    assert sum(result.pool.usage_counts) * BLOCK == result.pool.used_bytes
+    assert result.total.shared_buffers_bytes == result.pool.used_bytes
+
+
+def test_all_bytes_are_somewhere_and_the_overlap_is_exact(shop: str, server: Cluster) -> None:
+    if not os.access(server.data_directory, os.R_OK | os.X_OK):
+        pytest.skip("needs the server's user or root")
+    with psycopg.connect(shop, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT pg_relation_filepath('plain'), pg_relation_size('plain') / 8192"
+        ).fetchone()
+        assert row is not None
+        path, blocks = server.data_directory / row[0], row[1]
+        connection.execute("CHECKPOINT")
+        drop_from_page_cache(path)
+        # Reading every third stretch of 11 blocks through the operating system; readahead may add to it.
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for first in range(0, blocks, 33):
+                os.pread(file.fileno(), 11 * BLOCK + 4096, first * BLOCK)
+        before = pooled_blocks(connection)
+        result = looked(shop)
+        after = pooled_blocks(connection)
+        block_map = looked(shop, map_of="plain", map_cells=blocks).map
+        later = pooled_blocks(connection)
+    seen = page_cache([str(path)], maps=True)["cached_pages"]
+    plain = by_name(result)["public", "plain"]
+    assert result.page_cache_method is not None
+    assert plain.page_cache_bytes is not None
+    assert plain.both_bytes is not None
+    assert plain.neither_bytes is not None
+    resident = {block for block, pages in enumerate(seen.tolist()) if pages == 2}
+    half = {block for block, pages in enumerate(seen.tolist()) if pages == 1}
+    assert half, "no block is resident by half: the test shows less than it should"
+    assert 0 < len(resident) < blocks
+    # The other forks are small, and wholly in the page cache; they may lie in the pool or not.
+    forks_bytes = (plain.size_bytes or 0) - blocks * BLOCK
+    assert plain.page_cache_bytes == int(seen.sum()) * mmap.PAGESIZE + forks_bytes
+    # Looking reads catalogs, for which the full pool gives up blocks of the table now and then.
+    always, ever = before & after, before | after
+    assert len(ever) - len(always) <= 10
+    assert len(always & resident) * BLOCK <= plain.both_bytes <= len(ever & resident) * BLOCK + forks_bytes
+    pages = [
+        sum(2 - int(seen[block]) for block in range(blocks) if block not in pool) for pool in (ever, always)
+    ]
+    assert pages[0] * mmap.PAGESIZE <= plain.neither_bytes <= pages[1] * mmap.PAGESIZE
+
+    assert block_map is not None
+    always, ever = after & later, after | later
+    both = {block for block, count in enumerate(block_map.both) if count}
+    assert always & resident <= both <= ever & resident
+    pool_only = {block for block, count in enumerate(block_map.pool_only) if count}
+    assert always - resident <= pool_only <= ever - resident
+    page_cache_only = {block for block, count in enumerate(block_map.page_cache_only) if count}
+    assert resident - ever <= page_cache_only <= resident - always
+    assert blocks - len(ever | resident) <= sum(block_map.neither) <= blocks - len(always | resident)
+
+
+def pooled_blocks(connection: psycopg.Connection) -> set[int]:
+    rows = connection.execute(
+        "SELECT relblocknumber FROM pg_buffercache"
+        " WHERE relforknumber = 0 AND relfilenode = pg_relation_filenode('plain')"
+    )
+    return {block for (block,) in rows}
+
+
+@pytest.mark.parametrize("by", BY)
+def test_rolled_up_rows_have_the_same_sums(shop: str, by: str) -> None:
+    result = looked(shop)
+    rows = roll_up(result.relations, by)
+    for field in ("size_bytes", "shared_buffers_bytes", "page_cache_bytes", "both_bytes", "dirty_bytes"):
+        assert sum(getattr(row, field) for row in rows) == getattr(result.total, field)
+    assert sum(row.relations for row in rows) == result.total.relations
+    names = {(row.schema, row.relation) for row in rows if row.database == "cached"}
+    if by == "table":
+        assert ("public", "plain") in names
+        assert ("public", "plain_pkey") not in names
+        assert not [name for name in names if name[0] == "pg_toast"]
+        long = next(row for row in rows if row.relation == "long")
+        assert (long.size_bytes or 0) > 50 * 9000
+    if by == "partition-root":
+        assert ("public", "parts") in names
+        assert ("public", "parts_a") not in names
+    if by == "index":
+        assert ("public", "plain_pkey") in names
+        assert ("public", "plain") not in names
+
+
+def test_what_a_role_may_not_enter_keeps_its_buffers_without_names(shop: str, server: Cluster) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE one_only LOGIN IN ROLE pg_monitor")
+        connection.execute("REVOKE CONNECT ON DATABASE cached FROM PUBLIC")
+        try:
+            conninfo = psycopg.conninfo.make_conninfo(server.conninfo("postgres"), user="one_only")
+            result = looked(conninfo, source="sql")
+        finally:
+            connection.execute("DROP ROLE one_only")
+    [row] = [row for row in result.relations if row.database == "cached"]
+    assert row.kind == "unknown"
+    assert row.shared_buffers_bytes > 100 * BLOCK
+    assert any("cached" in entry.what and "may not connect" in entry.why for entry in result.missing)
+
+
+def test_a_relation_made_after_the_names_were_read_is_named(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rewrite_after(access: Access, wanted: list[int], *, sizes: bool) -> Names:
+        names = read_names(access, wanted, sizes=sizes)
+        with psycopg.connect(shop, autocommit=True) as connection:
+            connection.execute("VACUUM FULL plain")
+            connection.execute("DROP TABLE unlogged")
+        return names
+
+    monkeypatch.setattr("pgsweep.cache.read_names", rewrite_after)
+    result = looked(shop)
+    assert by_name(result)["public", "plain"].shared_buffers_bytes > 0
+    assert by_name(result)["public", "plain"].size_bytes
+    # Its first file is there until the next checkpoint, empty.
+    assert ("public", "unlogged") not in by_name(result)
+
+
+def test_a_map_needs_a_relation_with_blocks(shop: str) -> None:
+    with pytest.raises(UsageError, match="no relation `nothing`"):
+        looked(shop, map_of="nothing")
+    with pytest.raises(UsageError, match="no blocks of its own"):
+        looked(shop, map_of="parts")
+    empty = looked(shop, map_of="empty").map
+    assert empty is not None
+    assert (empty.blocks, empty.both) == (0, [])
+    odd = looked(shop, map_of='"{0}"."{0}"'.format(ODD.replace('"', '""'))).map
+    assert odd is not None
+    assert odd.relation == ODD
+
+
+def test_tablespaces_and_the_smallest_pool(tmp_path: Path) -> None:
+    with Cluster.create(settings={"shared_buffers": "16MB", "autovacuum": "off"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        place = cluster.run_directory / "elsewhere"
+        place.mkdir()
+        os.chown(place, *(getattr(cluster.data_directory.stat(), name) for name in ("st_uid", "st_gid")))
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE elsewhere LOCATION '{place}'".encode())
+            connection.execute("CREATE TABLE moved TABLESPACE elsewhere AS SELECT generate_series(1, 9000)")
+            connection.execute("CHECKPOINT")
+            [size] = connection.execute("SELECT pg_table_size('moved')").fetchone() or (0,)
+        cluster.restart({"shared_buffers": "128kB"})
+        for source in ("peek", "sql"):
+            result = looked(cluster.conninfo(), source=source)
+            assert result.pool.size_bytes == 16 * BLOCK
+            moved = by_name(result)["public", "moved"]
+            assert moved.size_bytes == size
+            assert moved.page_cache_bytes is not None
+            assert moved.page_cache_bytes + (moved.neither_bytes or 0) >= size - 16 * BLOCK
+        cluster.stop()
+        with pytest.raises(ConnectionFailed):
+            looked(cluster.conninfo())
+
+
+def test_from_elsewhere_only_the_pool_is_seen(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    settings = {"shared_buffers": "16MB", "autovacuum": "off", "listen_addresses": "127.0.0.45"}
+    with Cluster.create(settings=settings) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        said = subprocess.run(
+            [
+                *("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"),
+                *(PGSWEEP, "cache", "--json"),
+                *("-h", "127.0.0.45", "-U", "postgres", "-d", "postgres"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said.returncode == 0, said.stderr
+        result = msgspec.json.decode(said.stdout, type=CacheResult)
+        assert result.pool_source == "sql"
+        assert result.page_cache_method is None
+        assert result.total.page_cache_bytes is None
+        assert result.total.both_bytes is None
+        assert [entry.what for entry in result.missing if "database" not in entry.what] == ["page cache"]
+        assert result.pool.used_bytes > 0
+
+
+def test_a_damaged_picture_is_not_believed(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(postmaster_pid: int, version_num: int) -> object:
+        pool = read_pool(postmaster_pid, version_num)
+        return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
+
+    monkeypatch.setattr("pgsweep.caches.access.read_pool", damaged)
+    with pytest.raises(MissingAbility, match="does not agree"):
+        looked(wheel18.conninfo(), source="peek")
+    result = looked(wheel18.conninfo(), source="auto")
+    assert result.pool_source == "sql"
+    assert [entry for entry in result.missing if entry.what == "peek"]
+
+
+def test_a_standby_in_recovery() -> None:
+    with Cluster.create(settings=PRIMARY) as primary:
+        with psycopg.connect(primary.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION pg_buffercache")
+            connection.execute("CREATE TABLE copied AS SELECT generate_series(1, 20000)")
+        with standby_of(primary) as standby:
+            with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
+                [size] = connection.execute("SELECT pg_table_size('copied')").fetchone() or (0,)
+                connection.execute("SELECT count(*) FROM copied").fetchone()
+            for source in ("peek", "sql"):
+                result = looked(standby.conninfo(), source=source)
+                copied = by_name(result)["public", "copied"]
+                assert copied.size_bytes == size
+                assert copied.shared_buffers_bytes > 0
+                assert copied.page_cache_bytes
+
+
+def test_a_server_in_a_container() -> None:
+    """Other mount and process namespaces: other paths, other process ids, the same answer."""
+    if os.geteuid() != 0:
+        pytest.skip("making namespaces needs root")
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False).returncode:
+        pytest.skip("this kernel lets nobody make namespaces")
+    with Cluster.create(settings={"shared_buffers": "16MB", "autovacuum": "off"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            place = cluster.run_directory / "elsewhere"
+            place.mkdir()
+            owner = cluster.data_directory.stat()
+            os.chown(place, owner.st_uid, owner.st_gid)
+            connection.execute(f"CREATE TABLESPACE elsewhere LOCATION '{place}'".encode())
+            connection.execute("CREATE TABLE far TABLESPACE elsewhere AS SELECT generate_series(1, 9000)")
+            connection.execute("CREATE TABLE near AS SELECT generate_series(1, 9000)")
+        cluster.stop()
+        # Inside, the data directory and the tablespace have names that do not exist, or lie empty, outside.
+        inside = cluster.run_directory / "inside"
+        inside.mkdir()
+        link = next((cluster.data_directory / "pg_tblspc").iterdir())
+        target = link.readlink()
+        link.unlink()
+        link.symlink_to(inside / "space")
+        os.chown(link, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        script = (
+            f"mount -t tmpfs -o mode=755 tmpfs {inside} && mkdir {inside}/data {inside}/space && "
+            f"mount --bind {cluster.data_directory} {inside}/data && mount --bind {target} {inside}/space && "
+            f"exec setpriv --reuid={owner.st_uid} --regid={owner.st_gid} --clear-groups "
+            f"{cluster.bindir}/postgres -D {inside}/data"
+        )
+        server = subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert wait_until(lambda: answers(cluster.conninfo()), seconds=20)
+            result = looked(cluster.conninfo(), source="peek")
+        finally:
+            server.kill()
+            server.wait()
+        found = by_name(result)
+        assert not [entry for entry in result.missing if "database" not in entry.what]
+        for name in ("near", "far"):
+            assert (found["public", name].size_bytes or 0) > 9000 * 28
+            assert found["public", name].page_cache_bytes
+
+
+def answers(conninfo: str) -> bool:
+    try:
+        psycopg.connect(conninfo, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True

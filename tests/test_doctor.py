@@ -1,0 +1,401 @@
+"""`pgsweep doctor` against real servers: what it says is so, and the commands that it names help."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.doctor import examine
+from pgsweep.errors import ConnectionFailed
+from pgsweep.host.cgroup import MemoryLimit, limit_of
+from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import Ability, DoctorResult
+from pgsweep.ui.doctor_text import doctor_text
+from pgsweep.ui.terminal import Terminal
+from tests.fix_standby import PRIMARY, standby_of
+from tests.test_cli import run
+from tests.test_cluster import needs_cgroup, needs_root, wait_until
+
+SECRET = "s3cret-word"
+SERVER = ["connection", "version", "pg_monitor", "pg_buffercache", "pg_prewarm", "databases"]
+SERVER += ["track_counts", "track_io_timing"]
+HOST = ["same_host", "same_user", "peek", "page_cache", "trace", "huge_pages", "cgroup"]
+
+
+def abilities(result: DoctorResult) -> dict[str, Ability]:
+    return {ability.name: ability for ability in result.abilities}
+
+
+def execute(ability: Ability, cluster: Cluster) -> None:
+    """Run the command that an ability names, as a user would paste it."""
+    assert ability.enable is not None
+    assert SECRET not in ability.enable
+    env = {"PATH": f"{cluster.bindir}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", ability.enable], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{ability.enable}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Cluster]:
+    """A server whose settings and roles may be changed, and that can be reached by TCP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {"shared_buffers": "8MB", "listen_addresses": "127.0.0.1", "port": str(port)}
+    with Cluster.create(settings=settings) as cluster:
+        yield cluster
+
+
+def tcp(cluster: Cluster, **parts: str) -> str:
+    given = {"host": "127.0.0.1", "port": cluster.settings["port"], "user": "postgres", "dbname": "postgres"}
+    return make_conninfo("", **{**given, **parts})
+
+
+def test_a_server_of_ours_has_it_all(server: Cluster) -> None:
+    result = examine(server.conninfo())
+    found = abilities(result)
+    assert list(found) == SERVER + HOST
+    assert result.server is not None
+    assert result.server.version_num == server.version_num
+    assert (result.server.database, result.server.role, result.server.superuser) == (
+        "postgres",
+        "postgres",
+        True,
+    )
+    assert result.server.shared_buffers_bytes == 16 << 20
+    assert not result.server.in_recovery
+    with psycopg.connect(server.conninfo()) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_class WHERE relkind NOT IN ('v', 'c')").fetchone()
+    assert row == (result.server.relations,)
+    assert result.host.postmaster_pid == server.postmaster_pid
+    for name in [*SERVER[:7], "same_host", "same_user", "peek", "page_cache", "cgroup"]:
+        assert found[name].available is True, found[name]
+        assert found[name].enable is None, found[name]
+    assert found["track_io_timing"].available is False
+    assert "2048 buffers" in found["peek"].why
+    if os.geteuid() == 0:
+        assert found["trace"].available is True, found["trace"]
+    else:
+        assert found["trace"].available is False
+        assert (found["trace"].enable or "").startswith("sudo pgsweep doctor ")
+
+
+def test_huge_pages_are_counted(server: Cluster) -> None:
+    """By the server's own count from 15 on, by the size of its mapping before."""
+    result = examine(server.conninfo())
+    pages = abilities(result)["huge_pages"]
+    if result.host.huge_page_bytes != 2 << 20 or pages.available:
+        pytest.skip("needs a kernel with ordinary pages and huge ones of 2 MB")
+    # 16 MB of buffers, and what else 30 connections need.
+    needed = int(pages.why.partition(" huge pages would hold it")[0].rpartition(" ")[2])
+    assert 8 < needed < 20
+    if server.version_num >= 150000:
+        with psycopg.connect(server.conninfo()) as connection:
+            row = connection.execute(
+                "SELECT current_setting('shared_memory_size_in_huge_pages')::int"
+            ).fetchone()
+        assert row == (needed,)
+    taken = (result.host.huge_pages_total or 0) - (result.host.huge_pages_free or 0)
+    if (result.host.huge_pages_free or 0) < needed:
+        assert pages.enable == f"sudo sysctl -w vm.nr_hugepages={needed + taken}"
+
+
+def test_the_commands_that_it_names_help(server: Cluster) -> None:
+    """A role that may nothing, in a database without extensions; both with names that must be quoted."""
+    role, database = 'o\'Brien "x"', 'my "own"; $db'
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+        connection.execute("CREATE DATABASE closed")
+        connection.execute("REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
+        try:
+            conninfo = make_conninfo(server.conninfo(database), user=role)
+            first = abilities(examine(conninfo))
+            for name in ("pg_monitor", "pg_buffercache", "pg_prewarm", "databases"):
+                assert first[name].available is False
+            assert "closed" in first["databases"].why
+            assert "does not exist in database" in first["pg_buffercache"].why
+            for name in ("pg_buffercache", "pg_prewarm", "databases"):
+                execute(first[name], server)
+            second = abilities(examine(conninfo))
+            assert second["pg_prewarm"].available is True
+            assert second["databases"].available is True
+            # The extension is there now, but the role may not read it yet.
+            assert second["pg_buffercache"].available is False
+            assert "not a member of pg_monitor" in second["pg_buffercache"].why
+            assert second["pg_buffercache"].enable == first["pg_monitor"].enable
+            execute(second["pg_monitor"], server)
+            third = abilities(examine(conninfo))
+            assert third["pg_monitor"].available is True
+            assert third["pg_buffercache"].available is True
+            assert third["same_host"].available is True
+        finally:
+            connection.execute("DROP DATABASE IF EXISTS closed")
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+            connection.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
+
+
+def test_an_extension_older_than_the_server(wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE aged")
+        try:
+            with psycopg.connect(wheel18.conninfo("aged"), autocommit=True) as inside:
+                inside.execute("CREATE EXTENSION pg_buffercache VERSION '1.3'")
+            found = abilities(examine(wheel18.conninfo("aged")))["pg_buffercache"]
+            assert found.available is True
+            assert found.why.startswith("version 1.3 ")
+            execute(found, wheel18)
+            assert abilities(examine(wheel18.conninfo("aged")))["pg_buffercache"].enable is None
+        finally:
+            connection.execute("DROP DATABASE aged WITH (FORCE)")
+
+
+def test_settings_are_switched_on_by_the_command(own: Cluster) -> None:
+    own.restart({"track_counts": "off"})
+    first = abilities(examine(tcp(own)))
+    for name in ("track_counts", "track_io_timing"):
+        assert first[name].available is False
+        execute(first[name], own)
+    own.restart()
+    second = abilities(examine(tcp(own)))
+    assert [second[name].available for name in ("track_counts", "track_io_timing")] == [True, True]
+
+
+def test_a_hosted_server(own: Cluster) -> None:
+    """Its administrator is no superuser, and its settings are elsewhere."""
+    with psycopg.connect(tcp(own), autocommit=True) as connection:
+        connection.execute("CREATE ROLE rds_superuser")
+        connection.execute("CREATE ROLE master LOGIN IN ROLE rds_superuser")
+        connection.execute("CREATE ROLE app LOGIN")
+        connection.execute("ALTER SYSTEM RESET ALL")
+        connection.execute("SELECT pg_reload_conf()")
+    own.restart()
+    found = abilities(examine(tcp(own, user="app")))
+    assert " -U master " in (found["pg_monitor"].enable or "")
+    assert found["track_io_timing"].enable is None
+    assert "provider" in found["track_io_timing"].why
+
+
+def as_somebody_else(conninfo: str) -> DoctorResult:
+    """Return what a user without any right on this host is told; everything is imported before the change."""
+    script = textwrap.dedent("""
+        import os, sys
+        import encodings.idna, pwd
+        from pgsweep.doctor import examine
+        from pgsweep.ui.results import to_json
+        os.setgroups([])
+        os.setgid(54321)
+        os.setuid(54321)
+        print(to_json(examine(sys.argv[1])))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script, conninfo], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    from pgsweep.ui.results import from_json
+
+    result = from_json(done.stdout.encode(), "-")
+    assert isinstance(result, DoctorResult)
+    return result
+
+
+@needs_root
+def test_a_server_that_may_not_be_looked_into(own: Cluster) -> None:
+    """By TCP as another user: it may be this host's server or not, and nothing is guessed."""
+    result = as_somebody_else(tcp(own))
+    found = abilities(result)
+    assert found["connection"].available is True
+    assert found["same_host"].available is None
+    assert str(own.postmaster_pid) in found["same_host"].why
+    assert found["same_host"].enable == (
+        f"sudo pgsweep doctor -h 127.0.0.1 -p {own.settings['port']} -U postgres -d postgres"
+    )
+    assert found["same_user"].available is False
+    assert "54321" in found["same_user"].why
+    for name in ("peek", "page_cache", "trace", "cgroup"):
+        assert found[name].available is False, found[name]
+        assert (found[name].enable or "").startswith("sudo pgsweep doctor ")
+    assert result.host.postmaster_pid is None
+    text = doctor_text(result, Terminal(width=80, unicode=False))
+    assert all(ord(letter) < 128 for letter in text)
+    assert "unknown  same host" in text
+
+
+def test_a_server_on_another_host(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The start time that the server says fits no process here, as with a server on another host.
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", lambda _pid: -1)
+    found = abilities(examine(wheel18.conninfo()))
+    for name in ("same_host", "same_user", "peek", "page_cache", "trace", "cgroup"):
+        assert found[name].available is False, found[name]
+    assert all(found[name].enable is None for name in ("peek", "page_cache", "trace", "cgroup"))
+
+
+def test_a_stopped_server(tmp_path: Path) -> None:
+    with Cluster.create(settings={"shared_buffers": "4MB"}) as cluster:
+        conninfo = make_conninfo(cluster.conninfo(), password=SECRET)
+        cluster.stop()
+        with pytest.raises(ConnectionFailed):
+            examine(conninfo)
+        done = run("doctor", conninfo, "--json", "-o", "x.txt", cwd=tmp_path)
+    assert done.returncode == 3
+    assert SECRET not in done.stdout + done.stderr + (tmp_path / "x.txt").read_text()
+    result = json.loads(done.stdout)
+    assert result["server"] is None
+    assert result["target"].startswith("database postgres at /")
+    found = {ability["name"]: ability for ability in result["abilities"]}
+    assert list(found) == ["connection", *HOST]
+    assert found["connection"]["available"] is False
+    assert "no server listens there" in found["connection"]["why"]
+    assert {found[name]["available"] for name in HOST} <= {None, False}
+    assert result["host"]["memory_bytes"] > 0
+
+
+def test_a_standby_in_recovery() -> None:
+    with Cluster.create(settings=PRIMARY) as primary, standby_of(primary) as standby:
+        with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
+            assert wait_until(
+                lambda: (
+                    connection.execute("SELECT FROM pg_stat_wal_receiver WHERE sender_port > 0").rowcount > 0
+                )
+            ), standby.log_tail()
+        result = examine(standby.conninfo())
+        assert result.server is not None
+        assert result.server.in_recovery
+        found = abilities(result)
+        assert found["peek"].available is True
+        missing = found["pg_buffercache"]
+        assert missing.available is False
+        assert "stand-by" in missing.why
+        assert f"psql -h {primary.socket_directory} " in (missing.enable or "")
+        execute(missing, primary)
+        assert wait_until(
+            lambda: abilities(examine(standby.conninfo()))["pg_buffercache"].available is True
+        ), standby.log_tail()
+        # A setting is the stand-by's own.
+        assert str(standby.socket_directory) in (found["track_io_timing"].enable or "")
+        assert "in recovery" in doctor_text(result, Terminal())
+
+
+def test_a_service(wheel18: Cluster, tmp_path: Path) -> None:
+    services = tmp_path / "services"
+    services.write_text(
+        f"[mine]\nhost={wheel18.socket_directory}\nuser=postgres\npassword={SECRET}\ndbname=postgres\n"
+    )
+    env = {"PGSERVICEFILE": str(services), "PGSERVICE": "mine"}
+    by_environment = run("doctor", env=env)
+    by_name = run("doctor", "service=mine", env={"PGSERVICEFILE": str(services)})
+    for done in (by_environment, by_name):
+        assert done.returncode == 0, done.stderr
+        assert f"Database postgres at {wheel18.socket_directory}" in done.stdout.replace("\n", " ")
+        assert SECRET not in done.stdout + done.stderr
+    unheard = run("doctor", "service=unheard", env={"PGSERVICEFILE": str(services)})
+    assert unheard.returncode == 3
+    assert "No session: service unheard" in unheard.stdout
+
+
+def test_a_server_too_old_or_too_new(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsweep.doctor.NEWEST_KNOWN_MAJOR", 17)
+    found = abilities(examine(wheel18.conninfo()))
+    assert found["version"].available is None
+    assert found["pg_buffercache"].available is True
+    monkeypatch.setattr("pgsweep.pg.connect.OLDEST_VERSION_NUM", 190000)
+    found = abilities(examine(wheel18.conninfo()))
+    assert found["connection"].available is True
+    assert found["version"].available is False
+    assert list(found) == ["connection", "version", *HOST]
+
+
+@needs_cgroup
+def test_the_memory_limit_is_the_servers() -> None:
+    limit_bytes = 512 << 20
+    with Cluster.create(settings={"shared_buffers": "8MB"}, memory_limit_bytes=limit_bytes) as cluster:
+        result = examine(cluster.conninfo())
+    assert result.host.memory_limit_bytes == limit_bytes
+    assert 0 < (result.host.memory_limit_used_bytes or 0) <= limit_bytes
+    assert "limited to 512 MB" in abilities(result)["cgroup"].why
+
+
+def captured(folder: Path, version: int) -> Path:
+    """Make a proc file system and the memory cgroups of a process 7 in /a/b, limited in /a only."""
+    names = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        if version == 1
+        else ("memory.max", "memory.current")
+    )
+    no_limit = "9223372036854771712" if version == 1 else "max"
+    top = folder / "cgroup"
+    for group, limit in (("", no_limit), ("a", "1048576"), ("a/b", no_limit)):
+        (top / group).mkdir()
+        (top / group / names[0]).write_text(limit + "\n")
+        (top / group / names[1]).write_text("4096\n")
+    proc = folder / "proc"
+    for process in ("self", "7", "8"):
+        (proc / process).mkdir(parents=True)
+    kind = "cgroup - cgroup cgroup rw,memory" if version == 1 else "cgroup2 - cgroup2 cgroup2 rw"
+    (proc / "self/mountinfo").write_text(f"30 20 0:25 / {top} rw {kind.partition(' ')[2]}\n")
+    controller = "4:memory" if version == 1 else "0:"
+    (proc / "7/cgroup").write_text(f"{controller}:/a/b\n")
+    (proc / "8/cgroup").write_text(f"{controller}:/../elsewhere\n")
+    return proc
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_limit_above_the_servers_group(tmp_path: Path, version: int) -> None:
+    proc = captured(tmp_path, version)
+    assert limit_of(7, proc) == MemoryLimit(tmp_path / "cgroup/a", 1048576, 4096)
+    (tmp_path / "cgroup/a" / ("memory.limit_in_bytes" if version == 1 else "memory.max")).unlink()
+    assert limit_of(7, proc) == MemoryLimit(tmp_path / "cgroup/a/b", None, 4096)
+    assert limit_of(8, proc) is None
+    assert limit_of(9, proc) is None
+
+
+def test_huge_pages_of_a_captured_kernel(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(
+        "MemTotal: 1024 kB\nHugePages_Total:  20\nHugePages_Free:   12\nHugePages_Rsvd:    5\n"
+        "Hugepagesize: 2048 kB\n"
+    )
+    assert read_huge_pages(tmp_path) == HugePages(20, 7, 2 << 20)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/maps").write_text(
+        "560000000000-560000001000 r-xp 00000000 fe:00 11 /usr/lib/postgresql/16/bin/postgres\n"
+        "7f0000000000-7f0000200000 rw-s 00000000 00:01 12 /dev/zero (deleted)\n"
+        "7f1000000000-7f1000e00000 rw-s 00000000 00:0f 13 /anon_hugepage (deleted)\n"
+        "7f2000000000-7f2010000000 rw-p 00000000 00:00 0 \n"
+    )
+    assert shared_memory(7, tmp_path) == SharedMemory(14 << 20, huge=True)
+    assert shared_memory(8, tmp_path) is None
+    (tmp_path / "meminfo").write_text("MemTotal: 1024 kB\n")
+    assert read_huge_pages(tmp_path) is None
+
+
+def test_every_form_of_the_result(wheel18: Cluster, tmp_path: Path) -> None:
+    done = run("doctor", wheel18.conninfo(), "-o", "x.html", "-o", "x.csv", "-o", "x.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "yes      pg_buffercache" in done.stdout
+    back = run("report", "--from", "x.html", "--json", cwd=tmp_path)
+    assert back.stdout == (tmp_path / "x.json").read_text()
+    assert json.loads(back.stdout)["schema"] == "pgsweep.doctor/1"
+    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1 + len(SERVER + HOST)
+    page = (tmp_path / "x.html").read_text()
+    assert "On the server" in page
+    assert "vm.nr_hugepages" in page or "lies in huge pages" in page or "with huge_pages = on" in page
+
+
+def test_a_mistake_is_still_a_mistake() -> None:
+    done = run("doctor", "nonsense=1")
+    assert done.returncode == 2
+    assert done.stdout == ""

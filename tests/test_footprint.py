@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.footprint import footprint
+from pgsweep.lab.cold import DATABASE, empty_caches, private_server
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import FootprintRelation, FootprintResult
+
+BLOCK = 8192
+SETUP = """
+CREATE TABLE t (id int PRIMARY KEY, k int, filler text);
+INSERT INTO t SELECT g, g % 1000, repeat('x', 700) FROM generate_series(1, 20000) g;
+CREATE INDEX t_k ON t (k);
+VACUUM ANALYZE t;
+"""
+
+
+@pytest.fixture
+def table(server: Cluster) -> Iterator[str]:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE steps")
+        with psycopg.connect(server.conninfo("steps"), autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache")
+            for statement in SETUP.strip().split(";\n"):
+                inside.execute(statement.encode())
+        yield server.conninfo("steps")
+        connection.execute("DROP DATABASE steps WITH (FORCE)")
+
+
+def row_of(result: FootprintResult, relation: str) -> FootprintRelation:
+    return next(row for row in result.relations if row.relation == relation)
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_a_cold_statement_brings_in_what_the_server_says(tmp_path: Path, source: str) -> None:
+    setup = tmp_path / "setup.sql"
+    setup.write_text(SETUP)
+    with private_server(setup, settings={"shared_buffers": "64MB", "track_io_timing": "on"}) as cluster:
+        result = footprint(
+            cluster.conninfo(DATABASE),
+            "SELECT sum(length(filler)) FROM t WHERE id BETWEEN 1 AND 5000",
+            source=source,  # type: ignore[arg-type]
+            empty_caches=lambda: empty_caches(cluster),
+        )
+        with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
+            pooled = {
+                block
+                for (block,) in connection.execute(
+                    "SELECT relblocknumber FROM pg_buffercache"
+                    " WHERE relfilenode = pg_relation_filenode('t') AND relforknumber = 0"
+                )
+            }
+    first, again = result.runs
+    assert result.cold
+    assert first.rows == again.rows == 1
+    assert first.shared_read_seconds is not None
+    assert again.shared_read_seconds is not None
+    assert 0 == again.shared_read_seconds < first.shared_read_seconds < first.execution_seconds
+    own = [row for row in result.relations if row.schema == "public"]
+    gained = sum(row.runs[0].shared_buffers_in_bytes for row in own) // BLOCK
+    # What is read for the statement is what enters; on a private server nobody else reads. Planning reads
+    # the metapages of indexes, and system catalogs.
+    assert 0 <= gained - first.shared_read_blocks <= first.planning_read_blocks
+    assert first.shared_read_blocks > 400
+    assert again.shared_read_blocks + again.planning_read_blocks == 0
+    assert sum(row.runs[1].shared_buffers_in_bytes for row in result.relations) == 0
+    heap = row_of(result, "t")
+    assert heap.shared_buffers_before_bytes == 0
+    assert heap.page_cache_before_bytes == 0
+    listed = [
+        b for begin, count in heap.runs[0].shared_buffers_in_blocks for b in range(begin, begin + count)
+    ]
+    assert set(listed) == pooled
+    # The operating system reads ahead, so at least what was asked for is there.
+    assert heap.runs[0].page_cache_in_bytes is not None
+    assert heap.runs[0].page_cache_in_bytes >= len(listed) * BLOCK
+    assert row_of(result, "t_pkey").runs[0].shared_buffers_in_bytes > 0
+    assert result.notes == []
+    assert "Index Scan using t_pkey" in "\n".join(result.plan)
+
+
+def test_a_statement_that_would_write_is_refused(table: str) -> None:
+    for statement in ("DELETE FROM t", "WITH d AS (DELETE FROM t RETURNING 1) SELECT count(*) FROM d"):
+        with pytest.raises(UsageError, match="would write") as caught:
+            footprint(table, statement)
+        assert "--allow-writes" in str(caught.value.hint)
+    with psycopg.connect(table) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (20000,)
+
+
+def test_what_is_written_is_rolled_back(table: str) -> None:
+    statement = "INSERT INTO t SELECT g, g, repeat('y', 700) FROM generate_series(20001, 24000) g"
+    result = footprint(table, statement, allow_writes=True, runs=1)
+    assert row_of(result, "t").runs[0].shared_buffers_in_bytes >= 4000 // 11 * BLOCK
+    assert any("rolled back" in note for note in result.notes)
+    with psycopg.connect(table) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (20000,)
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "words"),
+    [
+        ("SELEC 1", UsageError, "syntax error"),
+        ("SELECT * FROM nothing_there", UsageError, "does not exist"),
+        ("SELECT 1; DROP TABLE t", UsageError, "multiple commands"),
+        ("VACUUM t", UsageError, "syntax error"),
+        ("SELECT 1 / 0", PgsweepError, "division by zero"),
+        ("SELECT pg_sleep(20)", PgsweepError, "statement timeout"),
+    ],
+)
+def test_what_cannot_run_is_told_in_words(
+    table: str, statement: str, error: type[PgsweepError], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        footprint(table, statement, timeout_seconds=0.5)
+    assert words in str(caught.value.cause)
+    with psycopg.connect(table) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (20000,)
+
+
+def test_a_server_that_stops_in_between(tmp_path: Path) -> None:
+    setup = tmp_path / "setup.sql"
+    setup.write_text(SETUP)
+    with private_server(setup) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE stopper SUPERUSER LOGIN")
+        with pytest.raises(ConnectionFailed):
+            footprint(
+                cluster.conninfo(DATABASE),
+                "SELECT pg_terminate_backend(pg_backend_pid())",
+            )
+
+
+def test_others_at_work_are_noticed(table: str) -> None:
+    # The statement itself reads one block, another session, which it waits for, reads hundreds.
+    with psycopg.connect(table, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION dblink")
+        connection.execute(
+            "CREATE TABLE other AS SELECT g, repeat('o', 900) AS o FROM generate_series(1, 3000) g"
+        )
+        connection.execute(
+            "CREATE TABLE filler AS SELECT g, repeat('o', 7000) AS o FROM generate_series(1, 9) g"
+        )
+        for _ in range(2):
+            connection.execute("SELECT count(length(filler)) FROM t").fetchone()
+        target = table.replace("'", "''")
+        evict = "INSERT INTO filler SELECT g, repeat('p', 900) FROM generate_series(1, 30000) g"
+        connection.execute(evict.encode())
+    result = footprint(
+        table, f"SELECT n FROM dblink('{target}', 'SELECT count(o) FROM other') AS x(n int)", runs=1
+    )
+    assert any("others brought in pages" in note for note in result.notes)
+
+
+def test_the_command_on_a_private_server(tmp_path: Path) -> None:
+    setup, out = tmp_path / "setup.sql", tmp_path / "result.json"
+    setup.write_text(SETUP)
+    command = [
+        str(Path(sys.executable).with_name("pgsweep")),
+        "footprint",
+        "SELECT count(*) FROM t",
+        "--cold",
+    ]
+    done = subprocess.run(
+        [*command, "--setup", str(setup), "--shared-buffers", "32MB", "-o", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "into shared" in done.stdout
+    assert "cold" in done.stdout
+    result = json.loads(out.read_text())
+    assert result["schema"] == "pgsweep.footprint/1"
+    assert result["shared_buffers_bytes"] == 32 << 20
+    refused = subprocess.run([*command, "-d", "mine"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "private server only" in refused.stderr
+    broken = tmp_path / "broken.sql"
+    broken.write_text("CREATE TABLE x (;\n")
+    failed = subprocess.run([*command, "--setup", str(broken)], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert "syntax error" in failed.stderr

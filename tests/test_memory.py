@@ -1,0 +1,319 @@
+"""`pgsweep memory` against real servers: who costs what, and sums that the kernel's own accounts confirm."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.errors import MissingAbility
+from pgsweep.memory import connection_cost, look, opened
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import MemoryProcess, MemoryResult
+from pgsweep.ui.memory_text import memory_text
+from pgsweep.ui.results import from_json, to_json
+from pgsweep.ui.terminal import Terminal
+from tests.test_cli import PGSWEEP, run
+from tests.test_cluster import needs_cgroup, needs_root
+
+KB = 1024
+BACKGROUND = {"postmaster", "checkpointer", "background writer", "walwriter", "logical replication launcher"}
+
+
+def look_at(conninfo: str, **options: int) -> MemoryResult:
+    with opened(conninfo) as server:
+        return look(server, **options)
+
+
+@contextmanager
+def sessions(conninfo: str, count: int) -> Iterator[list[psycopg.Connection]]:
+    with ExitStack() as closing:
+        yield [closing.enter_context(psycopg.connect(conninfo, autocommit=True)) for _ in range(count)]
+
+
+def test_every_process_is_there_and_named(server: Cluster) -> None:
+    conninfo = make_conninfo(server.conninfo(), application_name="shop")
+    with sessions(conninfo, 3) as clients:
+        clients[0].execute("SELECT   'many\n   spaces'")
+        result = look_at(server.conninfo())
+        kinds = {process.kind for process in result.processes}
+        assert kinds >= BACKGROUND | {"client backend"}
+        assert "unknown" not in kinds
+        by_pid = {process.server_pid: process for process in result.processes}
+        first = by_pid[clients[0].info.backend_pid]
+        assert (first.user, first.database, first.application) == ("postgres", "postgres", "shop")
+        assert (first.state, first.query) == ("idle", "SELECT 'many spaces'")
+        assert sum(process.own for process in result.processes) == 1
+        assert result.connections == 3
+        assert result.cost is not None
+        assert result.cost.connections == 3
+    children = subprocess.run(
+        ["ps", "--no-headers", "-o", "pid", "--ppid", str(server.postmaster_pid)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {int(pid) for pid in children.stdout.split()} < {process.pid for process in result.processes}
+
+
+def test_the_sums_are_sums(wheel18: Cluster) -> None:
+    result = look_at(wheel18.conninfo())
+    totals = result.totals
+    assert totals.real_bytes == (
+        (totals.shared_memory_bytes or 0) + (totals.private_bytes or 0) + totals.page_tables_bytes
+    )
+    assert totals.private_bytes == sum(process.private_bytes or 0 for process in result.processes)
+    assert totals.rss_bytes == sum(process.rss_bytes for process in result.processes)
+    for process in result.processes:
+        assert process.cost_bytes == (process.private_bytes or 0) + process.page_tables_bytes
+    costs = [process.cost_bytes or 0 for process in result.processes]
+    assert costs == sorted(costs, reverse=True)
+    few = look_at(wheel18.conninfo(), top=2)
+    assert len(few.processes) == 2
+    assert few.hidden == len(result.processes) - 2
+    assert few.totals.rss_bytes == pytest.approx(totals.rss_bytes, rel=0.2)
+
+
+def test_private_memory_of_a_session_is_seen(wheel18: Cluster) -> None:
+    """A sort in work_mem, held by an open cursor, beside an idle session."""
+    with sessions(wheel18.conninfo(), 2) as (idle, busy):
+        busy.execute("SET work_mem = '64MB'")
+        busy.execute("BEGIN")
+        busy.execute(
+            "DECLARE c CURSOR FOR "
+            "SELECT g, repeat('x', 100) FROM generate_series(1, 100000) g ORDER BY 1 DESC"
+        )
+        busy.execute("FETCH 1 FROM c")
+        result = look_at(wheel18.conninfo())
+        by_pid = {process.server_pid: process for process in result.processes}
+        few, many = (by_pid[session.info.backend_pid].private_bytes or 0 for session in (idle, busy))
+        assert 10 << 20 < many - few < 64 << 20
+        assert result.cost is not None
+        assert result.cost.worst_pid == by_pid[busy.info.backend_pid].pid
+
+
+def test_touching_the_pool_costs_page_tables_and_rss_misleads() -> None:
+    """Experiment 5 in small: RSS grows by what was touched, the cost by an eight-byte entry a page."""
+    settings = {"shared_buffers": "256MB", "huge_pages": "off", "autovacuum": "off"}
+    settings["max_parallel_workers_per_gather"] = "0"
+    with Cluster.create(settings=settings) as cluster, sessions(cluster.conninfo(), 2) as (fresh, touched):
+        fresh.execute("SELECT 1")
+        # Below a quarter of the pool, so that a scan uses no ring.
+        touched.execute("CREATE TABLE t AS SELECT g, repeat('x', 900) AS f FROM generate_series(1, 50000) g")
+        touched.execute("SELECT count(*) FROM t")
+        result = look_at(cluster.conninfo())
+        by_pid = {process.server_pid: process for process in result.processes}
+        one, other = (by_pid[session.info.backend_pid] for session in (fresh, touched))
+    more = (other.shared_touched_bytes or 0) - (one.shared_touched_bytes or 0)
+    assert more > 40 << 20
+    assert other.rss_bytes - one.rss_bytes > more
+    assert other.page_tables_bytes - one.page_tables_bytes == pytest.approx(more / 512, abs=24 * KB)
+    assert (other.cost_bytes or 0) - (one.cost_bytes or 0) < more / 10
+
+
+def test_p95_is_the_nearest_rank() -> None:
+    rows = [row(n, n * 1000) for n in range(1, 41)]
+    cost = connection_cost(rows)
+    assert cost is not None
+    assert (cost.connections, cost.mean_bytes, cost.p95_bytes, cost.worst_bytes, cost.worst_pid) == (
+        40,
+        20500,
+        38000,
+        40000,
+        40,
+    )
+    assert connection_cost([]) is None
+    assert connection_cost([*rows, row(41, None)]) is None
+
+
+def row(pid: int, cost_bytes: int | None) -> MemoryProcess:
+    return MemoryProcess(
+        pid=pid,
+        server_pid=pid,
+        kind="client backend",
+        user="app",
+        database="shop",
+        application=None,
+        state="idle",
+        query=None,
+        private_bytes=cost_bytes,
+        page_tables_bytes=0,
+        cost_bytes=cost_bytes,
+        shared_touched_bytes=0,
+        huge_pages_bytes=None,
+        swap_bytes=0,
+        rss_bytes=0,
+        method="smaps",
+    )
+
+
+def test_a_role_without_rights_sees_the_memory_but_not_the_queries(server: Cluster) -> None:
+    with sessions(server.conninfo(), 1) as (admin,):
+        admin.execute("CREATE ROLE guest LOGIN")
+        try:
+            result = look_at(make_conninfo(server.conninfo(), user="guest"))
+        finally:
+            admin.execute("DROP ROLE guest")
+        by_pid = {process.server_pid: process for process in result.processes}
+        other = by_pid[admin.info.backend_pid]
+        assert (other.kind, other.user, other.query, other.state) == (
+            "client backend",
+            "postgres",
+            None,
+            None,
+        )
+        assert other.cost_bytes
+        assert {process.kind for process in result.processes} >= BACKGROUND
+        assert [entry.what for entry in result.missing] == ["what other roles' sessions do"]
+        assert "pg_monitor" in result.missing[0].why
+
+
+@needs_root
+@pytest.mark.parametrize("by", ["socket", "tcp"])
+def test_a_user_who_may_not_look_gets_nulls_or_a_reason(by: str) -> None:
+    """By the socket the server is known to be here: what anybody may read is shown. By TCP it may be any."""
+    settings = {"shared_buffers": "8MB", "listen_addresses": "127.0.0.1", "port": "54823"}
+    script = textwrap.dedent("""
+        import os, sys
+        import encodings.idna, pwd
+        from pgsweep.memory import look, opened
+        from pgsweep.ui.results import to_json
+        from pgsweep.errors import MissingAbility
+        os.setgroups([]); os.setgid(54321); os.setuid(54321)
+        try:
+            with opened(sys.argv[1]) as server:
+                print(to_json(look(server)))
+        except MissingAbility as error:
+            print(error.message, "|", error.hint)
+            sys.exit(error.exit_code)
+    """)
+    with Cluster.create(settings=settings) as cluster:
+        conninfo = make_conninfo(cluster.conninfo(), port=54823)
+        if by == "tcp":
+            conninfo = make_conninfo(conninfo, host="127.0.0.1")
+        else:
+            cluster.socket_directory.chmod(0o777)
+            cluster.run_directory.chmod(0o755)
+            cluster.run_directory.parent.chmod(0o755)
+            (cluster.socket_directory / ".s.PGSQL.54823").chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", script, conninfo], capture_output=True, text=True, check=False, cwd="/"
+        )
+    if by == "tcp":
+        assert done.returncode == 4, done.stderr
+        assert "sudo" in done.stdout
+        return
+    assert done.returncode == 0, done.stderr
+    result = from_json(done.stdout.encode(), "-")
+    assert isinstance(result, MemoryResult)
+    assert {process.private_bytes for process in result.processes} == {None}
+    assert result.cost is None
+    assert result.totals.real_bytes is None
+    assert result.totals.page_tables_bytes > 0
+    assert result.missing[0].what == "private memory"
+
+
+def test_a_server_that_does_not_run_here(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is not among this host's: a backend's id that nobody has stands for another host."""
+    import pgsweep.memory
+
+    monkeypatch.setattr(pgsweep.memory, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
+    with pytest.raises(MissingAbility) as raised, opened(wheel18.conninfo()):
+        pass
+    assert raised.value.exit_code == 4
+    assert raised.value.hint
+
+
+@needs_root
+@needs_cgroup
+def test_the_cost_of_a_connection_is_what_the_kernel_charges() -> None:
+    """The memory cgroup's usage with N connections and without, page cache aside; in the same run.
+
+    Our number leaves out what the kernel keeps of a process beside its page tables (stack, task, sockets:
+    about 50 kB), so it is a little below.
+    """
+    count = 60
+    settings = {"shared_buffers": "32MB", "max_connections": "80", "autovacuum": "off", "huge_pages": "off"}
+    with Cluster.create(settings=settings, memory_limit_bytes=2 << 30) as cluster:
+        group = cluster.memory_cgroup
+        assert group is not None
+
+        def used() -> int:
+            return group.usage_bytes() - group.page_cache_bytes()
+
+        def at_work() -> list[psycopg.Connection]:
+            made = [psycopg.connect(cluster.conninfo(), autocommit=True) for _ in range(count)]
+            for session in made:
+                session.execute("SELECT count(*) FROM touch")
+                session.execute("SELECT count(*) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid")
+            return made
+
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+            admin.execute(
+                "CREATE TABLE touch AS SELECT g, repeat('x', 900) AS f FROM generate_series(1, 20000) g"
+            )
+            admin.execute("VACUUM (FREEZE) touch")
+            # Once before, so that what the server itself keeps of having had so many sessions is there.
+            for session in at_work():
+                session.close()
+            time.sleep(1)
+            before = used()
+            clients = at_work()
+            pids = {session.info.backend_pid for session in clients}
+            time.sleep(0.5)
+            charged = (used() - before) / count
+            result = look_at(cluster.conninfo())
+            mine = [process.cost_bytes or 0 for process in result.processes if process.server_pid in pids]
+            for session in clients:
+                session.close()
+    assert len(mine) == count
+    assert sum(mine) / count == pytest.approx(charged, rel=0.05)
+    assert result.totals.rss_bytes > 5 * (result.totals.real_bytes or 0)
+
+
+def test_the_command(wheel18: Cluster) -> None:
+    done = run("memory", wheel18.conninfo(), "--json", "--top", "3")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == "pgsweep.memory/1"
+    assert len(data["processes"]) == 3
+    text = run("memory", wheel18.conninfo()).stdout
+    assert "sum of RSS" in text
+    assert "checkpointer" in text
+    csv = run("memory", wheel18.conninfo(), "--csv").stdout.splitlines()
+    assert csv[0].startswith("pid,server_pid,kind,")
+    wrong = run("memory", wheel18.conninfo(), "--watch", "--json")
+    assert wrong.returncode == 2
+
+
+def test_watching_ends_with_ctrl_c(wheel18: Cluster) -> None:
+    command = [PGSWEEP, "memory", wheel18.conninfo(), "--watch", "--interval", "200ms"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = 0
+        for line in process.stdout:
+            seen += line.startswith("PostgreSQL ")
+            if seen == 3:
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_the_text_fits_a_terminal_and_says_why_rss_misleads(wheel18: Cluster) -> None:
+    with sessions(wheel18.conninfo(), 1):
+        result = look_at(wheel18.conninfo())
+    text = memory_text(result, Terminal(width=80, interactive=True))
+    table = text.partition("sum of RSS")[2].split("\n", 1)[1]
+    assert max(len(line) for line in table.splitlines()) <= 80
+    assert "misleads" in text
+    assert from_json(to_json(result).encode(), "-") == result

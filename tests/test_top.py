@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgsweep.cache import look
+from pgsweep.caches.access import opened
+from pgsweep.feed import Feed
+from pgsweep.live import SORTS, Live
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records import TopSample, TopView
+from pgsweep.ui.numbers import known_bytes
+from pgsweep.ui.top import TopApp
+from pgsweep.ui.top_text import KEYS
+from tests.fix_screen import PGSWEEP, screen_of
+
+BLOCK = 8192
+ODD = "odd\x1b[31m\nname 表"
+
+_TRUTH = """
+SELECT c.relname, count(*), count(*) FILTER (WHERE isdirty), count(*) FILTER (WHERE usagecount >= 4)
+FROM pg_buffercache AS b JOIN pg_class AS c ON pg_relation_filenode(c.oid) = b.relfilenode
+WHERE b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND c.relnamespace = 'public'::regnamespace
+GROUP BY 1
+"""
+
+
+@contextmanager
+def shop_of(cluster: Cluster) -> Iterator[str]:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE topped")
+        conninfo = cluster.conninfo("topped")
+        try:
+            with psycopg.connect(conninfo, autocommit=True) as inside:
+                inside.execute("CREATE EXTENSION pg_buffercache")
+                inside.execute(
+                    "CREATE TABLE big AS SELECT g, repeat('x', 500) FROM generate_series(1, 9000) g"
+                )
+                inside.execute("CREATE TABLE hot AS SELECT generate_series(1, 9000) AS n")
+                inside.execute(
+                    sql.SQL("CREATE TABLE {} AS SELECT generate_series(1, 3000) AS n").format(
+                        sql.Identifier(ODD)
+                    )
+                )
+                inside.execute("VACUUM ANALYZE")
+                inside.execute("CHECKPOINT")
+                inside.execute("UPDATE hot SET n = n WHERE n < 100")
+                for _ in range(6):
+                    inside.execute("SELECT count(*) FROM hot").fetchone()
+            yield conninfo
+        finally:
+            connection.execute("DROP DATABASE topped WITH (FORCE)")
+
+
+@pytest.fixture
+def shop(server: Cluster) -> Iterator[str]:
+    """A database in which nothing happens any more."""
+    with shop_of(server) as conninfo:
+        yield conninfo
+
+
+@pytest.fixture
+def quiet(wheel18: Cluster) -> Iterator[str]:
+    """The same on one server."""
+    with shop_of(wheel18) as conninfo:
+        yield conninfo
+
+
+@contextmanager
+def pgbench(cluster: Cluster, conninfo: str) -> Iterator[None]:
+    """Let pgbench's own transactions run."""
+    program = str(cluster.bindir / "pgbench")
+    subprocess.run([program, "-i", "-q", "-s", "3", conninfo], check=True, capture_output=True)
+    load = subprocess.Popen(
+        [program, "-n", "-c", "2", "-T", "300", conninfo],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        load.terminate()
+        load.wait()
+
+
+def once(*arguments: str) -> TopSample:
+    said = subprocess.run(
+        [PGSWEEP, "top", "--json", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert said.returncode == 0, said.stderr
+    return msgspec.json.decode(said.stdout, type=TopSample)
+
+
+def row_of(text: str, name: str) -> list[str]:
+    """Return the cells of a relation's line; numbers stay with their unit."""
+    [line] = [line for line in text.split("\n") if line.startswith(name + " ")]
+    return re.split(r"\s+(?!\S?B\b|%)", line.strip())
+
+
+def clock(text: str) -> str:
+    found = re.search(r"\d\d:\d\d:\d\d", text.split("\n", maxsplit=1)[0])
+    assert found, text
+    return found.group()
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_once_is_what_pg_buffercache_says(shop: str, server: Cluster, source: str) -> None:
+    sample = once(shop, "--source", source)
+    with psycopg.connect(shop, autocommit=True) as connection:
+        rows = connection.execute(_TRUTH).fetchall()
+        [buffers] = connection.execute("SELECT count(*) FROM pg_buffercache").fetchone() or (0,)
+    assert sample.schema == "pgsweep.top/1"
+    assert sample.pool_source == source
+    found = {r.relation: r for r in sample.relations if (r.database, r.schema) == ("topped", "public")}
+    assert {"big", "hot", ODD} <= {name for name, *_ in rows}
+    for name, count, dirty, hot in rows:
+        row = found[name]
+        assert row.shared_buffers_bytes == count * BLOCK, name
+        assert row.dirty_bytes == dirty * BLOCK, name
+        assert sum(row.usage_counts[4:]) == hot, name
+        assert row.change_bytes_per_second == 0, name
+    assert sum(found["hot"].usage_counts[4:]) > 30
+    assert found["hot"].dirty_bytes > 0
+    assert sample.pool.size_bytes == buffers * BLOCK
+    assert sample.rates is not None
+    assert sample.rates.seconds >= 0.5
+    assert (sample.rates.evictions_per_second is None) == (server.version_num < 160000)
+    assert (sample.rates.hand_buffers_per_second is None) == (source == "sql")
+    assert sample.backends.max_connections == 30
+    if os.access(server.data_directory, os.R_OK | os.X_OK):
+        assert sample.page_cache is not None
+        with opened(shop) as access:
+            cached = {r.relation: r for r in look(access, every_database=False).relations}
+        for name in ("big", "hot", ODD):
+            for field in ("size_bytes", "page_cache_bytes", "both_bytes"):
+                assert getattr(found[name], field) == getattr(cached[name], field), (name, field)
+        assert found["big"].both_bytes
+        assert sample.page_cache.both_bytes >= found["big"].both_bytes
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_the_screen_shows_what_pg_buffercache_says(quiet: str, source: str) -> None:
+    with screen_of("top", quiet, "--source", source, "--filter", "public.") as screen:
+        text = screen.wait_for("hits", "%", "big ", "hot ", without="rates come")
+        with psycopg.connect(quiet, autocommit=True) as connection:
+            rows = connection.execute(_TRUTH).fetchall()
+        names = text.split("\n")[8:]
+        for name, count, dirty, hot in rows:
+            if name != ODD:
+                cells = row_of(text, name)
+                assert cells[1] == known_bytes(count * BLOCK), text
+                assert known_bytes(dirty * BLOCK) in cells[6:], text
+                assert cells[4].startswith(f"{100 * hot / count:.0f}"[:1]), text
+        assert any(line.startswith("odd\\x1b[31m\\nname 表") for line in names), text
+        assert b"\x1b[31m\nname" not in screen.raw
+        assert clock(text)
+        for key, word in KEYS.values():
+            assert f"{key} {word}" in text
+        screen.press("q")
+        assert screen.wait_end() == 0
+
+
+def test_keys_on_a_busy_server(wheel18: Cluster, quiet: str) -> None:
+    with pgbench(wheel18, quiet), screen_of("top", quiet, "--interval", "0.2s") as screen:
+        before = termios.tcgetattr(screen.master)
+        text = screen.wait_for("in pool▼", "pgbench_accounts", "every 0.2 s", without="rates come")
+        # Figures move: pgbench works.
+        screen.wait_until(lambda now: clock(now) != clock(text), "later time")
+        screen.wait_until(lambda now: bool(re.search(r"transactions [1-9]", now)), "transaction")
+        # The two of pgbench, and that of the fixture, which is idle.
+        screen.wait_until(lambda now: "3 of 30: " in now, "three backends")
+        for sort, (key, _) in KEYS.items():
+            if sort in ("pool", "page-cache"):
+                continue  # the first is where we are, the other has no column on so narrow a screen
+            screen.press(key)
+            header = {"change": "change/s", "hot": "4-5", "dirty": "dirty", "twice": "twice"}.get(sort)
+            screen.wait_for(f"{header}▼" if header else "relation▲")
+        screen.press("r")
+        screen.wait_for("relation▼")
+        screen.press("p")
+        screen.wait_for("in pool▼")
+        screen.press("p")
+        screen.wait_for("in pool▲")
+
+        screen.press("/TELLERS")
+        screen.wait_for("filter TELLERS", "pgbench_tellers", without="pgbench_accounts")
+        screen.press("\r")
+        screen.press("d")  # not part of the filter any more
+        screen.wait_for("dirty▼", "filter TELLERS", "pgbench_tellers")
+        screen.press("\x1b")
+        screen.wait_for("pgbench_accounts", without="filter")
+
+        screen.press(" ")
+        held = screen.wait_for("PAUSED", "Space Go on")
+        time.sleep(1.5)
+        assert clock(screen.text()) == clock(held)
+        screen.press(" ")
+        screen.wait_until(lambda now: clock(now) != clock(held), "later time")
+
+        screen.press("+")
+        screen.wait_for("every 0.5 s")
+        screen.press("--")
+        screen.wait_for("every 0.1 s")
+        screen.press("?")
+        screen.wait_for("Keys", "hold the picture")
+        screen.press("x")
+        screen.wait_for("in pool", without="hold the picture")
+        screen.press("q")
+        assert screen.wait_end() == 0
+        assert termios.tcgetattr(screen.master) == before
+        assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h")
+        assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
+
+
+def test_a_server_stopped_and_started_is_found_again() -> None:
+    settings = {"shared_buffers": "16MB", "autovacuum": "off"}
+    with Cluster.create(settings=settings) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        with screen_of(
+            "top", cluster.conninfo("postgres"), "--interval", "0.2s", "--source", "peek"
+        ) as screen:
+            screen.wait_for("in pool▼", "cost: ")
+            first_pid = cluster.postmaster_pid
+            cluster.stop()
+            text = screen.wait_for("LOST", "trying again")
+            assert "in pool▼" in text  # the last picture stays
+            cluster.start()
+            assert cluster.postmaster_pid != first_pid
+            screen.wait_for("in pool▼", "cost: ", without="LOST")
+            with psycopg.connect(cluster.conninfo("postgres"), autocommit=True) as connection:
+                connection.execute("CREATE TABLE afterwards AS SELECT generate_series(1, 90000) AS n")
+                connection.execute("SELECT count(*) FROM afterwards").fetchone()
+                # Its catalog is read again, as its file is in no catalog read so far.
+                screen.wait_for("afterwards")
+            cluster.stop(immediately=True)
+            screen.wait_for("LOST")
+            screen.press("q")
+            assert screen.wait_end() == 0
+
+
+def test_any_size_of_screen(quiet: str) -> None:
+    """Through Textual's own pilot: every line fits, the legend stays, and scrolling has an end."""
+
+    @contextmanager
+    def reopen() -> Iterator[Live]:
+        with opened(quiet) as access:
+            yield Live(access)
+
+    async def look_at_all_sizes() -> None:
+        app = TopApp(lambda show, fail: Feed(reopen, 0.2, show, fail), interval_seconds=0.2)
+        async with app.run_test(size=(80, 24)) as pilot:
+
+            async def shown(*parts: str) -> list[str]:
+                until = time.monotonic() + 60
+                while True:
+                    await pilot.pause()
+                    lines = [
+                        "".join(segment.text for segment in strip).rstrip()
+                        for strip in app.screen._compositor.render_strips()
+                    ]
+                    if all(any(part in line for line in lines) for part in parts):
+                        return lines
+                    assert time.monotonic() < until, "\n".join([str(parts), *lines])
+                    await asyncio.sleep(0.1)
+
+            await shown("in pool▼", "big ")
+            for width, height in [(120, 40), (200, 50), (60, 12), (40, 9), (20, 5), (80, 24)]:
+                await pilot.resize_terminal(width, height)
+                lines = await shown("pgsweep top" if width >= 12 else "", "sort:" if width >= 20 else "")
+                assert len(lines) == height
+            await pilot.press("p", "n")
+            first = (await shown("relation▲"))[8]
+            await pilot.press("down", "down")
+            until = time.monotonic() + 30
+            while (await shown("relation▲"))[8] == first:
+                assert time.monotonic() < until
+            await pilot.press(*["pagedown"] * 60)
+            lines = await shown("relation▲", "cost: ")
+            assert lines[8].strip(), "scrolled beyond the last relation"
+            await pilot.press("home")
+            while (await shown("relation▲"))[8] != first:
+                assert time.monotonic() < until
+            await pilot.press("q")
+        assert app.return_code == 0
+
+    asyncio.run(look_at_all_sizes())
+
+
+def test_without_colour_nothing_is_coloured(quiet: str) -> None:
+    colours = re.compile(rb"\x1b\[(?:\d+;)*(?:[39][0-7]|4[0-7]|10[0-7]|[34]8;[25];[\d;]+)(?:;\d+)*m")
+    with screen_of("top", quiet) as screen:
+        screen.wait_for("in pool▼", "big ")
+        assert colours.search(screen.raw)
+    for arguments, environment in ("", {"NO_COLOR": "1"}), ("--color never", {"COLORTERM": "truecolor"}):
+        with screen_of("top", quiet, *arguments.split(), env=environment) as screen:
+            text = screen.wait_for("in pool▼", "big ", without="rates come")
+            assert not colours.search(screen.raw), colours.search(screen.raw)
+            assert re.search(r"usage +0 . *\d+%", text)
+
+
+def test_a_terminal_that_goes_away_ends_it(quiet: str) -> None:
+    with screen_of("top", quiet) as screen:
+        screen.wait_for("in pool▼", "big ")
+        os.close(screen.master)
+        screen.process.wait(timeout=60)
+        screen.master = os.open(os.devnull, os.O_RDWR)
+
+
+def test_looking_by_sql_is_held_back(tmp_path: Path) -> None:
+    with Cluster.create(settings={"shared_buffers": "512MB", "autovacuum": "off"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        with opened(cluster.conninfo("postgres"), "sql") as access:
+            live = Live(access)
+            live.interval_seconds = 0.1
+            sample = live.look().sample(TopView())
+            assert sample.held_back
+            assert sample.look_seconds / sample.interval_seconds < 0.03
+        with opened(cluster.conninfo("postgres"), "peek") as access:
+            live = Live(access)
+            live.interval_seconds = 0.5
+            assert not live.look().sample(TopView()).held_back
+        with screen_of(
+            "top", cluster.conninfo("postgres"), "--source", "sql", "--interval", "0.1s"
+        ) as screen:
+            screen.wait_for("not 0.1 s, to stay cheap", "cost: ")
+            assert b"by pg_buffercache: about" in screen.raw  # told before it began
+
+
+def test_orders_and_filter(quiet: str) -> None:
+    with opened(quiet) as access:
+        moment = Live(access).look()
+    for sort in SORTS:
+        sample = moment.sample(TopView(sort=sort))
+        turned = moment.sample(TopView(sort=sort, reverse=True))
+        assert [r.relation for r in turned.relations] == [r.relation for r in sample.relations[::-1]]
+        assert sample.relations_found == len(sample.relations) > 50
+    most = moment.sample(TopView(sort="pool", limit=3))
+    assert len(most.relations) == 3
+    sizes = [row.shared_buffers_bytes for row in moment.sample(TopView()).relations]
+    assert sizes == sorted(sizes, reverse=True)
+    assert most.relations_found > 50
+    assert [r.relation for r in moment.sample(TopView(filter="PUBLIC.HOT")).relations] == ["hot"]
+    assert set(KEYS) == set(SORTS)
+    assert len({key for key, _ in KEYS.values()} - set("qhr")) == len(SORTS)
+
+
+def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE plain LOGIN")
+        try:
+            plain = psycopg.conninfo.make_conninfo(quiet, user="plain")
+            with psycopg.connect(quiet):
+                sample = once(plain, "--source", "peek")
+            refused = subprocess.run(
+                [PGSWEEP, "top", "--once", "--source", "sql", plain],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            connection.execute("DROP ROLE plain")
+    assert sample.backends.hidden >= 2
+    assert sample.backends.active == 0
+    assert refused.returncode == 4
+    assert "pg_monitor" in refused.stderr
+
+
+def test_once_as_text_and_what_is_refused(quiet: str) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([PGSWEEP, "top", *arguments], capture_output=True, text=True, check=False)
+
+    said = run("--once", "--top", "2", "--sort", "hot", "--filter", "public.", quiet)
+    assert said.returncode == 0, said.stderr
+    assert "4-5▼" in said.stdout
+    lines = said.stdout.split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("relation"))
+    assert lines[start + 1].startswith("hot ")
+    assert "and 1 relations more" in said.stdout
+    assert "counters" in said.stderr
+    for arguments in (["--top", "3"], ["--interval", "0.01s"], []):
+        refused = run(quiet, *arguments)
+        assert refused.returncode == 2
+        assert "hint:" in refused.stderr
+    assert "pgsweep cache" in run(quiet).stderr
+    gone = run("--once", "-h", "/nowhere")
+    assert gone.returncode == 3
