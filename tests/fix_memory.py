@@ -11,15 +11,10 @@ from pgsweep.host.kernel import KernelFacts
 from pgsweep.host.procfile import HostMemory
 from pgsweep.kernel import advise
 from pgsweep.memory import connection_cost
-from pgsweep.records import (
-    BudgetResult,
-    KernelResult,
-    MemoryHost,
-    MemoryProcess,
-    MemoryResult,
-    MemoryTotals,
-    Missing,
-)
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.cache import Missing
+from pgsweep.records.kernel import KernelResult
+from pgsweep.records.memory import MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 SETTINGS = Settings(

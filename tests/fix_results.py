@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from pgsweep.records import (
-    Ability,
-    CurvePoint,
-    DemoResult,
-    DemoRow,
-    DemoWorkload,
-    DoctorHost,
-    DoctorResult,
-    DoctorServer,
-    Interval,
-    Observed,
-    PredictResult,
-    Provenance,
-    ProveResult,
-    ProveRow,
-    RecordResult,
-    Verdict,
-)
+from pgsweep.records.common import Provenance
+from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
+from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, RecordResult, Verdict
+from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 
 MB = 1024 * 1024
 

@@ -19,7 +19,7 @@ from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.processes import processes_in
 from pgsweep.lab.truth import Patience
-from pgsweep.records import DemoResult
+from pgsweep.records.proof import DemoResult
 from tests.test_cluster import own_tmpdir, wait_until
 
 __all__ = ["own_tmpdir"]

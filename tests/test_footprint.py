@@ -13,7 +13,7 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.footprint import footprint
 from pgsweep.lab.cold import DATABASE, empty_caches, private_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records import FootprintRelation, FootprintResult
+from pgsweep.records.footprint import FootprintRelation, FootprintResult
 
 BLOCK = 8192
 SETUP = """

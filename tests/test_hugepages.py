@@ -23,7 +23,7 @@ from pgsweep.hugepages import examine, explain_log
 from pgsweep.hugepages_why import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.sharedmemory import ScratchServer
-from pgsweep.records import HugePagesResult
+from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_hugepages import Pages, available_pages, locked_pages
 from tests.fix_process import run_restricted
 from tests.test_cli import run

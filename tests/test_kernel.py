@@ -14,7 +14,7 @@ from pgsweep.host.kernel import SYSCTLS, BlockDevice, KernelFacts, read_kernel
 from pgsweep.host.procfile import parse_meminfo
 from pgsweep.kernel import advise, examine
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records import KernelResult, KernelSetting
+from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.results import from_json
 from tests.test_cli import run
 

@@ -13,7 +13,7 @@ from pgsweep.errors import ClusterError, EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.lab.replay_server import ReplayServer
 from pgsweep.prove import prove
-from pgsweep.records import ProveResult
+from pgsweep.records.proof import ProveResult
 from pgsweep.ui.results import from_json, read_result
 
 MIB = 1024**2

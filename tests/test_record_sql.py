@@ -27,7 +27,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
-from pgsweep.records import RecordResult
+from pgsweep.records.prediction import RecordResult
 from tests.fix_page import load_running
 
 Recorder = Callable[..., RecordResult]

@@ -20,7 +20,7 @@ from pgsweep.caches.access import opened
 from pgsweep.feed import Feed
 from pgsweep.live import SORTS, Live
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records import TopSample, TopView
+from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS

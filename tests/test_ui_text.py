@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from pgsweep.records import PredictResult
+from pgsweep.records.prediction import PredictResult
 from pgsweep.ui import numbers
 from pgsweep.ui.chart import chart
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate

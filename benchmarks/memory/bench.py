@@ -32,7 +32,7 @@ from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import read_family, read_memory, read_status
 from pgsweep.memory import look, opened
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records import MemoryResult
+from pgsweep.records.memory import MemoryResult
 
 HERE = Path(__file__).parent
 POOL_MB = 256

@@ -20,7 +20,7 @@ from benchmarks.steps import Steps
 from benchmarks.unseen.blind import BLIND
 from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.demo import EVERYTHING, DemoPlan, run_demo
-from pgsweep.records import DemoRow
+from pgsweep.records.proof import DemoRow
 
 
 def errors(rows: list[DemoRow], source: str, today_bytes: int) -> dict[str, float]:

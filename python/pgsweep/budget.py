@@ -30,7 +30,8 @@ from pgsweep.host.procmem import own_page_tables
 from pgsweep.memory import CLIENT, LocalServer, look
 from pgsweep.pg.connect import explained
 from pgsweep.pg.queries import load
-from pgsweep.records import BudgetPart, BudgetResult, MemoryProcess, MemoryResult
+from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 PAGE_BYTES: Final = 4096

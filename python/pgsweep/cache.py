@@ -27,7 +27,7 @@ from pgsweep.caches.rows import relation_rows
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.records import CacheResult, Missing, PoolState
+from pgsweep.records.cache import CacheResult, Missing, PoolState
 from pgsweep.rollup import merged, roll_up
 
 

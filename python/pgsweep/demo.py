@@ -28,7 +28,8 @@ from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.predict import predict
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import CurvePoint, DemoResult, DemoRow, DemoWorkload, Interval, PredictResult
+from pgsweep.records.prediction import CurvePoint, PredictResult
+from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
 from pgsweep.units import format_bytes
 
 _MIB = 1024**2

@@ -21,7 +21,7 @@ from pgsweep.pg.abilities import Session, read_extension, read_primary, read_ses
 from pgsweep.pg.catalog import Server, read_buffercache, read_server, readable_schema
 from pgsweep.pg.connect import connect, describe, explained
 from pgsweep.pg.queries import load
-from pgsweep.records import Ability, DoctorResult, DoctorServer
+from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 
 NEWEST_KNOWN_MAJOR: Final = 18
 """The rules of later versions may differ."""

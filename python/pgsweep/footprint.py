@@ -25,7 +25,7 @@ from pgsweep.caches.rows import KINDS
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
 from pgsweep.pg.connect import connect, explained
-from pgsweep.records import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
+from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.rollup import SYSTEM_SCHEMAS
 
 _LOCK_TIMEOUT_MS = 2000

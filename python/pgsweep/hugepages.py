@@ -28,15 +28,15 @@ from pgsweep.pg.catalog import read_server
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
-from pgsweep.records import (
+from pgsweep.records.cache import Missing
+from pgsweep.records.hugepages import (
     HugePagePool,
     HugePagesChange,
     HugePagesMethods,
     HugePagesResult,
-    Missing,
     PageTables,
-    PlanStep,
 )
+from pgsweep.records.prediction import PlanStep
 from pgsweep.units import parse_bytes
 
 _USUAL_PAGE_BYTES = 2 << 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pgsweep.records import HugePagesResult, PlanStep
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.prediction import PlanStep
 
 _FILE = "/etc/sysctl.d/90-pgsweep-hugepages.conf"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgsweep.host.cgroup import MemoryLimit
-from pgsweep.records import HugePagePool, HugePagesResult
+from pgsweep.records.hugepages import HugePagePool, HugePagesResult
 from pgsweep.units import format_bytes
 
 _MARKS = ("/.dockerenv", "/run/.containerenv")

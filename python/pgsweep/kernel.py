@@ -17,7 +17,8 @@ from pgsweep.host.machine import describe_machine
 from pgsweep.host.postmaster import postmasters
 from pgsweep.host.procmem import read_family
 from pgsweep.memory import opened
-from pgsweep.records import KernelResult, KernelSetting, Missing
+from pgsweep.records.cache import Missing
+from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.units import format_bytes
 
 _VM = "kernel: Documentation/admin-guide/sysctl/vm.rst"

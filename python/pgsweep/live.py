@@ -37,15 +37,8 @@ from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import explained, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
-from pgsweep.records import (
-    Missing,
-    PoolState,
-    TopBackends,
-    TopRates,
-    TopRelation,
-    TopSample,
-    TopView,
-)
+from pgsweep.records.cache import Missing, PoolState
+from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample, TopView
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 """What relations can be ordered by."""

@@ -31,7 +31,8 @@ from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_server
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
-from pgsweep.records import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals, Missing
+from pgsweep.records.cache import Missing
+from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
 CLIENT = "client backend"
 

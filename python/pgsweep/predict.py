@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.records import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pgsweep.inference.accesses import Trace, WarmPools, count_visits, from_evid
 from pgsweep.lab.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.predict import predict, rules_of
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import Interval, ProveResult, ProveRow
+from pgsweep.records.proof import Interval, ProveResult, ProveRow
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 MAX_ACCESSES = 1_000_000

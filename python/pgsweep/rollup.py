@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pgsweep.errors import UsageError
-from pgsweep.records import CacheRelation
+from pgsweep.records.cache import CacheRelation
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 """Schemas of the system catalogs."""

@@ -29,7 +29,7 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
-from pgsweep.records import Missing
+from pgsweep.records.cache import Missing
 
 PoolSource = Literal["auto", "peek", "sql"]
 

@@ -14,7 +14,7 @@ from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, find_data_files
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import RelationPlace, find_relation
-from pgsweep.records import CacheMap
+from pgsweep.records.cache import CacheMap
 
 
 def draw_map(access: Access, pool: Snapshot, name: str, cells: int) -> CacheMap:

@@ -16,7 +16,8 @@ from pgsweep.caches.pool import PoolReader
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.records import Missing, TopPageCache
+from pgsweep.records.cache import Missing
+from pgsweep.records.top import TopPageCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pgsweep.caches.access import Access
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.catalog import Relation, read_partition_roots, read_relations
 from pgsweep.pg.connect import connect, explained
-from pgsweep.records import Missing
+from pgsweep.records.cache import Missing
 
 RelationFile = tuple[int, int, int]
 """Tablespace, database, relfilenode."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pgsweep.caches.join import USAGE_COUNTS, ForkCaches
 from pgsweep.caches.names import Named, Names, RelationFile
-from pgsweep.records import CacheRelation
+from pgsweep.records.cache import CacheRelation
 from pgsweep.rollup import merged
 
 KINDS = {"r": "table", "i": "index", "t": "TOAST table", "m": "materialized view", "S": "sequence"}

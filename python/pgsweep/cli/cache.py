@@ -12,7 +12,7 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.output import Output, output_options
 
 if TYPE_CHECKING:
-    from pgsweep.records import CacheResult
+    from pgsweep.records.cache import CacheResult
 
 _BY = ("relation", "table", "index", "schema", "partition-root", "database")
 _MAP_CELLS = 512

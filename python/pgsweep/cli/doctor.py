@@ -13,7 +13,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import ConnectionFailed
 
 if TYPE_CHECKING:
-    from pgsweep.records import DoctorResult
+    from pgsweep.records.doctor import DoctorResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

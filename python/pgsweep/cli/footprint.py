@@ -14,7 +14,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgsweep.records import FootprintResult
+    from pgsweep.records.footprint import FootprintResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

@@ -17,7 +17,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.host.reserve import Reserver
-    from pgsweep.records import HugePagesResult
+    from pgsweep.records.hugepages import HugePagesResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

@@ -14,7 +14,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgsweep.records import MemoryResult
+    from pgsweep.records.memory import MemoryResult
 
 _BRANCHES = {"budget": "memory_budget", "kernel": "memory_kernel"}
 

@@ -12,7 +12,7 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.output import Output, output_options
 
 if TYPE_CHECKING:
-    from pgsweep.records import BudgetResult
+    from pgsweep.records.budget import BudgetResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

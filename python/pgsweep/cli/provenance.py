@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 import pgsweep
-from pgsweep.records import Provenance
+from pgsweep.records.common import Provenance
 
 if TYPE_CHECKING:
-    from pgsweep.records import TopSample
+    from pgsweep.records.top import TopSample
     from pgsweep.ui.results import Result
 
 R = TypeVar("R", bound="Result | TopSample")

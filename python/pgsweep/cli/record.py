@@ -21,7 +21,7 @@ from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
 
 if TYPE_CHECKING:
-    from pgsweep.records import RecordPlan, RecordResult
+    from pgsweep.records.prediction import RecordPlan, RecordResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.errors import PgsweepError
     from pgsweep.live import Live, Moment
-    from pgsweep.records import TopView
+    from pgsweep.records.top import TopView
 
 _SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 _SHORTEST_SECONDS = 0.1
@@ -100,7 +100,7 @@ def command(
             hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
         )
     target = Target(no_password=no_password, ask_password=ask_password, **names)
-    from pgsweep.records import TopView
+    from pgsweep.records.top import TopView
 
     limit = top if top is not None or as_json else _ROWS_ONCE
     view = TopView(sort=sort, filter=wanted, limit=limit if once else None)

@@ -30,7 +30,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.evidence.store import Evidence
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import ExportResult
+from pgsweep.records.prediction import ExportResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -40,7 +40,7 @@ from pgsweep.pg.catalog import Relation, Server, read_server
 from pgsweep.pg.connect import connect, explained, session_lives
 from pgsweep.pg.queries import load
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import RecordResult
+from pgsweep.records.prediction import RecordResult
 
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable

@@ -22,7 +22,7 @@ from pgsweep.pg.catalog import read_server
 from pgsweep.pg.connect import INSPECTION, connect, explained
 from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.queries import load
-from pgsweep.records import PlanStep, RecordPlan
+from pgsweep.records.prediction import PlanStep, RecordPlan
 
 _Steps = tuple[tuple[str, str, int], ...]
 

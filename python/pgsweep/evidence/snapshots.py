@@ -31,7 +31,7 @@ from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.progress import Progress
-from pgsweep.records import RecordResult
+from pgsweep.records.prediction import RecordResult
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""

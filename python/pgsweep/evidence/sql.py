@@ -26,7 +26,7 @@ from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
 from pgsweep.pg.connect import connect, explained
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import RecordResult
+from pgsweep.records.prediction import RecordResult
 
 
 def record_sql(

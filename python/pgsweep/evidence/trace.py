@@ -35,7 +35,7 @@ from pgsweep.pg.connect import connect, explained, session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 from pgsweep.progress import Progress, Silent
-from pgsweep.records import RecordResult
+from pgsweep.records.prediction import RecordResult
 
 RING_BYTES: Final = 128 << 20
 """The kernel's buffer: 3.3 million events, seconds of the busiest server."""

@@ -16,7 +16,7 @@ from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
 from pgsweep.host.machine import describe_machine, memory_bytes
 from pgsweep.host.postmaster import Search, postmasters, user_name, user_of
-from pgsweep.records import Ability, DoctorHost
+from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.units import format_bytes
 
 _ON_THE_HOST = (

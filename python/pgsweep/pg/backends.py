@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from pgsweep.pg.queries import load
-from pgsweep.records import TopBackends, TopWait
+from pgsweep.records.top import TopBackends, TopWait
 
 _WAITS_KEPT = 5
 

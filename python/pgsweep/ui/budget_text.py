@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from pgsweep.records import BudgetPart, BudgetResult
+from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.cache_text import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Predicted, Section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from pgsweep.records import CacheMap, CacheRelation, CacheResult, PoolState
+from pgsweep.records.cache import CacheMap, CacheRelation, CacheResult, PoolState
 from pgsweep.ui.cache_text import MAP_KINDS, format_seconds, heat, without_catalogs
 from pgsweep.ui.names import relation_name, shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name

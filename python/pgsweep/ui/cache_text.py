@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgsweep.records import CacheMap, CacheRelation, CacheResult, Missing, PoolState
+from pgsweep.records.cache import CacheMap, CacheRelation, CacheResult, Missing, PoolState
 from pgsweep.rollup import SYSTEM_SCHEMAS, merged
 from pgsweep.ui.names import relation_name, shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name

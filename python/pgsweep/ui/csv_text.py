@@ -8,23 +8,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from pgsweep.records import (
-    BudgetPart,
-    BudgetResult,
-    CacheRelation,
-    CacheResult,
-    DemoResult,
-    DoctorResult,
-    FootprintResult,
-    HugePagesResult,
-    Interval,
-    KernelResult,
-    KernelSetting,
-    MemoryProcess,
-    MemoryResult,
-    PredictResult,
-    ProveResult,
-)
+from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.cache import CacheRelation, CacheResult
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.footprint import FootprintResult
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.records.memory import MemoryProcess, MemoryResult
+from pgsweep.records.prediction import PredictResult
+from pgsweep.records.proof import DemoResult, Interval, ProveResult
 from pgsweep.ui.results import Result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records import Ability, DoctorResult
+from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.numbers import count, format_bytes, server_name
 from pgsweep.ui.terminal import Paint, Terminal
 

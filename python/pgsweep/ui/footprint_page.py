@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import FootprintResult
+from pgsweep.records.footprint import FootprintResult
 from pgsweep.ui.cache_text import format_seconds
 from pgsweep.ui.footprint_text import grouped
 from pgsweep.ui.names import shown

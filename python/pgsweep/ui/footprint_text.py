@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import FootprintRelation, FootprintResult
+from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.cache_text import format_seconds, missing_lines
 from pgsweep.ui.names import shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import HugePagesResult
+from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.ui.hugepages_text import headline, methods_rows, server_line, tables_rows, transparent_line
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records import HugePagesResult, PlanStep
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.cache_text import missing_lines
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name

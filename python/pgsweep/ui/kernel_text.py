@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records import KernelResult, KernelSetting
+from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.cache_text import missing_lines
 from pgsweep.ui.section import Cell, Section
 from pgsweep.ui.terminal import Terminal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import MemoryResult
+from pgsweep.records.memory import MemoryResult
 from pgsweep.ui.memory_text import SHARED_WORDS, cost_lines, process_name
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import format_bytes, known_bytes, server_name

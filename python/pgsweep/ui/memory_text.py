@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgsweep.records import MemoryProcess, MemoryResult
+from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.cache_text import format_seconds, missing_lines
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pgsweep.records import CacheRelation, TopRelation
+from pgsweep.records.cache import CacheRelation
+from pgsweep.records.top import TopRelation
 
 
 def shown(name: str) -> str:

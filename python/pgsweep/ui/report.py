@@ -12,22 +12,16 @@ from importlib import resources
 import jinja2
 import msgspec
 
-from pgsweep.records import (
-    BudgetResult,
-    CacheResult,
-    DemoResult,
-    DemoRow,
-    DemoWorkload,
-    DoctorResult,
-    FootprintResult,
-    HugePagesResult,
-    KernelResult,
-    MemoryResult,
-    PredictResult,
-    Provenance,
-    ProveResult,
-    RecordResult,
-)
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.cache import CacheResult
+from pgsweep.records.common import Provenance
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.footprint import FootprintResult
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.kernel import KernelResult
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.prediction import PredictResult, RecordResult
+from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, ProveResult
 from pgsweep.ui.budget_text import budget_sections, budget_title
 from pgsweep.ui.cache_page import cache_sections, cache_title
 from pgsweep.ui.csv_text import to_csv

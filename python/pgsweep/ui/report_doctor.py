@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import DoctorResult
+from pgsweep.records.doctor import DoctorResult
 from pgsweep.ui.doctor_text import AREAS, host_line, label, server_line, word
 from pgsweep.ui.section import Cell, Section
 

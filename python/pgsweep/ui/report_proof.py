@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.records import ProveResult
+from pgsweep.records.proof import ProveResult
 from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.series import prove_series, proven

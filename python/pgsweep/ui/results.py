@@ -11,22 +11,16 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.records import (
-    BudgetResult,
-    CacheResult,
-    DemoResult,
-    DoctorResult,
-    ExportResult,
-    FootprintResult,
-    HugePagesResult,
-    KernelResult,
-    MemoryResult,
-    PredictResult,
-    ProveResult,
-    RecordPlan,
-    RecordResult,
-    TopSample,
-)
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.cache import CacheResult
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.footprint import FootprintResult
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.kernel import KernelResult
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.prediction import ExportResult, PredictResult, RecordPlan, RecordResult
+from pgsweep.records.proof import DemoResult, ProveResult
+from pgsweep.records.top import TopSample
 
 Result = (
     PredictResult

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgsweep.records import DemoRow, DemoWorkload, Interval, PredictResult, ProveResult, ProveRow
+from pgsweep.records.prediction import PredictResult
+from pgsweep.records.proof import DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 
 Kind = Literal["snapshots", "trace", "measured"]
 Predicted = Literal["snapshots", "trace"]

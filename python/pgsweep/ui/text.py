@@ -5,24 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from pgsweep.records import (
-    BudgetResult,
-    CacheResult,
-    DemoResult,
-    DemoWorkload,
-    DoctorResult,
-    ExportResult,
-    FootprintResult,
-    HugePagesResult,
-    Interval,
-    KernelResult,
-    MemoryResult,
-    PredictResult,
-    ProveResult,
-    RecordPlan,
-    RecordResult,
-    Verdict,
-)
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.cache import CacheResult
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.footprint import FootprintResult
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.kernel import KernelResult
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.prediction import ExportResult, PredictResult, RecordPlan, RecordResult, Verdict
+from pgsweep.records.proof import DemoResult, DemoWorkload, Interval, ProveResult
 from pgsweep.ui.budget_text import budget_text
 from pgsweep.ui.cache_text import cache_text
 from pgsweep.ui.chart import chart

@@ -25,7 +25,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from pgsweep.errors import PgsweepError
-from pgsweep.records import TopSample, TopView
+from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.top_help import help_text

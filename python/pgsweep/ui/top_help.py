@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgsweep.records import Missing
+from pgsweep.records.cache import Missing
 from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pgsweep.records import TopBackends, TopRates, TopRelation, TopSample
+from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
 from pgsweep.ui.cache_text import format_seconds, heat
 from pgsweep.ui.names import relation_name, shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name

@@ -1,0 +1,64 @@
+"""Memory as one bar."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pgsweep.records.cache import Missing
+from pgsweep.records.common import Provenance
+
+
+class BudgetPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One use of the host's memory: now, and at max_connections between what is likely and what is possible.
+
+    Attributes:
+        now_bytes: measured.
+        low_bytes: at max_connections if all connections are as those of today.
+        high_bytes: at max_connections if each takes what the settings allow.
+        kind: of the latter two: `measured`, `predicted` from measured values, or `assumed`.
+        why: how it comes about.
+    """
+
+    name: str
+    now_bytes: int
+    low_bytes: int
+    high_bytes: int
+    kind: str
+    why: str
+
+
+class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the server's memory fits, now and at max_connections.
+
+    Attributes:
+        capacity_bytes: the host's memory, or the limit of the server's memory cgroup where that is smaller.
+        limit_bytes: that limit; null where there is none.
+        max_connections: what the budget is for: the setting, or what was asked for.
+        plan_nodes: assumed number of sorts and hashes that a connection holds at once, each as large as
+        allowed.
+        page_cache_bytes: what is left for cached files: now, at the low and at the high end; negative where
+        the
+            memory does not suffice.
+        verdict: `fits`, `tight` (at the high end it does not fit, or leaves next to no page cache), or `will
+        be
+            killed` (not even at the low end).
+        safe_connections: so many fit at the high end.
+        possible_connections: so many fit at the low end; with more, processes are killed.
+    """
+
+    schema: str = "pgsweep.budget/1"
+    server_version: str
+    memory_bytes: int
+    capacity_bytes: int
+    limit_bytes: int | None
+    connections: int
+    max_connections: int
+    plan_nodes: int
+    parts: list[BudgetPart]
+    page_cache_bytes: tuple[int, int, int]
+    verdict: str
+    reasons: list[str]
+    safe_connections: int
+    possible_connections: int
+    missing: list[Missing] = []
+    provenance: Provenance | None = None

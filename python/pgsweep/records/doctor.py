@@ -1,0 +1,62 @@
+"""What is possible on a server."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pgsweep.records.common import Provenance
+
+
+class Ability(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that pgsweep can or cannot do with a server.
+
+    `area` is `server` (what the session may do) or `host` (what this machine allows). `available` is null
+    where it cannot be told. `enable` is the command that makes it available, where there is one. `needed_for`
+    names commands of pgsweep, with their options.
+    """
+
+    name: str
+    area: str
+    available: bool | None
+    why: str
+    enable: str | None
+    needed_for: list[str]
+
+
+class DoctorServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that was asked, as the session sees it."""
+
+    version: str
+    version_num: int
+    database: str
+    role: str
+    superuser: bool
+    in_recovery: bool
+    shared_buffers_bytes: int
+    relations: int
+    databases: int
+
+
+class DoctorHost(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that pgsweep runs on; the server's process where it runs here too."""
+
+    user: str
+    machine: str
+    memory_bytes: int
+    huge_pages_total: int | None
+    huge_pages_free: int | None
+    huge_page_bytes: int | None
+    postmaster_pid: int | None
+    memory_limit_bytes: int | None
+    memory_limit_used_bytes: int | None
+
+
+class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be done with a server from here, and how to get what cannot; without a password anywhere."""
+
+    schema: str = "pgsweep.doctor/1"
+    target: str
+    server: DoctorServer | None
+    host: DoctorHost
+    abilities: list[Ability]
+    provenance: Provenance | None = None

@@ -1,0 +1,126 @@
+"""Huge pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pgsweep.records.cache import Missing
+from pgsweep.records.common import Provenance
+from pgsweep.records.prediction import PlanStep
+
+
+class HugePagePool(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernel's pool of huge pages of one size.
+
+    `available` is free less reserved: what a server that starts now can count on. `needed` is how many of
+    this size would hold the server's shared memory; null where its size is not known.
+    """
+
+    page_size_bytes: int
+    is_default: bool
+    total: int
+    free: int
+    reserved: int
+    surplus: int
+    overcommit: int
+    available: int
+    needed: int | None
+
+
+class HugePagesMethods(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of huge pages by each method; null where it cannot be had.
+
+    Attributes:
+        exact: from the size that the server requests from the kernel.
+        server: what the server says (shared_memory_size_in_huge_pages, 15 and later): one more than needed
+            where the size is a whole number of pages.
+        vmpeak: from VmPeak of the postmaster, as often advised: counts its code and private memory too.
+    """
+
+    exact: int | None
+    server: int | None
+    vmpeak: int | None
+
+
+class PageTables(msgspec.Struct, frozen=True, kw_only=True):
+    """Page tables of the server's processes: `now_bytes` is measured, all else predicted from it.
+
+    Attributes:
+        processes: those that were measured.
+        now_bytes: as things are now.
+        with_huge_pages_bytes: of the same processes, were the shared memory in huge pages.
+        without_huge_pages_bytes: of the same processes, were it in ordinary pages.
+        connections: how many connections the next two are for.
+        connections_ordinary_bytes: in ordinary pages, once each has touched all of the shared memory.
+        connections_huge_bytes: in huge pages.
+    """
+
+    processes: int
+    now_bytes: int
+    with_huge_pages_bytes: int
+    without_huge_pages_bytes: int
+    connections: int
+    connections_ordinary_bytes: int
+    connections_huge_bytes: int
+
+
+class HugePagesChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the number of huge pages.
+
+    Attributes:
+        what: `reserved` or `undone`.
+        page_size_bytes: of the pages.
+        before: nr_hugepages before.
+        after: nr_hugepages now.
+        compacted: memory had to be compacted.
+        files: those that were written, or removed.
+    """
+
+    what: str
+    page_size_bytes: int
+    before: int
+    after: int
+    compacted: bool
+    files: list[str]
+
+
+class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How many huge pages a server needs, whether it uses them, and why not.
+
+    Attributes:
+        settings: those that were asked about instead of the server's own (a what-if).
+        status: on, off or unknown: whether the shared memory lies in huge pages now.
+        shared_memory_bytes: what the server requests from the kernel; with a what-if, would request.
+        huge_pages_needed: null where it cannot be told; equal to `methods.exact` where that is known, else an
+            estimate, and `reasons` says so.
+        huge_page_size_bytes: the size that the number is for.
+        available: pages of that size that are free and not reserved; null where the host cannot be seen.
+        target: what nr_hugepages must be, other users' pages included.
+        reasons: why the status is what it is, and what stands in the way.
+        transparent: what the kernel does with transparent huge pages, by the names of its files.
+        steps: what to do, as commands and lines to paste.
+        plan: what --apply would write; nothing of it was done.
+        change: what --apply did.
+    """
+
+    schema: str = "pgsweep.hugepages/1"
+    server_version: str
+    huge_pages: str
+    settings: dict[str, str]
+    status: str
+    shared_buffers_bytes: int
+    shared_memory_bytes: int | None
+    huge_pages_needed: int | None
+    huge_page_size_bytes: int
+    available: int | None
+    target: int | None
+    reasons: list[str]
+    methods: HugePagesMethods
+    page_tables: PageTables | None
+    pools: list[HugePagePool]
+    transparent: dict[str, str]
+    steps: list[PlanStep]
+    plan: list[PlanStep] = []
+    change: HugePagesChange | None = None
+    missing: list[Missing] = []
+    provenance: Provenance | None = None

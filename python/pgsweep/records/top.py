@@ -1,0 +1,132 @@
+"""The live screen."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pgsweep.records.cache import Missing, PoolState
+from pgsweep.records.common import Provenance
+
+
+class TopRelation(msgspec.Struct, frozen=True, kw_only=True):
+    """One relation (all its forks) at one moment, as in CacheRelation.
+
+    Attributes:
+        change_bytes_per_second: how fast its part of the pool grows or shrinks; null at the first look.
+        page_cache_bytes: as of the last look at the page cache, which is older than the pool's; null where it
+            cannot be seen, as are `both_bytes` and, at times, `size_bytes`.
+    """
+
+    database: str
+    schema: str
+    relation: str
+    kind: str
+    shared_buffers_bytes: int
+    change_bytes_per_second: float | None
+    usage_counts: list[int]
+    dirty_bytes: int
+    pinned_bytes: int
+    size_bytes: int | None
+    page_cache_bytes: int | None
+    both_bytes: int | None
+
+
+class TopRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server's counters gained between two readings, by second; of all databases together.
+
+    Attributes:
+        seconds: between the readings.
+        hit_ratio: hits by hits and reads; null where there were neither.
+        allocations_per_second: buffers given out (buffers_alloc): for reads, for new pages.
+        evictions_per_second: null before PostgreSQL 16, which does not count them.
+        hand_buffers_per_second: how fast the clock hand moves; null where the server's memory is not read.
+    """
+
+    seconds: float
+    hit_ratio: float | None
+    hits_per_second: float
+    reads_per_second: float
+    allocations_per_second: float
+    evictions_per_second: float | None
+    transactions_per_second: float
+    hand_buffers_per_second: float | None
+
+
+class TopWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What some active backends do: wait for an event (`IO:DataFileRead`), or run."""
+
+    event: str
+    backends: int
+
+
+class TopBackends(msgspec.Struct, frozen=True, kw_only=True):
+    """Client backends but our own; `hidden` are those of which this role may not see the state."""
+
+    total: int
+    active: int
+    idle: int
+    idle_in_transaction: int
+    hidden: int
+    max_connections: int
+    waits: list[TopWait]
+
+
+class TopPageCache(msgspec.Struct, frozen=True, kw_only=True):
+    """All relations in the page cache, as looked at some seconds ago."""
+
+    method: str
+    size_bytes: int
+    page_cache_bytes: int
+    both_bytes: int
+    neither_bytes: int
+    age_seconds: float
+
+
+class TopView(msgspec.Struct, frozen=True, kw_only=True):
+    """Which relations are wanted, and in which order.
+
+    Attributes:
+        sort: one of `pgsweep.live.SORTS`.
+        filter: part of a name as shown, in either case; empty for all.
+        limit: at most so many; null for all.
+    """
+
+    sort: str = "pool"
+    reverse: bool = False
+    filter: str = ""
+    limit: int | None = None
+
+
+class TopSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Both caches and the load on them at one moment: measured.
+
+    Attributes:
+        pool_source: peek (the server's memory was read) or sql (pg_buffercache).
+        look_seconds: how long looking at the pool took; of a backend's time where the source is sql.
+        backend_share: share of one backend's time that all of our statements took so far.
+        interval_seconds: from one look to the next.
+        held_back: that is longer than asked for, so that looking costs little.
+        page_cache: null where it cannot be seen, or has not been looked at yet.
+        rates: null at the first reading.
+        relations: those wanted, in the order wanted.
+        relations_found: how many there were before `limit`.
+    """
+
+    schema: str = "pgsweep.top/1"
+    server_version: str
+    database: str
+    block_size_bytes: int
+    pool_source: str
+    at: str
+    look_seconds: float
+    backend_share: float
+    interval_seconds: float
+    held_back: bool
+    pool: PoolState
+    page_cache: TopPageCache | None
+    rates: TopRates | None
+    backends: TopBackends
+    relations: list[TopRelation]
+    relations_found: int
+    missing: list[Missing] = []
+    provenance: Provenance | None = None
