@@ -21,7 +21,7 @@ from pgsweep.budget import (
 from pgsweep.memory import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.budget import BudgetPart, BudgetResult
-from pgsweep.ui.budget_text import budget_text
+from pgsweep.ui.budget import budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.fix_memory import GB, KB, MB, SETTINGS, reckoned, seen

@@ -22,7 +22,7 @@ from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.doctor import Ability, DoctorResult
-from pgsweep.ui.doctor_text import doctor_text
+from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_standby import PRIMARY, standby_of
 from tests.test_cli import run

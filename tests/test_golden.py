@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.ui.results import Result, to_json
+from pgsweep.ui.results import to_json
+from pgsweep.ui.view import Result
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 

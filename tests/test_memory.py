@@ -19,7 +19,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.memory import connection_cost, look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.memory import MemoryProcess, MemoryResult
-from pgsweep.ui.memory_text import memory_text
+from pgsweep.ui.memory import memory_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.test_cli import PGSWEEP, run

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pgsweep.ui.report import to_html
-from pgsweep.ui.results import Result
+from pgsweep.ui.view import Result
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]

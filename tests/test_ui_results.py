@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.ui.csv_text import to_csv
 from pgsweep.ui.report import to_html
-from pgsweep.ui.results import Result, from_json, read_result, to_json
+from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, view_of
+from pgsweep.ui.view import Result
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
@@ -38,6 +40,20 @@ def test_html_round_trip(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(to_html(result), encoding="utf-8")
     assert read_result(path) == result
+
+
+@pytest.mark.parametrize("schema", sorted(MODULES))
+def test_a_view_is_of_the_record_that_its_schema_names(schema: str) -> None:
+    fields = {field.name: field.default for field in msgspec.structs.fields(view_of(schema).record)}
+    assert fields["schema"] == schema
+    assert fields["provenance"] is None
+
+
+def test_showing_one_result_imports_no_other_view() -> None:
+    code = "import sys; from pgsweep.ui.results import MODULES, view_of; view_of('pgsweep.kernel/1'); "
+    code += "print([m for m in MODULES.values() if f'pgsweep.ui.{m}' in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['kernel']"
 
 
 def test_fields_of_the_predict_schema() -> None:

@@ -11,11 +11,11 @@ import pytest
 from pgsweep.records.prediction import PredictResult
 from pgsweep.ui import numbers
 from pgsweep.ui.chart import chart
+from pgsweep.ui.results import to_text
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.text import to_text
 from tests.fix_results import MB, demo_result, predict_result, record_result
 
 PLAIN = Terminal(width=80)

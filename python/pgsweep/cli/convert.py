@@ -38,8 +38,8 @@ def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: boo
         )
     check_writable(output)
     from pgsweep.evidence.oracle_general import export_oracle_general
+    from pgsweep.ui.record import export_text
     from pgsweep.ui.results import to_json
-    from pgsweep.ui.text import export_text
 
     with Shown(settings) as shown:
         result = export_oracle_general(evidence, output, progress=shown)

@@ -14,7 +14,7 @@ from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
 
 if TYPE_CHECKING:
-    from pgsweep.ui.results import Result
+    from pgsweep.ui.view import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text"}
@@ -96,15 +96,15 @@ class Output:
 
             return to_json(result)
         if kind == "csv":
-            from pgsweep.ui.csv_text import to_csv
+            from pgsweep.ui.results import to_csv
 
             return to_csv(result)
         if kind == "html":
             from pgsweep.ui.report import to_html
 
             return to_html(result)
+        from pgsweep.ui.results import to_text
         from pgsweep.ui.terminal import Terminal
-        from pgsweep.ui.text import to_text
 
         return to_text(result, Terminal(width=100) if to_file else self._settings.terminal())
 

@@ -8,18 +8,14 @@ import platform
 import re
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 import pgsweep
 from pgsweep.records.common import Provenance
 
-if TYPE_CHECKING:
-    from pgsweep.records.top import TopSample
-    from pgsweep.ui.results import Result
-
-R = TypeVar("R", bound="Result | TopSample")
+R = TypeVar("R", bound=msgspec.Struct)
 _SECRET = re.compile(
     r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)|(://[^:/@\s]*:)[^@/\s]*(?=@)", re.IGNORECASE
 )
@@ -28,7 +24,9 @@ _SECRET = re.compile(
 def with_provenance(result: R, arguments: Sequence[str]) -> R:
     """Return the result with the versions, the machine and the command line that made it.
 
-    A password in a conninfo string or URI among the arguments does not get into the result.
+    Args:
+        result: a record with a field `provenance`.
+        arguments: of the command line; a password in a conninfo string or URI does not get into the result.
     """
     return msgspec.structs.replace(result, provenance=_provenance(arguments))
 

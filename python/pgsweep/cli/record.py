@@ -200,8 +200,8 @@ class _Recorder:
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
+    from pgsweep.ui.record import record_text
     from pgsweep.ui.results import to_json
-    from pgsweep.ui.text import record_text
 
     if as_json:
         click.echo(to_json(with_provenance(result, settings.arguments)), nl=False)
@@ -211,8 +211,8 @@ def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
 
 
 def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
+    from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
-    from pgsweep.ui.text import plan_text
 
     click.echo(to_json(plan) if as_json else plan_text(plan), nl=False)
     settings.say("dry run: nothing was done")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pgsweep.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from pgsweep.ui.results import Result
+    from pgsweep.ui.view import Result
 
 _TO_THE_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 """ECMA-48's CUP, EL and ED: text is written over the former one, so that nothing flickers."""
@@ -27,7 +27,7 @@ def watch(look: Callable[[], Result], seconds: float, settings: Settings) -> Non
     Raises:
         PgsweepError: whatever `look` raises.
     """
-    from pgsweep.ui.text import to_text
+    from pgsweep.ui.results import to_text
 
     first = True
     due = time.monotonic()

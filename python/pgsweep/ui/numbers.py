@@ -6,7 +6,16 @@ import math
 
 from pgsweep.units import format_bytes
 
-__all__ = ["count", "format_bytes", "known_bytes", "percent", "points", "seconds", "server_name"]
+__all__ = [
+    "count",
+    "format_bytes",
+    "format_seconds",
+    "known_bytes",
+    "percent",
+    "points",
+    "seconds",
+    "server_name",
+]
 
 
 def percent(ratio: float | None, *, sign: bool = True) -> str:
@@ -57,3 +66,8 @@ def seconds(value: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, rest = divmod(whole, 3600)
     return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"
+
+
+def format_seconds(value: float) -> str:
+    """Return a short time: `12 ms`, `1.3 s`."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"

@@ -1,55 +1,38 @@
-"""The results that can be shown, by the schema that each names, and their JSON.
+"""The results that can be shown, by the schema that each names: as text, CSV and JSON, and read back.
 
 The JSON is the record itself: base units, a `schema` field, and fields are only ever added within one number.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib
+import io
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.records.budget import BudgetResult
-from pgsweep.records.cache import CacheResult
-from pgsweep.records.doctor import DoctorResult
-from pgsweep.records.footprint import FootprintResult
-from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.records.kernel import KernelResult
-from pgsweep.records.memory import MemoryResult
-from pgsweep.records.prediction import ExportResult, PredictResult, RecordPlan, RecordResult
-from pgsweep.records.proof import DemoResult, ProveResult
-from pgsweep.records.top import TopSample
+from pgsweep.records.prediction import ExportResult, RecordPlan
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Result, View
 
-Result = (
-    PredictResult
-    | DemoResult
-    | RecordResult
-    | ProveResult
-    | DoctorResult
-    | CacheResult
-    | FootprintResult
-    | MemoryResult
-    | BudgetResult
-    | KernelResult
-    | HugePagesResult
-)
-
-type_of_schema: dict[str, type[Result]] = {
-    "pgsweep.predict/1": PredictResult,
-    "pgsweep.demo/1": DemoResult,
-    "pgsweep.record/1": RecordResult,
-    "pgsweep.prove/1": ProveResult,
-    "pgsweep.doctor/1": DoctorResult,
-    "pgsweep.cache/1": CacheResult,
-    "pgsweep.footprint/1": FootprintResult,
-    "pgsweep.memory/1": MemoryResult,
-    "pgsweep.budget/1": BudgetResult,
-    "pgsweep.kernel/1": KernelResult,
-    "pgsweep.hugepages/1": HugePagesResult,
+MODULES = {
+    "pgsweep.predict/1": "predict",
+    "pgsweep.demo/1": "demo",
+    "pgsweep.record/1": "record",
+    "pgsweep.prove/1": "prove",
+    "pgsweep.doctor/1": "doctor",
+    "pgsweep.cache/1": "cache",
+    "pgsweep.footprint/1": "footprint",
+    "pgsweep.memory/1": "memory",
+    "pgsweep.budget/1": "budget",
+    "pgsweep.kernel/1": "kernel",
+    "pgsweep.hugepages/1": "hugepages",
 }
-"""The record of each schema that can be read back."""
+"""The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
 _EMBEDDED = re.compile(rb'<script type="application/json" id="pgsweep-result">(.*?)</script>', re.DOTALL)
 
@@ -58,7 +41,33 @@ class _Head(msgspec.Struct):
     schema: str = ""
 
 
-def to_json(result: Result | RecordPlan | ExportResult | TopSample, *, indent: int = 2) -> str:
+def view_of(schema: str) -> View[Any]:
+    """Return how results of the schema are shown.
+
+    Raises:
+        KeyError: no module shows them.
+    """
+    view = importlib.import_module(f"pgsweep.ui.{MODULES[schema]}").VIEW
+    assert isinstance(view, View)
+    return view
+
+
+def to_text(result: Result, terminal: Terminal) -> str:
+    """Return the result as text with a line end after the last line."""
+    return view_of(result.schema).text(result, terminal)
+
+
+def to_csv(result: Result) -> str:
+    """Return the rows of the result as CSV: base units, line feeds at the ends of the lines."""
+    rows = view_of(result.schema).rows(result)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.head)
+    writer.writerows(rows.lines)
+    return out.getvalue()
+
+
+def to_json(result: Result | RecordPlan | ExportResult, *, indent: int = 2) -> str:
     """Return the result as JSON with a line end."""
     return msgspec.json.format(msgspec.json.encode(result), indent=indent).decode() + "\n"
 
@@ -81,19 +90,19 @@ def from_json(text: bytes, name: str) -> Result:
             cause=f"it is not readable as JSON: {error}",
             hint="give a file that `pgsweep predict --json` or `pgsweep demo --json` wrote",
         ) from error
-    kind = type_of_schema.get(schema)
-    if kind is None:
+    if schema not in MODULES:
         raise UsageError(
             f"`{name}` holds a result that this pgsweep does not know",
             cause=f'its schema is "{schema}"' if schema else "it names no schema",
-            hint=f"known are {', '.join(sorted(type_of_schema))}; a newer pgsweep may know more",
+            hint=f"known are {', '.join(sorted(MODULES))}; a newer pgsweep may know more",
         )
     try:
-        return msgspec.json.decode(text, type=kind)
+        result: Result = msgspec.json.decode(text, type=view_of(schema).record)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"`{name}` is damaged", cause=str(error), hint="make the result again from its evidence"
         ) from error
+    return result
 
 
 def read_result(path: Path) -> Result:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pgsweep.records.prediction import Verdict
+from pgsweep.ui.numbers import seconds, server_name
+
 Measured, Predicted = "measured", "predicted"
 """The kinds of numbers, as the page names them and the style sheet colours them."""
 
@@ -51,3 +54,31 @@ class Section:
     marked: int | None = None
     notes: Sequence[str] = field(default=())
     words: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """A result as a page.
+
+    Attributes:
+        title: the headline, which gives the answer.
+        lead: the sentence below it.
+        sections: the parts, in order.
+        verdict: whether a prediction may be used, where the result is one.
+        notes: what else must be known.
+        explains_kinds: whether a part says what measured, predicted and the interval mean.
+        made: what the provenance begins with, name and value, before what every result has.
+    """
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    verdict: Verdict | None = None
+    notes: Sequence[str] = field(default=())
+    explains_kinds: bool = False
+    made: Sequence[tuple[str, str]] = field(default=())
+
+
+def made_on(server_version: str, machine: str, took_seconds: float) -> list[tuple[str, str]]:
+    """Return what the provenance says of a result that private servers gave."""
+    return [("server", server_name(server_version)), ("host", machine), ("took", seconds(took_seconds))]

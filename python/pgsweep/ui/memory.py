@@ -1,4 +1,4 @@
-"""The memory of a server's processes, as text. Everything here was measured."""
+"""The memory of a server's processes: as text, as a page, as rows. Everything here was measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgsweep.records.memory import MemoryProcess, MemoryResult
-from pgsweep.ui.cache_text import format_seconds, missing_lines
+from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table, table_width
 from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
 
 _ROWS_SHOWN = 30
 _QUERY_SHOWN = 60
@@ -140,3 +142,62 @@ def _fields(rows: Sequence[MemoryProcess]) -> list[_Field]:
 def _shortened(query: str | None) -> str:
     text = query or ""
     return text if len(text) <= _QUERY_SHOWN else text[: _QUERY_SHOWN - 3] + "..."
+
+
+def memory_page(result: MemoryResult) -> Page:
+    """Return the cost of a connection, the sum, and the processes."""
+    return Page(*_title(result), _sections(result))
+
+
+def _title(result: MemoryResult) -> tuple[str, str]:
+    cost = result.cost
+    title = (
+        "The memory of every process"
+        if cost is None
+        else f"A connection costs {format_bytes(cost.mean_bytes)}, not the "
+        f"{format_bytes(cost.rss_mean_bytes)} of RSS"
+    )
+    return title, f"{server_name(result.server_version)}. " + " ".join(cost_lines(result))
+
+
+def _sections(result: MemoryResult) -> list[Section]:
+    totals = result.totals
+    facts = [
+        Fact(known_bytes(totals.shared_memory_bytes), "shared memory, once", Measured),
+        Fact(known_bytes(totals.private_bytes), "private memory of all processes", Measured),
+        Fact(known_bytes(totals.page_tables_bytes), "page tables of all processes", Measured),
+        Fact(known_bytes(totals.real_bytes), "together", Measured),
+        Fact(known_bytes(totals.rss_bytes), "sum of RSS, which misleads", Measured),
+    ]
+    head = ["process", "user or kind", "database", "application", "state", "cost", "private memory"]
+    head += ["page tables", "shared memory touched", "huge pages", "RSS", "query"]
+    rows = [
+        [
+            Cell(str(row.pid)),
+            Cell(process_name(row)),
+            Cell(shown(row.database or "")),
+            Cell(shown(row.application or "")),
+            Cell(row.state or ""),
+            Cell(known_bytes(row.cost_bytes), row.why or ""),
+            Cell(known_bytes(row.private_bytes)),
+            Cell(known_bytes(row.page_tables_bytes)),
+            Cell(known_bytes(row.shared_touched_bytes)),
+            Cell(known_bytes(row.huge_pages_bytes)),
+            Cell(known_bytes(row.rss_bytes)),
+            Cell(shown(row.query or "")),
+        ]
+        for row in result.processes
+    ]
+    notes = [f"Shared memory: {SHARED_WORDS[totals.shared_memory_method]}."]
+    notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
+    if result.hidden:
+        notes.append(f"{result.hidden} processes more were left out.")
+    return [Section("Processes", "processes", "", facts, [], [], head, rows, notes=notes)]
+
+
+VIEW = View(
+    MemoryResult,
+    text=memory_text,
+    page=memory_page,
+    rows=lambda result: rows_of(MemoryProcess, result.processes),
+)

@@ -1,16 +1,20 @@
-"""How many huge pages a server needs and what they save, as text."""
+"""How many huge pages a server needs and what they save: as text, as a page, as rows."""
 
 from __future__ import annotations
 
 import textwrap
 
+import msgspec
+
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
-from pgsweep.ui.cache_text import missing_lines
+from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
+from pgsweep.ui.view import Rows, View
 
 _WORDS: dict[str, tuple[str, Paint]] = {
     "on": ("used now: yes", "green"),
@@ -160,3 +164,78 @@ def _steps(title: str, steps: list[PlanStep], terminal: Terminal) -> str:
         lines.append(f"  {step.what}, {step.when}:")
         lines.append("      " + terminal.paint(step.text, "cyan"))
     return "\n".join(lines)
+
+
+def hugepages_page(result: HugePagesResult) -> Page:
+    """Return the number, the kernel's pools and the page tables."""
+    return Page(*_title(result), _sections(result))
+
+
+def _title(result: HugePagesResult) -> tuple[str, str]:
+    used = {"on": "used now", "off": "not used now", "unknown": "not known whether used now"}
+    return f"{headline(result)}; {used[result.status]}", f"{server_line(result)}."
+
+
+def _sections(result: HugePagesResult) -> list[Section]:
+    sections = [_number(result)]
+    if result.pools:
+        sections.append(_pools(result))
+    if result.page_tables is not None:
+        sections.append(_tables(result))
+    steps = result.plan or result.steps
+    if steps:
+        rows = [[Cell(s.what), Cell(s.when), Cell(s.text, code=True)] for s in steps]
+        title = "What would be written" if result.plan else "What to do"
+        sections.append(Section(title, "steps", "", [], [], [], ["what", "when", "line"], rows, words=True))
+    return sections
+
+
+def _number(result: HugePagesResult) -> Section:
+    facts = [Fact(known_bytes(result.shared_memory_bytes), "shared memory", Measured)]
+    if result.settings:
+        facts = [Fact(known_bytes(result.shared_memory_bytes), "shared memory, with these settings")]
+    rows = [[Cell(name), Cell(number), Cell(remark)] for name, number, remark in methods_rows(result)]
+    notes = [shown(reason) for reason in result.reasons]
+    notes += [f"Not seen: {shown(entry.what)}: {shown(entry.why)}" for entry in result.missing]
+    return Section(
+        "How many", "number", "", facts, [], [], ["method", "huge pages", ""], rows, notes=notes, words=True
+    )
+
+
+def _pools(result: HugePagesResult) -> Section:
+    head = ["size", "total", "free", "reserved", "surplus", "available", "needed"]
+    rows = [
+        [
+            Cell(format_bytes(pool.page_size_bytes), "default" if pool.is_default else ""),
+            *(Cell(count(v)) for v in (pool.total, pool.free, pool.reserved, pool.surplus, pool.available)),
+            Cell("–" if pool.needed is None else count(pool.needed)),
+        ]
+        for pool in result.pools
+    ]
+    notes = [transparent_line(result)] if result.transparent else []
+    return Section("What the kernel has", "pools", "", [], [], [], head, rows, notes=notes)
+
+
+def _tables(result: HugePagesResult) -> Section:
+    tables = result.page_tables
+    assert tables is not None
+    facts = [Fact(format_bytes(tables.now_bytes), "page tables now", Measured)]
+    if result.status != "on":
+        facts.append(Fact(format_bytes(tables.with_huge_pages_bytes), "with huge pages", Predicted))
+    rows = [[Cell(text) for text in row] for row in tables_rows(result)]
+    head = ["of", "in ordinary pages", "in huge pages", ""]
+    return Section("Page tables", "page-tables", "", facts, [], [], head, rows, words=True)
+
+
+def _rows(result: HugePagesResult) -> Rows:
+    """Return one line; what is nested becomes columns, reasons are parted by semicolons."""
+    fields = msgspec.to_builtins(result)
+    line = {name: value for name, value in fields.items() if not isinstance(value, list | dict)}
+    for name in ("methods", "page_tables"):
+        line.update({f"{name}_{key}": value for key, value in (fields[name] or {}).items()})
+    line["reasons"] = "; ".join(result.reasons)
+    names = [name for name in line if name not in ("page_tables", "change", "provenance")]
+    return Rows(names, [[line[name] for name in names]])
+
+
+VIEW = View(HugePagesResult, text=hugepages_text, page=hugepages_page, rows=_rows)

@@ -1,4 +1,4 @@
-"""What can be done with a server, as text: for each ability a word, why, and the command that helps."""
+"""What can be done with a server: for each ability a word, why, and the command that helps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import textwrap
 
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.numbers import count, format_bytes, server_name
+from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.terminal import Paint, Terminal
+from pgsweep.ui.view import Rows, View
 
-AREAS = (("server", "On the server"), ("host", "On this host"))
-
+_AREAS = (("server", "On the server"), ("host", "On this host"))
 _LABELS = {
     "pg_monitor": "role pg_monitor",
     "databases": "all databases",
@@ -28,17 +29,17 @@ _WORD_WIDTH = max(len(word) for _, word, _ in _WORDS.values())
 _MOST_COLUMNS = 110
 
 
-def label(ability: Ability) -> str:
+def _label(ability: Ability) -> str:
     """Return what an ability is called."""
     return _LABELS.get(ability.name, ability.name)
 
 
-def word(ability: Ability) -> str:
+def _word(ability: Ability) -> str:
     """Return `yes`, `no` or `unknown`."""
     return _WORDS[ability.available][1]
 
 
-def server_line(result: DoctorResult) -> str:
+def _server_line(result: DoctorResult) -> str:
     """Return which server was asked, in one sentence."""
     server = result.server
     if server is None:
@@ -53,7 +54,7 @@ def server_line(result: DoctorResult) -> str:
     return f"{result.target[0].upper()}{result.target[1:]}: {', '.join(facts)}"
 
 
-def host_line(result: DoctorResult) -> str:
+def _host_line(result: DoctorResult) -> str:
     """Return which machine this is, in one sentence."""
     return f"pgsweep runs as {result.host.user} on {result.host.machine}"
 
@@ -61,9 +62,9 @@ def host_line(result: DoctorResult) -> str:
 def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
     """Return the page; commands are never broken, so that they can be pasted."""
     width = min(terminal.width, _MOST_COLUMNS)
-    name_width = max(len(label(ability)) for ability in result.abilities)
-    lines = textwrap.wrap(server_line(result), width) + textwrap.wrap(host_line(result), width)
-    for area, title in AREAS:
+    name_width = max(len(_label(ability)) for ability in result.abilities)
+    lines = textwrap.wrap(_server_line(result), width) + textwrap.wrap(_host_line(result), width)
+    for area, title in _AREAS:
         abilities = [ability for ability in result.abilities if ability.area == area]
         if abilities:
             lines += ["", terminal.paint(title, "bold")]
@@ -78,7 +79,7 @@ def _ability_lines(ability: Ability, name_width: int, width: int, terminal: Term
     indent = " " * (len(head) + name_width + 2)
     why, *more = textwrap.wrap(ability.why, max(20, width - len(indent)), break_long_words=False) or [""]
     painted = terminal.paint(head, paint)
-    lines = [f"{painted}{label(ability):<{name_width}}  {why}", *(indent + line for line in more)]
+    lines = [f"{painted}{_label(ability):<{name_width}}  {why}", *(indent + line for line in more)]
     if ability.needed_for and not ability.available:
         lines += textwrap.wrap(
             "needed for: " + ", ".join(ability.needed_for),
@@ -90,3 +91,60 @@ def _ability_lines(ability: Ability, name_width: int, width: int, terminal: Term
         # Not wrapped, and not so far to the right: it is to be copied.
         lines.append("      " + terminal.paint(ability.enable, "cyan"))
     return lines
+
+
+def doctor_page(result: DoctorResult) -> Page:
+    """Return one part for the server and one for this host."""
+    able = sum(ability.available is True for ability in result.abilities)
+    title = f"{able} of {len(result.abilities)} abilities are there"
+    return Page(title, _server_line(result), _sections(result))
+
+
+def _sections(result: DoctorResult) -> list[Section]:
+    sections = []
+    for area, title in _AREAS:
+        rows = [
+            [
+                Cell(_label(ability)),
+                Cell(_word(ability)),
+                Cell(ability.why),
+                Cell(ability.enable or "", code=ability.enable is not None),
+                Cell(", ".join(ability.needed_for)),
+            ]
+            for ability in result.abilities
+            if ability.area == area
+        ]
+        sections.append(
+            Section(
+                title=title,
+                ident=area,
+                lead=_host_line(result) if area == "host" else "",
+                facts=[],
+                figures=[],
+                groups=[],
+                head=["ability", "available", "why", "command that enables it", "needed for"],
+                rows=rows,
+                words=True,
+            )
+        )
+    return sections
+
+
+def _rows(result: DoctorResult) -> Rows:
+    return Rows(
+        ("ability", "area", "available", "why", "enable", "needed_for"),
+        [
+            (
+                ability.name,
+                ability.area,
+                None if ability.available is None else str(ability.available).lower(),
+                ability.why,
+                ability.enable,
+                ", ".join(ability.needed_for),
+            )
+            for ability in result.abilities
+        ],
+    )
+
+
+VIEW = View(DoctorResult, text=doctor_text, page=doctor_page, rows=_rows)

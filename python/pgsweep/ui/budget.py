@@ -1,4 +1,4 @@
-"""The memory budget, as text and as sections of the report."""
+"""The memory budget: as text, as a page, as rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import textwrap
 from collections.abc import Callable
 
 from pgsweep.records.budget import BudgetPart, BudgetResult
-from pgsweep.ui.cache_text import missing_lines
+from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
-from pgsweep.ui.section import Cell, Fact, Measured, Predicted, Section
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
 
 _PAINTS = {"fits": "green", "tight": "yellow", "will be killed": "red"}
 _MARKS = {
@@ -102,14 +103,17 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
     )
 
 
-def budget_title(result: BudgetResult) -> tuple[str, str]:
-    """Return the headline of the report and the sentence below it."""
+def budget_page(result: BudgetResult) -> Page:
+    """Return the parts as one table, below the verdict."""
+    return Page(*_title(result), _sections(result))
+
+
+def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
     return title, " ".join(reason[0].upper() + reason[1:] + "." for reason in result.reasons)
 
 
-def budget_sections(result: BudgetResult) -> list[Section]:
-    """Return the parts as one table."""
+def _sections(result: BudgetResult) -> list[Section]:
     facts = [
         Fact(format_bytes(result.capacity_bytes), "memory there is", Measured),
         Fact(count(result.possible_connections), "connections fit, as those of today", Predicted),
@@ -128,3 +132,8 @@ def budget_sections(result: BudgetResult) -> list[Section]:
     ]
     head = ["memory", "now, measured", "low", "high", "kind", "why"]
     return [Section("Budget", "budget", "", facts, [], [], head, rows)]
+
+
+VIEW = View(
+    BudgetResult, text=budget_text, page=budget_page, rows=lambda result: rows_of(BudgetPart, result.parts)
+)

@@ -1,13 +1,14 @@
-"""The kernel's settings, as text."""
+"""The kernel's settings: as text, as a page, as rows."""
 
 from __future__ import annotations
 
 import textwrap
 
 from pgsweep.records.kernel import KernelResult, KernelSetting
-from pgsweep.ui.cache_text import missing_lines
-from pgsweep.ui.section import Cell, Section
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
 
 CERTAINTY = {
     "documented": "documented",
@@ -40,14 +41,17 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     return "\n".join([head, *(f"    {line}" for line in [*reason, *source])])
 
 
-def kernel_title(result: KernelResult) -> tuple[str, str]:
-    """Return the headline of the report and the sentence below it."""
+def kernel_page(result: KernelResult) -> Page:
+    """Return the settings as one table."""
+    return Page(*_title(result), _sections(result))
+
+
+def _title(result: KernelResult) -> tuple[str, str]:
     good = sum(setting.good for setting in result.settings)
     return f"{good} of {len(result.settings)} kernel settings are as recommended", f"{result.machine}."
 
 
-def kernel_sections(result: KernelResult) -> list[Section]:
-    """Return the settings as one table."""
+def _sections(result: KernelResult) -> list[Section]:
     rows = [
         [
             Cell(setting.name),
@@ -61,3 +65,11 @@ def kernel_sections(result: KernelResult) -> list[Section]:
     ]
     head = ["setting", "now", "recommended", "why", "who says so", "command"]
     return [Section("Kernel settings", "kernel", "Read, not changed.", [], [], [], head, rows, words=True)]
+
+
+VIEW = View(
+    KernelResult,
+    text=kernel_text,
+    page=kernel_page,
+    rows=lambda result: rows_of(KernelSetting, result.settings),
+)

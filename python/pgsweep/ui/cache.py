@@ -1,0 +1,307 @@
+"""Who is in which cache: as text, as a page, as rows. Everything here was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
+from pgsweep.rollup import SYSTEM_SCHEMAS, merged
+from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.names import relation_name, shown
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, server_name
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
+from pgsweep.ui.table import Column, table, table_width
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+
+_BARS = 25
+_PAGE = Terminal()
+_HEAT = " ▁▂▃▄▅▆▇█"
+_ROWS_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A column of the table; those of the highest rank give way first on a narrow terminal."""
+
+    column: Column
+    rank: int
+    cells: list[str]
+
+
+def cache_text(result: CacheResult, terminal: Terminal) -> str:
+    """Return pool, table, map, and what could not be looked at."""
+    rows = without_catalogs(result)
+    hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
+    rows = rows[: len(rows) - hidden]
+    parts = [
+        _head(result),
+        pool_text(result.pool, terminal),
+        _table([*rows, result.total], result, terminal),
+    ]
+    if hidden:
+        parts.append(f"... and {count(hidden)} rows more; all of them: --json, --csv, or through a pipe")
+    if result.map is not None:
+        parts.append(map_text(result.map, terminal))
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def without_catalogs(result: CacheResult) -> list[CacheRelation]:
+    """Return the rows with all system catalogs, and what serves them, put together at the end."""
+    if result.by in ("schema", "database"):
+        return list(result.relations)
+    own = [row for row in result.relations if not _is_catalog(row)]
+    catalogs = [row for row in result.relations if _is_catalog(row)]
+    if len(catalogs) < 2 or not own:
+        return list(result.relations)
+    relations = sum(row.relations for row in catalogs)
+    return [*own, merged(catalogs, relation=f"(system catalogs: {count(relations)} relations)", kind="")]
+
+
+def _is_catalog(row: CacheRelation) -> bool:
+    return (row.table_schema or row.schema) in SYSTEM_SCHEMAS
+
+
+def _head(result: CacheResult) -> str:
+    how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}[result.pool_source]
+    text = f"{server_name(result.server_version)}, measured: buffer pool {how}"
+    if result.page_cache_method is not None:
+        text += f", page cache by {result.page_cache_method}"
+    return f"{text}; took {format_seconds(result.seconds)}."
+
+
+def pool_text(pool: PoolState, terminal: Terminal) -> str:
+    """Return the pool as a whole: its use, and the distribution of usage_count."""
+    facts = [
+        f"shared_buffers {format_bytes(pool.size_bytes)}",
+        f"used {format_bytes(pool.used_bytes)}",
+        f"unused {format_bytes(pool.unused_bytes)}",
+        f"dirty {format_bytes(pool.dirty_bytes)}",
+        f"pinned {format_bytes(pool.pinned_bytes)}",
+    ]
+    used = sum(pool.usage_counts)
+    lines = [": ".join([facts[0], ", ".join(facts[1:])])]
+    if used:
+        most = max(pool.usage_counts)
+        for level, buffers in enumerate(pool.usage_counts):
+            bar = terminal.pick("█", "#") * round(30 * buffers / most)
+            name = "usage_count" if level == 0 else ""
+            line = f"{name:<11} {level}  {count(buffers):>11} buffers {percent(buffers / used):>8}  {bar}"
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def heat(usage_counts: Sequence[int], terminal: Terminal) -> str:
+    """Return how a relation's buffers spread over usage_count 0 to 5, one character each.
+
+    Where Unicode cannot be shown: digits, the tenths of the relation's buffers.
+    """
+    total, most = sum(usage_counts), max(usage_counts, default=0)
+    if total == 0:
+        return ""
+    if terminal.unicode:
+        return "".join(_HEAT[-(-8 * n // most)] if n else terminal.pick("·", ".") for n in usage_counts)
+    return "".join(str(min(9, 10 * n // total)) if n else "." for n in usage_counts)
+
+
+def _table(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> str:
+    fields = _fields(rows, result, terminal)
+    while (
+        terminal.interactive
+        and len(fields) > 3
+        and table_width([(field.column, field.cells) for field in fields]) > terminal.width
+    ):
+        fields.remove(max(fields, key=lambda field: field.rank))
+    cells = [[field.cells[index] for field in fields] for index in range(len(rows))]
+    return table([field.column for field in fields], cells, terminal, marked=len(rows) - 1)
+
+
+def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> list[_Field]:
+    pool_bytes = result.pool.size_bytes
+
+    def share(part: int | None, whole: int | None) -> str:
+        return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
+
+    def column(header: str, rank: int, cells: list[str], *, left: bool = False) -> _Field:
+        return _Field(Column(header, left=left), rank, cells)
+
+    names = [relation_name(row, result.database) for row in rows]
+    fields = [
+        column(result.by, 0, names, left=True),
+        column("kind", 8, [row.kind if row.kind != "total" else "" for row in rows], left=True),
+        column("size", 2, [known_bytes(row.size_bytes) for row in rows]),
+        column("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
+        column("% of\npool", 3, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
+        column("% of\nsize", 6, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
+    ]
+    if result.page_cache_method is not None:
+        fields += [
+            column("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
+            column("% of\nsize", 7, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
+            column("held\ntwice", 1, [known_bytes(row.both_bytes) for row in rows]),
+            column("in\nneither", 5, [known_bytes(row.neither_bytes) for row in rows]),
+        ]
+    fields += [
+        column("heat\n012345", 2, [heat(row.usage_counts, terminal) for row in rows], left=True),
+        column("dirty", 4, [known_bytes(row.dirty_bytes) for row in rows]),
+        column("pinned", 9, [known_bytes(row.pinned_bytes) for row in rows]),
+    ]
+    return fields
+
+
+def cache_page(result: CacheResult) -> Page:
+    """Return the pool, the relations, and the map where one was asked for."""
+    return Page(*_title(result), _sections(result))
+
+
+def _title(result: CacheResult) -> tuple[str, str]:
+    total = result.total
+    title = f"{format_bytes(result.pool.used_bytes)} of {format_bytes(result.pool.size_bytes)} in use"
+    title = f"shared_buffers: {title}"
+    if total.page_cache_bytes is not None and total.both_bytes is not None:
+        title += f"; {format_bytes(total.page_cache_bytes)} in the page cache"
+        title += f", {format_bytes(total.both_bytes)} held twice"
+    lead = (
+        f"{server_name(result.server_version)}, measured at {result.at} in {format_seconds(result.seconds)}."
+    )
+    return title, lead
+
+
+def _sections(result: CacheResult) -> list[Section]:
+    sections = [_pool_section(result.pool), _relations_section(result)]
+    if result.map is not None:
+        sections.append(map_section(result.map))
+    return sections
+
+
+def _pool_section(pool: PoolState) -> Section:
+    facts = [
+        Fact(format_bytes(pool.size_bytes), "shared_buffers", Measured),
+        Fact(format_bytes(pool.used_bytes), "in use", Measured),
+        Fact(format_bytes(pool.dirty_bytes), "dirty", Measured),
+        Fact(format_bytes(pool.pinned_bytes), "pinned", Measured),
+    ]
+    used = sum(pool.usage_counts) or 1
+    rows = [
+        [Cell(str(level)), Cell(count(buffers)), Cell(percent(buffers / used, sign=False))]
+        for level, buffers in enumerate(pool.usage_counts)
+    ]
+    return Section(
+        "The buffer pool", "pool", "", facts, [], [], ["usage_count", "buffers", "% of those used"], rows
+    )
+
+
+def _relations_section(result: CacheResult) -> Section:
+    shown_rows = without_catalogs(result)
+    rows = [*shown_rows, result.total]
+    sees = result.page_cache_method is not None
+    head = [result.by, "kind", "size", "in shared_buffers", "% of pool", "% of size"]
+    groups = [Group("", 3), Group("buffer pool", 3, Measured)]
+    if sees:
+        head += ["in page cache", "% of size", "held twice", "in neither"]
+        groups.append(Group("page cache", 4, Measured))
+    head += ["heat 0 to 5", "dirty", "pinned"]
+    groups.append(Group("", 3))
+    cells = []
+    for row in rows:
+        line = [
+            Cell(relation_name(row, result.database)),
+            Cell("" if row.kind == "total" else row.kind),
+            Cell(known_bytes(row.size_bytes)),
+            Cell(known_bytes(row.shared_buffers_bytes)),
+            Cell(_share(row.shared_buffers_bytes, result.pool.size_bytes)),
+            Cell(_share(row.shared_buffers_bytes, row.size_bytes)),
+        ]
+        if sees:
+            line += [
+                Cell(known_bytes(row.page_cache_bytes)),
+                Cell(_share(row.page_cache_bytes, row.size_bytes)),
+                Cell(known_bytes(row.both_bytes)),
+                Cell(known_bytes(row.neither_bytes)),
+            ]
+        line.append(Cell(heat(row.usage_counts, _PAGE)))
+        line += [Cell(known_bytes(row.dirty_bytes)), Cell(known_bytes(row.pinned_bytes))]
+        cells.append(line)
+    figures = []
+    if sees:
+        caption = (
+            f"The {min(_BARS, len(shown_rows))} rows with most in the pool. Length: size. "
+            "A block counts as held twice only when all of it is in the page cache. Heat: how the buffers "
+            "spread over usage_count 0 to 5."
+        )
+        figures = [(_bars_svg(shown_rows[:_BARS], result.database), caption)]
+    notes = [
+        f"Not seen: {shown(entry.what)}: {shown(entry.why)}"
+        + (f"; {shown(entry.enable)}" if entry.enable else "")
+        for entry in result.missing
+    ]
+    return Section(
+        "Who is in which cache",
+        "relations",
+        "",
+        [],
+        figures,
+        groups,
+        head,
+        cells,
+        marked=len(cells) - 1,
+        notes=notes,
+    )
+
+
+def _bars_svg(rows: Sequence[CacheRelation], home: str) -> str:
+    """Return one bar a row: its bytes in the pool only, in both, in the page cache only, in neither."""
+    left, width, step = 230, 880, 24
+    longest = max((row.size_bytes or 0 for row in rows), default=0) or 1
+    scale = (width - left - 90) / longest
+    parts = [legend(left)]
+    for index, row in enumerate(rows):
+        y = 34 + index * step
+        name = relation_name(row, home)
+        short = name if len(name) <= 34 else name[:33] + "…"
+        parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">')
+        parts.append(f"<title>{escape(name)}</title>{escape(short)}</text>")
+        x = float(left)
+        for kind, value in _parts(row).items():
+            if value > 0:
+                tip = f"{name}: {format_bytes(value)} {WORDS[kind]}"
+                parts.append(
+                    f'<rect class="c-{kind}" x="{x:.1f}" y="{y}" width="{value * scale:.2f}" height="16">'
+                    f"<title>{escape(tip)}</title></rect>"
+                )
+                x += value * scale
+        parts.append(f'<text class="tick" x="{x + 6:.1f}" y="{y + 12}">{known_bytes(row.size_bytes)}</text>')
+    height = 40 + step * len(rows)
+    return (
+        f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="Where the bytes of each relation lie">{"".join(parts)}</svg>'
+    )
+
+
+def _parts(row: CacheRelation) -> dict[str, int]:
+    both = row.both_bytes or 0
+    pool_only = max(0, row.shared_buffers_bytes - both)
+    neither = row.neither_bytes or 0
+    # What is left is in the page cache; of a block in the pool that is resident by half, that half too.
+    rest = max(0, (row.size_bytes or 0) - both - pool_only - neither)
+    return {"pool_only": pool_only, "both": both, "page_cache_only": rest, "neither": neither}
+
+
+def _share(part: int | None, whole: int | None) -> str:
+    return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
+
+
+def _rows(result: CacheResult) -> Rows:
+    """Return one line a row of the table; usage_counts become six columns."""
+    names = [name for name in CacheRelation.__struct_fields__ if name != "usage_counts"]
+    return Rows(
+        [*names, *(f"usage_count_{level}" for level in range(6))],
+        [[*(getattr(row, name) for name in names), *row.usage_counts] for row in result.relations],
+    )
+
+
+VIEW = View(CacheResult, text=cache_text, page=cache_page, rows=_rows)

@@ -1,0 +1,246 @@
+"""The demonstration, workload by workload: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
+from pgsweep.ui.chart import chart
+from pgsweep.ui.numbers import format_bytes, percent, points, seconds, server_name
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section, made_on
+from pgsweep.ui.series import KINDS, interval_of, verdict_remarks, within, workload_series
+from pgsweep.ui.svg import curve_svg, error_svg
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+
+_ERROR_CAPTION = (
+    "The same, less the measured value: bars are the 90 % intervals, which should cross the zero line "
+    "nine times in ten. Grey: one standard error of the measured value, as is ± in the table."
+)
+
+
+def demo_text(result: DemoResult, terminal: Terminal) -> str:
+    """Return every workload's table and chart, predicted beside measured, and the errors."""
+    head = (
+        f"{server_name(result.server_version)}, database of {format_bytes(result.database_bytes)}, "
+        f"{result.machine}; took {seconds(result.seconds)}."
+    )
+    parts = [head, *(workload_text(workload, terminal) for workload in result.workloads)]
+    if result.notes:
+        parts.append("\n".join(f"note: {note}" for note in result.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
+    """Return the table and the chart of one workload."""
+    today = workload.observed_shared_buffers_bytes
+    columns = [
+        Column("shared_buffers"),
+        Column("predicted\n(snapshots)"),
+        Column("predicted\n(trace)"),
+        Column("measured"),
+        Column("error\n(snapshots)"),
+        Column("error\n(trace)"),
+        Column("", left=True),
+    ]
+    rows = []
+    marked = None
+    for index, row in enumerate(workload.rows):
+        note = []
+        if row.shared_buffers_bytes == today:
+            marked = index
+            note.append(terminal.pick("◀", "<") + " observed here")
+        outside = [kind for kind in KINDS if within(row, kind) is False]
+        if outside:
+            note.append(f"outside the interval of {' and '.join(outside)}")
+        rows.append(
+            [
+                format_bytes(row.shared_buffers_bytes),
+                _ratio(row.snapshots),
+                _ratio(row.trace),
+                percent(row.measured_miss_ratio),
+                _error(row.snapshots, row.measured_miss_ratio),
+                _error(row.trace, row.measured_miss_ratio),
+                ", ".join(note),
+            ]
+        )
+    title = terminal.paint(f"Workload {workload.name}", "bold")
+    if workload.title:
+        title += f" ({workload.title})"
+    parts = [
+        f"{title}: miss ratios, errors in percentage points",
+        table(columns, rows, terminal, marked=marked),
+    ]
+    if len(workload.rows) > 1:
+        parts.append(chart(workload_series(workload), terminal, today_bytes=today))
+    summary = []
+    for name, mean, most in (
+        ("snapshots", workload.snapshots_mean_abs_error, workload.snapshots_max_abs_error),
+        ("trace", workload.trace_mean_abs_error, workload.trace_max_abs_error),
+    ):
+        if mean is not None and most is not None:
+            summary.append(f"{name}: mean error {100 * mean:.2f}, worst {100 * most:.2f} percentage points")
+    if summary:
+        parts.append("\n".join(summary))
+    remarks = verdict_remarks(workload)
+    if remarks:
+        parts.append("\n".join(f"- {remark}" for remark in remarks))
+    return "\n\n".join(parts)
+
+
+def _ratio(value: Interval | None) -> str:
+    return percent(None if value is None else value.miss_ratio)
+
+
+def _error(value: Interval | None, measured: float) -> str:
+    return points(None if value is None else value.miss_ratio - measured)
+
+
+def demo_page(result: DemoResult) -> Page:
+    """Return a part for each workload: predicted beside measured, and the errors."""
+    title, lead = _title(result)
+    return Page(
+        title,
+        lead,
+        [_section(workload) for workload in result.workloads],
+        notes=result.notes,
+        explains_kinds=True,
+        made=made_on(result.server_version, result.machine, result.seconds),
+    )
+
+
+def _title(result: DemoResult) -> tuple[str, str]:
+    parts = []
+    for kind, label in (("snapshots", "from snapshots"), ("trace", "from a trace")):
+        errors = [
+            abs(value.miss_ratio - row.measured_miss_ratio)
+            for workload in result.workloads
+            for row in workload.rows
+            if (value := interval_of(row, "snapshots" if kind == "snapshots" else "trace")) is not None
+        ]
+        if errors:
+            parts.append(f"{100 * sum(errors) / len(errors):.2f} {label}")
+    title = "Predicted, then measured"
+    if parts:
+        title += f": mean error {' and '.join(parts)}, in percentage points"
+    server, database = server_name(result.server_version), format_bytes(result.database_bytes)
+    lead = (
+        f"{server}, a database of {database} on {result.machine}. "
+        "Each workload was observed at one size of shared_buffers; the server was then restarted at every "
+        "size and its misses counted."
+    )
+    return title, lead
+
+
+def _section(workload: DemoWorkload) -> Section:
+    today = workload.observed_shared_buffers_bytes
+    facts = []
+    for label, mean, most in (
+        ("snapshots", workload.snapshots_mean_abs_error, workload.snapshots_max_abs_error),
+        ("trace", workload.trace_mean_abs_error, workload.trace_max_abs_error),
+    ):
+        if mean is not None and most is not None:
+            facts.append(
+                Fact(f"{100 * mean:.2f}", f"mean error ({label}), percentage points; worst {100 * most:.2f}")
+            )
+    inside = [hit for row in workload.rows for kind in KINDS if (hit := within(row, kind)) is not None]
+    if inside:
+        facts.append(
+            Fact(f"{sum(inside)} of {len(inside)}", "measured values within the predicted 90 % interval")
+        )
+
+    groups = [Group(""), Group("measured", 1, Measured)]
+    groups += [
+        Group("predicted from snapshots", 3, Predicted),
+        Group("predicted from a trace", 3, "predicted trace"),
+    ]
+    head = ["shared_buffers", "miss ratio, %"]
+    head += ["miss ratio, %", "90 % interval, %", "error, points"] * len(KINDS)
+    rows, tips, marked = [], {}, None
+    for index, row in enumerate(workload.rows):
+        size, truth = format_bytes(row.shared_buffers_bytes), row.measured_miss_ratio
+        observed_here = row.shared_buffers_bytes == today
+        cells = [Cell(size, "observed here" if observed_here else "")]
+        cells.append(Cell(percent(truth, sign=False), _truth_note(row)))
+        tip = [size, f"measured {percent(truth)}"]
+        for kind in KINDS:
+            value = interval_of(row, kind)
+            if value is None:
+                cells += [Cell("–")] * 3
+                continue
+            interval = f"{percent(value.low, sign=False)} to {percent(value.high, sign=False)}"
+            outside = "" if within(row, kind) else "measured lies outside"
+            cells += [Cell(percent(value.miss_ratio, sign=False)), Cell(interval, outside)]
+            cells.append(Cell(points(value.miss_ratio - truth)))
+            tip.append(f"predicted ({kind}) {percent(value.miss_ratio)}, {interval} %")
+        marked = index if observed_here else marked
+        rows.append(cells)
+        tips[row.shared_buffers_bytes] = "\n".join(tip)
+
+    figures = []
+    if workload.rows:
+        title = f"Workload {workload.name}: miss ratio by shared_buffers, predicted and measured"
+        curves = curve_svg(workload_series(workload), today_bytes=today, title=title, tips=tips)
+        figures.append((curves, "Lines: predicted. Bands: their 90 % intervals. Diamonds: measured."))
+        errors = error_svg(
+            workload_series(workload),
+            standard_errors={
+                row.shared_buffers_bytes: row.measured_standard_error
+                for row in workload.rows
+                if row.measured_standard_error
+            },
+            title=f"Workload {workload.name}: errors of the predictions",
+        )
+        figures.append((errors, _ERROR_CAPTION))
+    title = ", ".join(filter(None, [workload.title, f"observed at shared_buffers = {format_bytes(today)}"]))
+    return Section(
+        title=f"Workload {workload.name}",
+        ident=f"workload-{workload.name}",
+        lead=f"{title[:1].upper()}{title[1:]}.",
+        notes=verdict_remarks(workload),
+        facts=facts,
+        figures=figures,
+        groups=groups,
+        head=head,
+        rows=rows,
+        marked=marked,
+    )
+
+
+def _truth_note(row: DemoRow) -> str:
+    """Return how well the measured value itself is known."""
+    notes = []
+    if row.measured_standard_error is not None:
+        notes.append(f"± {100 * row.measured_standard_error:.2f}")
+    if row.measured_settled is False:
+        notes.append("not settled")
+    return ", ".join(notes)
+
+
+def _rows(result: DemoResult) -> Rows:
+    head = ["workload", "observed_shared_buffers_bytes", "shared_buffers_bytes", "measured_miss_ratio"]
+    head.append("measured_standard_error")
+    for source in KINDS:
+        head += [f"{source}_{name}" for name in ("miss_ratio", "low", "high")]
+    return Rows(
+        head,
+        [
+            (
+                workload.name,
+                workload.observed_shared_buffers_bytes,
+                row.shared_buffers_bytes,
+                row.measured_miss_ratio,
+                row.measured_standard_error,
+                *_interval(row.snapshots),
+                *_interval(row.trace),
+            )
+            for workload in result.workloads
+            for row in workload.rows
+        ],
+    )
+
+
+def _interval(value: Interval | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if value is None else (value.miss_ratio, value.low, value.high)
+
+
+VIEW = View(DemoResult, text=demo_text, page=demo_page, rows=_rows)

@@ -1,0 +1,154 @@
+"""A predicted curve: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+import textwrap
+
+from pgsweep.records.prediction import PredictResult, Verdict
+from pgsweep.ui.chart import chart
+from pgsweep.ui.numbers import count, format_bytes, percent, seconds
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.series import SOURCES, predict_series
+from pgsweep.ui.svg import curve_svg
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+
+_CAPTION = (
+    "Line with round or triangular marks: predicted. Band: its 90 % interval. "
+    "Diamond: measured on the server."
+)
+
+
+def predict_text(result: PredictResult, terminal: Terminal) -> str:
+    """Return the curve as a table and a chart, and the verdict."""
+    observed = result.observed
+    today = observed.shared_buffers_bytes or None
+    per_second = observed.accesses / observed.seconds if observed.seconds > 0 else 0.0
+    source = SOURCES.get(result.source, result.source)
+    head = [f"Predicted from {source}, {seconds(observed.seconds)} long."]
+    if today:
+        head.append(
+            f"Measured there: shared_buffers {format_bytes(today)}, {count(observed.accesses)} accesses, "
+            f"miss ratio {percent(observed.miss_ratio)}."
+        )
+    else:
+        head.append(f"It holds {count(observed.accesses)} accesses.")
+
+    columns = [Column("shared_buffers"), Column("miss ratio\npredicted"), Column("90 % interval")]
+    if per_second:
+        columns.append(Column("misses/s\nat this load"))
+    columns.append(Column("", left=True))
+    rows = []
+    marked = None
+    for index, point in enumerate(result.points):
+        cells = [
+            format_bytes(point.shared_buffers_bytes),
+            percent(point.miss_ratio),
+            f"{percent(point.low, sign=False)} to {percent(point.high)}",
+        ]
+        if per_second:
+            cells.append(count(point.miss_ratio * per_second))
+        if point.shared_buffers_bytes == today:
+            marked = index
+            cells.append(terminal.pick("◀", "<") + " today")
+        else:
+            cells.append("")
+        rows.append(cells)
+
+    parts = ["\n".join(head), table(columns, rows, terminal, marked=marked)]
+    if len(result.points) > 1:
+        parts.append(chart(predict_series(result), terminal, today_bytes=today))
+    parts.append(verdict_text(result.verdict, terminal))
+    return "\n\n".join(parts) + "\n"
+
+
+def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
+    """Return the verdict in words, its reasons one a line."""
+    if verdict.usable:
+        title = terminal.paint(terminal.pick("✓ ", ""), "green") + "The prediction may be used"
+    else:
+        title = terminal.paint(terminal.pick("✗ ", ""), "red") + "The prediction should not be used"
+    lines = [title + (":" if verdict.reasons else "")]
+    for reason in verdict.reasons:
+        lines += textwrap.wrap(
+            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
+        )
+    return "\n".join(lines)
+
+
+def predict_page(result: PredictResult) -> Page:
+    """Return the curve, its table and the verdict."""
+    title, lead = _title(result)
+    return Page(title, lead, [_section(result)], verdict=result.verdict, explains_kinds=True)
+
+
+def _title(result: PredictResult) -> tuple[str, str]:
+    observed, points_ = result.observed, result.points
+    lead = f"Predicted from {SOURCES.get(result.source, result.source)}, {seconds(observed.seconds)} long."
+    if not points_:
+        return "No prediction", lead
+    first, last = points_[0], points_[-1]
+    if observed.shared_buffers_bytes:
+        far = last if last.shared_buffers_bytes > observed.shared_buffers_bytes else first
+        title = (
+            f"shared_buffers from {format_bytes(observed.shared_buffers_bytes)} to "
+            f"{format_bytes(far.shared_buffers_bytes)}: misses from {percent(observed.miss_ratio)} "
+            f"to {percent(far.miss_ratio)} of page accesses, as predicted"
+        )
+        return title, lead
+    sizes = [format_bytes(point.shared_buffers_bytes) for point in (first, last)]
+    return f"Predicted misses from {' to '.join(sizes)}", lead
+
+
+def _section(result: PredictResult) -> Section:
+    observed = result.observed
+    today = observed.shared_buffers_bytes or None
+    per_second = observed.accesses / observed.seconds if observed.seconds > 0 else 0.0
+    facts = []
+    if today:
+        facts.append(Fact(format_bytes(today), "shared_buffers when observed", Measured))
+        facts.append(Fact(percent(observed.miss_ratio), "misses when observed", Measured))
+    facts.append(Fact(count(observed.accesses), "page accesses observed", Measured))
+    if per_second:
+        facts.append(Fact(f"{count(per_second)}/s", "page accesses", Measured))
+    groups = [Group(""), Group("predicted", 3 if per_second else 2, Predicted)]
+    head = ["shared_buffers", "miss ratio, %", "90 % interval, %"]
+    if per_second:
+        head.append("misses per second at this load")
+    rows, tips, marked = [], {}, None
+    for index, point in enumerate(result.points):
+        size, observed_here = format_bytes(point.shared_buffers_bytes), point.shared_buffers_bytes == today
+        interval = f"{percent(point.low, sign=False)} to {percent(point.high, sign=False)}"
+        row = [Cell(size, "observed here" if observed_here else "")]
+        row += [Cell(percent(point.miss_ratio, sign=False)), Cell(interval)]
+        if per_second:
+            row.append(Cell(count(point.miss_ratio * per_second)))
+        marked = index if observed_here else marked
+        rows.append(row)
+        tips[point.shared_buffers_bytes] = (
+            f"{size}\npredicted {percent(point.miss_ratio)}\n90 % interval {interval} %"
+        )
+    title = "Predicted miss ratio at every size of shared_buffers"
+    figure = curve_svg(predict_series(result), today_bytes=today, title=title, tips=tips) if rows else ""
+    return Section(
+        title="Miss ratio by shared_buffers",
+        ident="curve",
+        lead="",
+        facts=facts,
+        figures=[(figure, _CAPTION)] if figure else [],
+        groups=groups,
+        head=head,
+        rows=rows,
+        marked=marked,
+    )
+
+
+def _rows(result: PredictResult) -> Rows:
+    return Rows(
+        ("shared_buffers_bytes", "predicted_miss_ratio", "predicted_low", "predicted_high"),
+        [(p.shared_buffers_bytes, p.miss_ratio, p.low, p.high) for p in result.points],
+    )
+
+
+VIEW = View(PredictResult, text=predict_text, page=predict_page, rows=_rows)

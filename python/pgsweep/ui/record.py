@@ -1,0 +1,99 @@
+"""A recording (what it gathered, its plan, and what was exported of it): as text, as a page, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pgsweep.records.prediction import ExportResult, RecordPlan, RecordResult
+from pgsweep.ui.numbers import count, format_bytes, percent, seconds
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.series import SOURCES
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+
+
+def record_text(result: RecordResult, terminal: Terminal) -> str:
+    """Return what a recording gathered, as lines of name and value."""
+    facts = [
+        ("evidence", f"{result.path} ({format_bytes(result.bytes_written)})"),
+        ("source", SOURCES.get(result.source, result.source)),
+        ("time", f"{seconds(result.seconds)}, ended by {result.ended_by}"),
+        ("shared_buffers", format_bytes(result.shared_buffers_bytes)),
+    ]
+    if result.snapshots:
+        facts.append(("snapshots", count(result.snapshots)))
+    if result.accesses:
+        facts.append(("accesses", count(result.accesses)))
+    if result.source == "trace":
+        facts.append(("lost events", count(result.lost_events)))
+    for name, value in (
+        ("overhead, expected", result.expected_overhead_ratio),
+        ("overhead, measured", result.measured_overhead_ratio),
+    ):
+        if value is not None:
+            facts.append((name, percent(value)))
+    return _facts(facts, result.warnings, terminal)
+
+
+def export_text(result: ExportResult, terminal: Terminal) -> str:
+    """Return what was written in another format, as lines of name and value."""
+    facts = [
+        ("trace", f"{result.path} ({format_bytes(result.bytes_written)})"),
+        ("names", result.mapping_path),
+        ("accesses", count(result.accesses)),
+        ("objects", count(result.objects)),
+    ]
+    return _facts(facts, result.warnings, terminal)
+
+
+def _facts(facts: Sequence[tuple[str, str]], warnings: Sequence[str], terminal: Terminal) -> str:
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name:<{width}}  {value}" for name, value in facts]
+    lines += [terminal.paint("warning:", "yellow", "bold") + f" {warning}" for warning in warnings]
+    return "\n".join(lines) + "\n"
+
+
+def plan_text(plan: RecordPlan) -> str:
+    """Return the steps of a plan as text that can be pasted: what is not SQL stands in comments."""
+    parts = [
+        f"-- Recording {plan.server} by {SOURCES.get(plan.source, plan.source)} into {plan.output} would do:"
+    ]
+    parts += [f"-- {step.what}: {step.when}\n{step.text}" for step in plan.steps]
+    return "\n\n".join(parts) + "\n"
+
+
+def record_page(result: RecordResult) -> Page:
+    """Return what a recording gathered."""
+    source = SOURCES.get(result.source, result.source)
+    return Page(f"Recorded: {result.path}", f"Source: {source}.", [_section(result)])
+
+
+def _section(result: RecordResult) -> Section:
+    facts = [
+        Fact(format_bytes(result.shared_buffers_bytes), "shared_buffers", Measured),
+        Fact(count(result.accesses), "page accesses", Measured),
+        Fact(count(result.snapshots), "snapshots", Measured),
+        Fact(count(result.lost_events), "events lost", Measured),
+    ]
+    rows = [
+        ["source", SOURCES.get(result.source, result.source)],
+        ["time", seconds(result.seconds)],
+        ["ended by", result.ended_by],
+        ["written", format_bytes(result.bytes_written)],
+    ]
+    cells = [[Cell(text) for text in row] for row in rows]
+    return Section(
+        "Recording", "recording", "", facts, [], [], ["what", "value"], cells, notes=result.warnings
+    )
+
+
+def _rows(result: RecordResult) -> Rows:
+    """Return one line of all that is not nested."""
+    fields = msgspec.to_builtins(result)
+    scalars = {name: value for name, value in fields.items() if not isinstance(value, list | dict)}
+    return Rows(list(scalars), [list(scalars.values())])
+
+
+VIEW = View(RecordResult, text=record_text, page=record_page, rows=_rows)
