@@ -1,0 +1,1 @@
+"""Bring a cold server to heat, and keep it there."""

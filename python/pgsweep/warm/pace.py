@@ -1,0 +1,112 @@
+"""How fast to go: a rate that is not exceeded, and a stop while the server answers late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Throttle:
+    """Lets so many bytes a second through, on average; asked by several threads.
+
+    Args:
+        bytes_per_second: None for no limit.
+    """
+
+    def __init__(self, bytes_per_second: float | None) -> None:
+        self._rate = bytes_per_second
+        self._free_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def wait(self, size_bytes: int, stop: threading.Event) -> None:
+        """Wait until that many bytes may be read, or until the stop."""
+        if self._rate is None:
+            return
+        with self._lock:
+            begin = max(self._free_at, time.monotonic())
+            self._free_at = begin + size_bytes / self._rate
+        stop.wait(max(0.0, begin - time.monotonic()))
+
+
+class Gate:
+    """Is shut while a probe takes longer than it may; measures in a thread of its own.
+
+    The probe is what a query would feel: the reading of one block that is not warm yet. It is repeated every
+    quarter of a second, and the gate opens again when it has been in time twice.
+
+    Args:
+        probe: does it once, and returns when it is done; may fail, which counts as late.
+        max_seconds: how long it may take; None for a gate that is always open.
+    """
+
+    _EVERY_SECONDS = 0.25
+    _IN_TIME = 2
+
+    def __init__(self, probe: Callable[[], None], max_seconds: float | None) -> None:
+        self._probe = probe
+        self._max_seconds = max_seconds
+        self._open = threading.Event()
+        self._open.set()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._shut_at = 0.0
+        self._paused_seconds = 0.0
+        self.pauses = 0
+        self.worst_seconds = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether reading may go on."""
+        return self._open.is_set()
+
+    @property
+    def paused_seconds(self) -> float:
+        """How long the gate has been shut altogether."""
+        now = 0.0 if self._open.is_set() else time.monotonic() - self._shut_at
+        return self._paused_seconds + now
+
+    def start(self) -> None:
+        """Begin to measure."""
+        if self._max_seconds is not None:
+            self._thread = threading.Thread(target=self._watch, name="warm-gate", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Measure no more, and stand open."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._swing(late=False)
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until the gate is open, or until the stop."""
+        while not stop.is_set() and not self._open.wait(0.1):
+            pass
+
+    def _watch(self) -> None:
+        assert self._max_seconds is not None
+        in_time = 0
+        while not self._end.is_set():
+            begin = time.monotonic()
+            try:
+                self._probe()
+                failed = False
+            except Exception:  # whatever it is, the server is not well
+                failed = True
+            seconds = time.monotonic() - begin
+            self.worst_seconds = max(self.worst_seconds, seconds)
+            late = failed or seconds > self._max_seconds
+            in_time = 0 if late else in_time + 1
+            if late or in_time >= self._IN_TIME:
+                self._swing(late=late)
+            self._end.wait(self._EVERY_SECONDS)
+
+    def _swing(self, *, late: bool) -> None:
+        if late and self._open.is_set():
+            self._shut_at = time.monotonic()
+            self.pauses += 1
+            self._open.clear()
+        elif not late and not self._open.is_set():
+            self._paused_seconds += time.monotonic() - self._shut_at
+            self._open.set()

@@ -1,0 +1,414 @@
+"""The work itself: calls carried out in their order, by several sessions at once.
+
+    work = Work(calls, lambda number: PrewarmReader(conninfo, "buffer"), WorkOptions(connections=4))
+    outcome = work.run(stop, on_progress)
+
+Threads take the calls one after the other from one queue, so the order holds but for as many calls as there
+are sessions; neighbouring stretches of one relation are then read side by side, which fills the device's
+queue as one process that reads block by block does not.
+
+What cannot be read is told and left out, never fatal. A session that is lost is opened again; where the
+server lost its pool meanwhile (it was restarted, or a crash emptied it) what was read before is read again.
+A stop is heeded between two calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.records.warm import WarmTrouble
+from pgsweep.warm.pace import Gate, Throttle
+from pgsweep.warm.pieces import CALL_BYTES, Call, Piece
+from pgsweep.warm.session import Failed, Lost, Read
+
+_CALLS_A_SECOND = 4
+"""A throttled run makes its calls small enough for so many a second, lest it go in bursts."""
+
+_TRIES = 5
+"""A call that loses its session so often is left out: it may be what brings the server down."""
+
+_TROUBLES_KEPT = 1000
+
+
+class Reader(Protocol):
+    """Reads the pieces of calls; each thread has its own."""
+
+    def open(self, database: str) -> None:
+        """Be ready for calls of a database; one that cannot be entered at all fails when it is read.
+
+        Raises:
+            ConnectionFailed: the server cannot be reached now.
+        """
+
+    def read(self, call: Call) -> Read:
+        """Read a call.
+
+        Raises:
+            Lost: the session has gone.
+            PgsweepError: the call cannot be read at all.
+        """
+
+    def cancel(self) -> None:
+        """End what another thread waits for."""
+
+    def close(self) -> None:
+        """End the sessions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    """How to work.
+
+    Attributes:
+        block_bytes: PostgreSQL's block size.
+        connections: how many calls at once.
+        rate_bytes_per_second: not faster than this; None for no limit.
+        max_latency_seconds: pause while a probe takes longer; None for never.
+        pool: what is read lies in the buffer pool, and is lost when the server restarts.
+        patience_seconds: how long to wait for a server that went away.
+    """
+
+    block_bytes: int = 8192
+    connections: int = 4
+    rate_bytes_per_second: float | None = None
+    max_latency_seconds: float | None = None
+    pool: bool = True
+    patience_seconds: float = 60.0
+
+    @property
+    def call_blocks(self) -> int:
+        """How many blocks a call shall have at most."""
+        size = float(CALL_BYTES)
+        if self.rate_bytes_per_second is not None:
+            size = min(size, self.rate_bytes_per_second / _CALLS_A_SECOND)
+        return max(1, int(size) // self.block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkState:
+    """How far the work is.
+
+    Attributes:
+        done_bytes: of calls that are done, also where parts of them failed.
+        rate_bytes_per_second: over the last seconds; 0 at the beginning and in a pause.
+        left_seconds: at that rate; None where there is no rate.
+        paused: the server answers late.
+        waiting: the server is away.
+    """
+
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+    rate_bytes_per_second: float
+    left_seconds: float | None
+    paused: bool
+    waiting: bool
+
+
+@dataclass(slots=True)
+class WorkOutcome:
+    """What came of it.
+
+    Attributes:
+        asked_blocks: of all calls.
+        read_blocks: the server or the kernel said it read (or found) them.
+        calls: done; `calls_left` were not, because of the stop.
+        again_calls: done once more because the server lost its pool.
+        troubles: one a relation and reason.
+    """
+
+    asked_blocks: int = 0
+    read_blocks: int = 0
+    calls: int = 0
+    calls_left: int = 0
+    again_calls: int = 0
+    reconnects: int = 0
+    seconds: float = 0.0
+    pauses: int = 0
+    paused_seconds: float = 0.0
+    stopped: bool = False
+    troubles: list[WarmTrouble] = field(default_factory=list)
+
+
+class Work:
+    """Carries out calls.
+
+    Args:
+        calls: in their order.
+        reader: makes the reader of one thread.
+        options: how.
+        done: is told of each call that is done, with what came of it; called by one thread at a time.
+        probe: for `max_latency_seconds`: reads one block of a call that is still to be done.
+    """
+
+    def __init__(
+        self,
+        calls: Iterable[Call],
+        reader: Callable[[], Reader],
+        options: WorkOptions,
+        *,
+        done: Callable[[Call, Read], None] | None = None,
+        undone: Callable[[], None] | None = None,
+        probe: Callable[[Piece | None], None] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._options = options
+        self._done_told = done
+        self._undone_told = undone
+        self._throttle = Throttle(options.rate_bytes_per_second)
+        self._gate = Gate(
+            lambda: probe(self._cold_piece()) if probe is not None else None,
+            None if probe is None else options.max_latency_seconds,
+        )
+        self._lock = threading.Condition()
+        self._pending = deque(calls)
+        self._running: dict[int, Call] = {}
+        self._finished: dict[int, tuple[Call, Read]] = {}
+        self._tries: dict[int, int] = {}
+        self._losses = 0
+        self._again = 0
+        self._reconnects = 0
+        self._waiting = 0
+        self._started_us: int | None = None
+        self._failure: BaseException | None = None
+        self._readers: list[Reader] = []
+        self._total_blocks = sum(call.blocks for call in self._pending)
+
+    def run(self, stop: threading.Event, progress: Callable[[WorkState], None] | None = None) -> WorkOutcome:
+        """Do all that is to be done, or as much as there is until the stop.
+
+        Args:
+            stop: ends the work after the calls that are under way.
+            progress: is told of the state a few times a second, in this thread.
+
+        Raises:
+            ConnectionFailed: the server went away and did not come back.
+            PgsweepError: nothing at all can be read.
+        """
+        begin = time.monotonic()
+        halt = threading.Event()
+        meter = _Meter(begin)
+        threads = [
+            threading.Thread(target=self._thread, args=(halt,), name=f"warm-{number}", daemon=True)
+            for number in range(min(self._options.connections, len(self._pending)))
+        ]
+        self._gate.start()
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                if stop.is_set():
+                    halt.set()
+                with self._lock:
+                    self._lock.wait(0.1)
+                if progress is not None:
+                    progress(self._state(meter))
+        except BaseException:
+            halt.set()
+            with self._lock:
+                readers = list(self._readers)
+            for reader in readers:
+                reader.cancel()
+            raise
+        finally:
+            halt.set()
+            for thread in threads:
+                thread.join()
+            self._gate.close()
+        if self._failure is not None:
+            raise self._failure
+        return self._outcome(time.monotonic() - begin)
+
+    def _thread(self, halt: threading.Event) -> None:
+        reader = self._reader()
+        with self._lock:
+            self._readers.append(reader)
+        try:
+            while (call := self._next(halt)) is not None:
+                self._throttle.wait(call.blocks * self._options.block_bytes, halt)
+                self._gate.wait(halt)
+                self._open(reader, call, halt)
+                if halt.is_set():
+                    self._give_back(call)
+                    return
+                losses = self._losses
+                try:
+                    read = reader.read(call)
+                except Lost as lost:
+                    reader.close()
+                    self._lost(call, lost, losses)
+                else:
+                    self._done(call, read)
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+            halt.set()
+        finally:
+            with self._lock:
+                self._readers.remove(reader)
+                self._lock.notify_all()
+            reader.close()
+
+    def _open(self, reader: Reader, call: Call, halt: threading.Event) -> None:
+        """Have a reader ready; waits for a server that is away, as long as patience lasts.
+
+        Raises:
+            ConnectionFailed: it lasted longer, or the server was never there.
+        """
+        until = time.monotonic() + self._options.patience_seconds
+        delay = 0.1
+        while not halt.is_set():
+            try:
+                reader.open(call.database)
+            except ConnectionFailed:
+                if self._reconnects == 0 or time.monotonic() > until:
+                    raise
+            else:
+                return
+            with self._lock:
+                self._waiting += 1
+            halt.wait(delay)
+            with self._lock:
+                self._waiting -= 1
+            delay = min(2 * delay, 2.0)
+
+    def server_started(self, started_us: int) -> None:
+        """Say when the server that a reader connected to was started; another time means an empty pool."""
+        with self._lock:
+            if self._started_us not in (None, started_us):
+                self._pool_lost()
+            self._started_us = started_us
+
+    def _next(self, halt: threading.Event) -> Call | None:
+        with self._lock:
+            while not halt.is_set():
+                if self._pending:
+                    call = self._pending.popleft()
+                    self._running[call.number] = call
+                    return call
+                if not self._running:
+                    return None
+                # A call under way may fail and come back.
+                self._lock.wait(0.1)
+        return None
+
+    def _give_back(self, call: Call) -> None:
+        with self._lock:
+            self._running.pop(call.number, None)
+            self._pending.appendleft(call)
+
+    def _lost(self, call: Call, lost: Lost, losses: int) -> None:
+        with self._lock:
+            self._running.pop(call.number, None)
+            self._reconnects += 1
+            tries = self._tries[call.number] = self._tries.get(call.number, 0) + 1
+            if not lost.pool_lives and losses == self._losses:
+                self._pool_lost()
+        if tries < _TRIES:
+            self._give_back(call)
+        else:
+            why = f"the session was lost {tries} times while it was read: {lost}"
+            self._done(call, Read(0, [(piece, why, None) for piece in call.pieces]))
+
+    def _pool_lost(self) -> None:
+        """Put what was read back to the front of the queue; the lock is held."""
+        self._losses += 1
+        if not self._options.pool or not self._finished:
+            return
+        again = [self._finished[number][0] for number in sorted(self._finished)]
+        self._again += len(again)
+        self._finished.clear()
+        self._pending.extendleft(reversed(again))
+        if self._undone_told is not None:
+            self._undone_told()
+
+    def _done(self, call: Call, read: Read) -> None:
+        with self._lock:
+            self._running.pop(call.number, None)
+            self._finished[call.number] = (call, read)
+            if self._done_told is not None:
+                self._done_told(call, read)
+            self._lock.notify_all()
+
+    def _cold_piece(self) -> Piece | None:
+        """Return a piece that is still to be read, from the end of the queue."""
+        with self._lock:
+            return self._pending[-1].pieces[-1] if self._pending else None
+
+    def _state(self, meter: _Meter) -> WorkState:
+        with self._lock:
+            done = sum(call.blocks for call, _ in self._finished.values())
+            waiting = self._waiting > 0
+        block_bytes = self._options.block_bytes
+        total = self._total_blocks * block_bytes
+        rate, seconds = meter.measure(done * block_bytes)
+        left = None if rate <= 0 else (total - done * block_bytes) / rate
+        return WorkState(done * block_bytes, total, seconds, rate, left, not self._gate.is_open, waiting)
+
+    def _outcome(self, seconds: float) -> WorkOutcome:
+        outcome = WorkOutcome(
+            asked_blocks=self._total_blocks,
+            read_blocks=sum(read.blocks for _, read in self._finished.values()),
+            calls=len(self._finished),
+            calls_left=len(self._pending),
+            again_calls=self._again,
+            reconnects=self._reconnects,
+            seconds=seconds,
+            pauses=self._gate.pauses,
+            paused_seconds=self._gate.paused_seconds,
+            stopped=len(self._pending) > 0,
+        )
+        failed = [entry for _, read in self._finished.values() for entry in read.failed]
+        outcome.troubles = troubles_of(failed)
+        return outcome
+
+
+def troubles_of(failed: Iterable[Failed]) -> list[WarmTrouble]:
+    """Return the failures by relation and reason, those with most blocks first."""
+    sums: dict[tuple[str, str, str, str, str | None], int] = {}
+    for piece, why, enable in failed:
+        key = (piece.database, piece.schema, piece.relation, why, enable)
+        sums[key] = sums.get(key, 0) + piece.blocks
+    rows = sorted(sums.items(), key=lambda item: (-item[1], item[0][:3]))
+    return [
+        WarmTrouble(database=key[0], schema=key[1], relation=key[2], why=key[3], enable=key[4], blocks=blocks)
+        for key, blocks in rows[:_TROUBLES_KEPT]
+    ]
+
+
+class _Meter:
+    """The rate of the last seconds."""
+
+    _SPAN_SECONDS = 5.0
+
+    def __init__(self, begin: float) -> None:
+        self._begin = begin
+        self._seen: deque[tuple[float, int]] = deque([(begin, 0)])
+
+    def measure(self, done_bytes: int) -> tuple[float, float]:
+        """Return the rate in bytes a second, and the seconds since the beginning."""
+        now = time.monotonic()
+        self._seen.append((now, done_bytes))
+        while len(self._seen) > 2 and now - self._seen[0][0] > self._SPAN_SECONDS:
+            self._seen.popleft()
+        at, before = self._seen[0]
+        rate = (done_bytes - before) / (now - at) if now > at else 0.0
+        return max(0.0, rate), now - self._begin
+
+
+def nothing_at_all(outcome: WorkOutcome) -> PgsweepError | None:
+    """Return the error that it is when not one block could be read, though some were asked for."""
+    if outcome.read_blocks or not outcome.troubles or outcome.stopped:
+        return None
+    first = outcome.troubles[0]
+    return PgsweepError(
+        "nothing could be read",
+        cause=f"{first.schema}.{first.relation}: {first.why}",
+        hint=first.enable,
+    )

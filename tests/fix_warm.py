@@ -1,0 +1,112 @@
+"""A database to warm: tables with indexes and TOAST, partitions, and a role that owns nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.pieces import Piece
+
+READER = "warm_reader"
+BLOCK_BYTES = 8192
+
+
+@contextmanager
+def database_to_warm(cluster: Cluster, name: str = "towarm") -> Iterator[str]:
+    """Make the database and the role, and drop both; gives the superuser's conninfo."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(READER)))
+    try:
+        with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache")
+            connection.execute("CREATE TABLE orders (id int PRIMARY KEY, filler text)")
+            connection.execute(
+                "INSERT INTO orders SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g"
+            )
+            connection.execute("CREATE TABLE notes (id int, body text)")
+            connection.execute("ALTER TABLE notes ALTER body SET STORAGE EXTERNAL")
+            connection.execute("INSERT INTO notes SELECT g, repeat('y', 9000) FROM generate_series(1, 40) g")
+            connection.execute("CREATE TABLE parts (at int) PARTITION BY RANGE (at)")
+            connection.execute("CREATE TABLE parts_a PARTITION OF parts FOR VALUES FROM (0) TO (5000)")
+            connection.execute("CREATE TABLE parts_b PARTITION OF parts FOR VALUES FROM (5000) TO (9999)")
+            connection.execute(
+                "CREATE INDEX ON parts (at); INSERT INTO parts SELECT generate_series(1, 9000)"
+            )
+            connection.execute("CREATE UNLOGGED TABLE scratch AS SELECT generate_series(1, 3000) AS n")
+            connection.execute("CREATE TABLE secret AS SELECT generate_series(1, 3000) AS n")
+            connection.execute("CREATE TABLE nothing (n int)")
+            connection.execute("VACUUM ANALYZE")
+            connection.execute(
+                sql.SQL("GRANT SELECT ON orders, notes, parts, parts_a, parts_b TO {}").format(
+                    sql.Identifier(READER)
+                )
+            )
+        yield cluster.conninfo(name)
+    finally:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(READER)))
+
+
+def as_reader(conninfo: str) -> str:
+    """Return the conninfo of the role that owns nothing."""
+    return make_conninfo(conninfo, user=READER)
+
+
+def piece_of(conninfo: str, name: str, *, fork: str = "main") -> Piece:
+    """Return the whole main fork of a relation as one piece."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT c.oid::int8, n.nspname, c.relname, current_database(),"
+            " pg_relation_size(c.oid, %s) / 8192, c.relkind::text"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::regclass",
+            [fork, name],
+        ).fetchone()
+    assert row is not None
+    oid, schema, relation, database, blocks, kind = row
+    return Piece(
+        database=database,
+        oid=oid,
+        schema=schema,
+        relation=relation,
+        kind="index" if kind == "i" else "table",
+        fork=fork,
+        first_block=0,
+        blocks=blocks,
+    )
+
+
+def evict_all(conninfo: str) -> None:
+    """Empty the buffer pool of everything that is not pinned, by reading through it other pages twice."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers'"
+        ).fetchone()
+        assert row is not None
+        connection.execute("DROP TABLE IF EXISTS flood; CREATE TABLE flood (n int, filler text)")
+        connection.execute("ALTER TABLE flood SET (fillfactor = 10)")
+        connection.execute(
+            "INSERT INTO flood SELECT g, repeat('f', 700) FROM generate_series(1, %s::int) g", row
+        )
+        connection.execute("CHECKPOINT")
+        for _ in range(7):
+            connection.execute("SELECT pg_prewarm('flood')")
+        connection.execute("DROP TABLE flood")
+
+
+def resident_blocks(conninfo: str, name: str) -> int:
+    """Return how many blocks of a relation's main fork are in the pool."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode(%s::regclass)"
+            " AND relforknumber = 0",
+            [name],
+        ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,300 @@
+"""The executor on real servers: all is read, in order, and what cannot be read is told and left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.pieces import Call, Piece, calls_of
+from pgsweep.warm.readers import LatencyProbe, PrewarmReader
+from pgsweep.warm.session import DROPPED, SHORTER, PrewarmSession, Read
+from pgsweep.warm.work import Work, WorkOptions, WorkOutcome, WorkState
+from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
+
+
+@pytest.fixture
+def towarm(server: Cluster) -> Iterator[str]:
+    with database_to_warm(server) as conninfo:
+        yield conninfo
+
+
+def carry_out(
+    conninfo: str, pieces: list[Piece], *, stop: threading.Event | None = None, **options: float
+) -> WorkOutcome:
+    chosen = msgspec.convert(options, WorkOptions)
+    work = Work(
+        calls_of(pieces, chosen.call_blocks),
+        lambda: PrewarmReader(conninfo, "buffer", server_started=work.server_started),
+        chosen,
+    )
+    return work.run(stop or threading.Event())
+
+
+def test_what_is_asked_for_is_read(towarm: str) -> None:
+    evict_all(towarm)
+    pieces = [piece_of(towarm, name) for name in ("orders_pkey", "orders", "notes")]
+    outcome = carry_out(towarm, pieces)
+    assert outcome.asked_blocks == outcome.read_blocks == sum(piece.blocks for piece in pieces)
+    assert outcome.troubles == []
+    assert not outcome.stopped
+    for piece in pieces:
+        assert resident_blocks(towarm, piece.relation) == piece.blocks
+
+
+def test_a_client_without_privileges_warms_what_it_may_read(towarm: str) -> None:
+    outcome = carry_out(
+        as_reader(towarm), [piece_of(towarm, name) for name in ("secret", "orders", "scratch")]
+    )
+    assert outcome.read_blocks == piece_of(towarm, "orders").blocks
+    assert {trouble.relation for trouble in outcome.troubles} == {"secret", "scratch"}
+    assert all(trouble.why == "this role may not read it" for trouble in outcome.troubles)
+    assert outcome.troubles[0].enable is not None
+    assert "GRANT SELECT ON" in outcome.troubles[0].enable
+
+
+def test_dropped_and_truncated_and_locked_relations_cost_only_themselves(towarm: str) -> None:
+    pieces = [piece_of(towarm, name) for name in ("secret", "orders", "scratch", "notes")]
+    with (
+        psycopg.connect(towarm, autocommit=True) as connection,
+        psycopg.connect(towarm) as other,
+    ):
+        connection.execute("DROP TABLE secret; TRUNCATE scratch")
+        other.execute("LOCK TABLE notes IN ACCESS EXCLUSIVE MODE")
+        outcome = carry_out(towarm, pieces)
+    assert outcome.read_blocks == pieces[1].blocks
+    assert {trouble.relation: trouble.why for trouble in outcome.troubles} == {
+        "secret": DROPPED,
+        "scratch": SHORTER,
+        "notes": "another session holds a lock on it",
+    }
+
+
+def test_a_table_that_has_shrunk_is_read_as_far_as_it_goes(towarm: str) -> None:
+    piece = piece_of(towarm, "orders")
+    longer = msgspec.structs.replace(piece, blocks=piece.blocks + 10)
+    outcome = carry_out(towarm, [longer])
+    assert outcome.read_blocks == piece.blocks
+    [trouble] = outcome.troubles
+    assert (trouble.why, trouble.blocks) == (SHORTER, 10)
+
+
+def test_a_database_without_pg_prewarm_is_told(towarm: str, server: Cluster) -> None:
+    elsewhere = msgspec.structs.replace(piece_of(towarm, "orders"), database="template1")
+    outcome = carry_out(towarm, [elsewhere, piece_of(towarm, "notes")])
+    assert outcome.read_blocks == piece_of(towarm, "notes").blocks
+    [trouble] = outcome.troubles
+    assert "pg_prewarm does not exist in database `template1`" in trouble.why
+    assert "CREATE EXTENSION" in (trouble.enable or "")
+
+
+def test_the_rate_is_kept(wheel18: Cluster) -> None:
+    with database_to_warm(wheel18) as conninfo:
+        piece = piece_of(conninfo, "orders")
+        rate = piece.blocks * 8192 / 1.0
+        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=rate, connections=4)
+    assert outcome.read_blocks == piece.blocks
+    assert outcome.seconds > 0.7
+
+
+def test_a_stop_is_heeded_and_the_rest_counted(wheel18: Cluster) -> None:
+    stop = threading.Event()
+    with database_to_warm(wheel18) as conninfo:
+        piece = piece_of(conninfo, "orders")
+        threading.Timer(0.5, stop.set).start()
+        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 30, stop=stop)
+    assert outcome.stopped
+    assert 0 < outcome.read_blocks < piece.blocks
+    assert outcome.seconds < 5
+
+
+def test_an_ended_session_is_opened_again(wheel18: Cluster) -> None:
+    with database_to_warm(wheel18) as conninfo:
+        piece = piece_of(conninfo, "orders")
+
+        def end_it() -> None:
+            time.sleep(0.6)
+            with psycopg.connect(conninfo, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'pgsweep warm'"
+                )
+
+        thread = threading.Thread(target=end_it)
+        thread.start()
+        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 2, connections=1)
+        thread.join()
+    assert outcome.read_blocks == piece.blocks
+    assert outcome.reconnects == 1
+    assert outcome.again_calls == 0
+
+
+@pytest.fixture(scope="module")
+def unsteady() -> Iterator[tuple[Cluster, str]]:
+    """A server that tests may stop, with a database to warm."""
+    with (
+        Cluster.create(None, {"shared_buffers": "32MB", "autovacuum": "off"}) as cluster,
+        database_to_warm(cluster) as conninfo,
+    ):
+        yield cluster, conninfo
+        cluster.start()
+
+
+@pytest.mark.parametrize("immediately", [False, True])
+def test_a_restart_half_way_begins_anew_with_an_empty_pool(
+    unsteady: tuple[Cluster, str], immediately: bool
+) -> None:
+    cluster, conninfo = unsteady
+    piece = piece_of(conninfo, "orders")
+
+    def restart() -> None:
+        time.sleep(1.0)
+        cluster.stop(immediately=immediately)
+        cluster.start()
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 3)
+    thread.join()
+    assert outcome.read_blocks == piece.blocks
+    assert outcome.reconnects > 0
+    assert outcome.again_calls > 0
+    assert resident_blocks(conninfo, "orders") == piece.blocks
+
+
+def test_a_server_that_stays_away_is_an_error(unsteady: tuple[Cluster, str]) -> None:
+    cluster, conninfo = unsteady
+    piece = piece_of(conninfo, "orders")
+    timer = threading.Timer(1.0, cluster.stop)
+    timer.start()
+    with pytest.raises(ConnectionFailed):
+        carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 20, patience_seconds=1.0)
+    timer.join()
+
+
+def test_a_late_answer_pauses_the_work(wheel18: Cluster) -> None:
+    with database_to_warm(wheel18) as conninfo:
+        piece = piece_of(conninfo, "orders")
+        probe = LatencyProbe(conninfo)
+        late = threading.Event()
+        late.set()
+
+        def probed(cold: Piece | None) -> None:
+            probe(cold)
+            if late.is_set():
+                time.sleep(0.05)
+
+        options = WorkOptions(
+            max_latency_seconds=0.04, connections=2, rate_bytes_per_second=piece.blocks * 8192 / 2
+        )
+        work = Work(
+            calls_of([piece], options.call_blocks),
+            lambda: PrewarmReader(conninfo, "buffer"),
+            options,
+            probe=probed,
+        )
+        threading.Timer(1.5, late.clear).start()
+        states: list[WorkState] = []
+        outcome = work.run(threading.Event(), states.append)
+        probe.close()
+    assert outcome.read_blocks == piece.blocks
+    assert outcome.pauses >= 1
+    assert outcome.paused_seconds > 0.3
+    assert any(state.paused for state in states)
+
+
+def test_two_warmers_see_each_other(server: Cluster, towarm: str) -> None:
+    first = PrewarmSession(towarm, None, "buffer")
+    second = PrewarmSession(server.conninfo("postgres"), None, "buffer")
+    try:
+        assert first.others_warming() == 0
+        assert second.others_warming() == 1
+        assert first.others_warming() == 1
+    finally:
+        first.close()
+        second.close()
+
+
+class Counting:
+    """A reader that keeps the calls it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def open(self, database: str) -> None:
+        pass
+
+    def read(self, call: Call) -> Read:
+        self.calls.append(call)
+        return Read(call.blocks, [])
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_connection_keeps_the_order() -> None:
+    pieces = [
+        Piece(
+            database=f"d{number % 2}",
+            oid=number,
+            schema="s",
+            relation=f"r{number}",
+            kind="table",
+            fork="main",
+            first_block=number,
+            blocks=5000,
+        )
+        for number in range(20)
+    ]
+    reader = Counting()
+    options = WorkOptions(connections=1)
+    Work(calls_of(pieces, options.call_blocks), lambda: reader, options).run(threading.Event())
+    assert [call.number for call in reader.calls] == list(range(len(reader.calls)))
+    read = [
+        (p.oid, block)
+        for call in reader.calls
+        for p in call.pieces
+        for block in range(p.first_block, p.end_block)
+    ]
+    assert read == [(p.oid, block) for p in pieces for block in range(p.first_block, p.end_block)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1000), st.integers(0, 300))),
+    st.integers(1, 400),
+)
+def test_calls_hold_every_block_once_in_order_and_are_short(
+    described: list[tuple[str, int, int]], call_blocks: int
+) -> None:
+    pieces = [
+        Piece(
+            database=database,
+            oid=number,
+            schema="s",
+            relation="r",
+            kind="table",
+            fork="main",
+            first_block=first,
+            blocks=blocks,
+        )
+        for number, (database, first, blocks) in enumerate(described)
+    ]
+    calls = list(calls_of(pieces, call_blocks))
+    assert [call.number for call in calls] == list(range(len(calls)))
+    assert all(0 < call.blocks <= call_blocks for call in calls)
+    assert all(piece.database == call.database for call in calls for piece in call.pieces)
+    flat = [
+        (p.oid, block) for call in calls for p in call.pieces for block in range(p.first_block, p.end_block)
+    ]
+    assert flat == [(p.oid, block) for p in pieces for block in range(p.first_block, p.end_block)]
