@@ -28,6 +28,7 @@ SETTINGS = Settings(
     autovacuum_work_mem=-1,
     autovacuum_workers=3,
     parallel_workers=8,
+    own_work_mem=[],
 )
 
 
@@ -96,9 +97,11 @@ def seen(
     )
 
 
-def reckoned(memory: MemoryResult, connections: int = 100, **options: Any) -> BudgetResult:
+def reckoned(
+    memory: MemoryResult, connections: int = 100, settings: Settings = SETTINGS, **options: Any
+) -> BudgetResult:
     given = {"plan_nodes": 2, "own_tables_bytes": 80 * KB, "huge_page_bytes": 2 * MB, **options}
-    return reckon(memory, SETTINGS, 180000, connections=connections, **given)
+    return reckon(memory, settings, 180000, connections=connections, **given)
 
 
 def memory_result() -> MemoryResult:

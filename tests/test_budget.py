@@ -122,6 +122,31 @@ def test_settings_are_read_in_bytes(server: Cluster) -> None:
         assert 16 * MB < settings.shared_memory < 64 * MB
 
 
+def test_a_work_mem_of_ones_own_is_told(server: Cluster) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        for statement in (
+            'CREATE ROLE "re\'port"',
+            'ALTER ROLE "re\'port" SET work_mem = 262144',
+            "ALTER ROLE \"re'port\" IN DATABASE postgres SET work_mem = '1GB'",
+            "ALTER DATABASE template1 SET work_mem = '64kB'",
+        ):
+            connection.execute(statement.encode())
+        try:
+            own = read_settings(connection).own_work_mem
+        finally:
+            connection.execute("ALTER DATABASE template1 RESET work_mem")
+            connection.execute('ALTER ROLE "re\'port" IN DATABASE postgres RESET ALL')
+            connection.execute('DROP ROLE "re\'port"')
+    assert own == [
+        ('role "re\'port" in database postgres', 1024 * MB),
+        ('role "re\'port"', 256 * MB),
+    ]
+    result = reckoned(seen(), settings=dataclasses.replace(SETTINGS, own_work_mem=own))
+    assert any(
+        'role "re\'port" has a work_mem of 256 MB, the server 4 MB' in reason for reason in result.reasons
+    )
+
+
 def test_page_tables_of_a_whole_pool_are_predicted() -> None:
     """From one fresh connection, within 10 % of what it has after it touched nearly all of the pool."""
     settings = {"shared_buffers": "256MB", "huge_pages": "off", "autovacuum": "off"}

@@ -341,6 +341,16 @@ def test_the_kernel_gives_fewer(tmp_path: Path) -> None:
     assert reserver.reserve(pool, 7).after == 7
 
 
+@needs_2mb
+def test_more_than_there_is_memory_is_not_even_tried(tmp_path: Path) -> None:
+    pool = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
+    with pytest.raises(PgsweepError, match=r"more huge pages of 2 MB are .* and this host has .* available"):
+        Reserver(state_directory=tmp_path / "state").reserve(pool, pool.persistent + (1 << 50) // PAGE)
+    now = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
+    assert now.persistent == pool.persistent
+    assert not (tmp_path / "state").exists()
+
+
 def test_pages_of_another_size_are_not_kept_by_sysctl(tmp_path: Path) -> None:
     pool = Pool(1 << 30, False, 0, 0, 0, 0, 0)
     with pytest.raises(UsageError) as refused:

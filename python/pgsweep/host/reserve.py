@@ -18,6 +18,7 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
+from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.units import format_bytes
 
 STATE_DIRECTORY = Path("/var/lib/pgsweep")
@@ -75,6 +76,7 @@ class Reserver:
         sysctl_directory: Path = SYSCTL_DIRECTORY,
         sys: Path = Path("/sys"),
         compact: Path = _COMPACT,
+        proc: Path = PROC,
     ) -> None:
         """Take the places.
 
@@ -83,11 +85,13 @@ class Reserver:
             sysctl_directory: of the line that keeps the pages over a restart.
             sys: the sysfs to write.
             compact: the file by which the kernel is asked to compact memory.
+            proc: the proc file system to read.
         """
         self.state_file = state_directory / STATE_NAME
         self.sysctl_file = sysctl_directory / SYSCTL_NAME
         self._sys = sys
         self._compact = compact
+        self._proc = proc
 
     def writes(self, pool: Pool, target: int, *, persist: bool) -> list[tuple[str, str]]:
         """Return what `reserve` would write, file by file: `(file, text)`.
@@ -117,11 +121,12 @@ class Reserver:
 
         Raises:
             MissingAbility: not root, or the kernel's files cannot be written here (a container).
-            PgsweepError: the kernel gave fewer; the number is as before.
+            PgsweepError: there is not that much memory, or the kernel gave fewer; the number is as before.
             UsageError: sysctl.d cannot keep pages of this size.
         """
         line = self._line(pool, target) if persist else ""
         before, compacted = pool.persistent, False
+        self._refuse_beyond_memory(pool, target)
         earlier = self._read()
         if earlier is not None and earlier.page_bytes != pool.size_bytes:
             raise PgsweepError(
@@ -183,6 +188,23 @@ class Reserver:
         with suppress(OSError):
             self.state_file.parent.rmdir()
         return kept
+
+    def _refuse_beyond_memory(self, pool: Pool, target: int) -> None:
+        """Ask for nothing that cannot be had: trying would first push everybody's page cache out.
+
+        Raises:
+            PgsweepError: the pages are more than the kernel could free (MemAvailable in proc_meminfo(5)).
+        """
+        wanted = (target - pool.persistent) * pool.size_bytes
+        available = read_host_memory(self._proc).available
+        if available is not None and wanted > available:
+            raise PgsweepError(
+                f"{target - pool.persistent} more huge pages of {format_bytes(pool.size_bytes)} are "
+                f"{format_bytes(wanted)}, and this host has {format_bytes(available)} available",
+                cause="huge pages are taken from memory that nobody else uses; nothing was changed",
+                hint="stop what uses memory (the server too: it holds its shared memory in small pages) "
+                "and try again, or ask for less: pgsweep hugepages --shared-buffers SIZE",
+            )
 
     def _raise(self, pool: Pool, before: int, target: int) -> bool:
         """Make the number of pages the target, or leave it as it was; return whether memory was compacted.
