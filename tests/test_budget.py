@@ -33,10 +33,11 @@ def parts(result: BudgetResult) -> dict[str, BudgetPart]:
     return {part.name: part for part in result.parts}
 
 
-def test_page_tables_are_an_entry_a_page() -> None:
-    assert page_tables_of(3 * GB) == 6 * MB
+def test_page_tables_are_an_entry_a_page_in_whole_tables() -> None:
+    assert page_tables_of(3 * GB) == 6 * MB + 12 * KB
     assert page_tables_of(3 * GB, 2 * MB) == 12 * KB
-    assert page_tables_of(1) == 8
+    assert page_tables_of(3 * GB, GB) == 0
+    assert page_tables_of(1) == 8 * KB
 
 
 def test_every_part_is_what_the_settings_and_measurements_say() -> None:
@@ -48,7 +49,7 @@ def test_every_part_is_what_the_settings_and_measurements_say() -> None:
     assert tables.low_bytes == 101 * 200 * KB
     # The pool's pages, and 116 bytes of descriptor and lookup table for each.
     touched = 1000 * MB + 128000 * 116
-    assert tables.high_bytes == pytest.approx(101 * (80 * KB + touched / 512), rel=1e-4)
+    assert tables.high_bytes == 101 * (80 * KB + (-(-touched // (2 * MB)) + 1) * 4 * KB)
     assert (found["connections"].now_bytes, found["connections"].low_bytes) == (20 * MB, 200 * MB)
     assert found["background processes"].high_bytes == MB
     assert found["work_mem"].high_bytes == (100 + 8) * 2 * 8 * MB

@@ -35,8 +35,10 @@ from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 PAGE_BYTES: Final = 4096
-ENTRY_BYTES: Final = 8
-"""Of an entry of a page table on x86-64 and arm64, for a page of any size."""
+TABLE_BYTES: Final = 4096
+_TABLE_SPANS: Final = (2 << 20, 1 << 30)
+"""What a page table of the last level maps, and one of the level above, on x86-64 and arm64."""
+_ENTRY_BYTES: Final = 8
 
 SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
@@ -107,13 +109,17 @@ def read_settings(connection: psycopg.Connection[Any]) -> Settings:
 
 
 def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
-    """Return the page tables that one process needs for shared memory that it has touched.
+    """Return the page tables that one process needs for shared memory that it has touched in one piece.
+
+    The kernel has them in tables of 4 kB, 512 entries of 8 bytes: one for each 2 MB of pages of 4 kB, and on
+    the level above, where huge pages of 2 MB have their entries, one for each 1 GB (Linux's
+    Documentation/mm/page_tables.rst). What lies above those a process has anyway.
 
     Args:
         touched_bytes: shared memory.
         page_bytes: 4096, or the size of the huge pages that it lies in.
     """
-    return -(-touched_bytes // page_bytes) * ENTRY_BYTES
+    return sum(-(-touched_bytes // span) * TABLE_BYTES for span in _TABLE_SPANS if span > page_bytes)
 
 
 def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
@@ -140,7 +146,8 @@ def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) ->
     """
     found = []
     for process in processes[:_SAMPLE]:
-        bound = process.page_tables_bytes - page_tables_of(process.shared_touched_bytes or 0)
+        entries = (process.shared_touched_bytes or 0) // PAGE_BYTES * _ENTRY_BYTES
+        bound = process.page_tables_bytes - entries
         with suppress(OSError):
             maps = (proc / str(process.pid) / "maps").read_text()
             bound = min(bound, own_page_tables(maps)) if maps else bound
