@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import psycopg
+import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.warm.pieces import Piece
 
-READER = "warm_reader"
 BLOCK_BYTES = 8192
 
 
 @contextmanager
 def database_to_warm(cluster: Cluster, name: str = "towarm") -> Iterator[str]:
-    """Make the database and the role, and drop both; gives the superuser's conninfo."""
+    """Make the database and a role NAME_reader, and drop both; gives the superuser's conninfo."""
+    reader = f"{name}_reader"
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(READER)))
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(reader)))
     try:
         with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache")
@@ -44,19 +45,46 @@ def database_to_warm(cluster: Cluster, name: str = "towarm") -> Iterator[str]:
             connection.execute("VACUUM ANALYZE")
             connection.execute(
                 sql.SQL("GRANT SELECT ON orders, notes, parts, parts_a, parts_b TO {}").format(
-                    sql.Identifier(READER)
+                    sql.Identifier(reader)
                 )
             )
         yield cluster.conninfo(name)
     finally:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(READER)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(reader)))
+
+
+@pytest.fixture(scope="module")
+def warm_databases() -> Iterator[Callable[[Cluster], str]]:
+    """Gives the database of a cluster that the tests of a module share: none may change it."""
+    made: dict[int, str] = {}
+    with ExitStack() as closing:
+
+        def conninfo_of(cluster: Cluster) -> str:
+            if id(cluster) not in made:
+                made[id(cluster)] = closing.enter_context(database_to_warm(cluster))
+            return made[id(cluster)]
+
+        yield conninfo_of
+
+
+@pytest.fixture
+def towarm(server: Cluster, warm_databases: Callable[[Cluster], str]) -> str:
+    """The shared database of each server in turn."""
+    return warm_databases(server)
+
+
+@pytest.fixture
+def fresh(server: Cluster) -> Iterator[str]:
+    """A database of its own on each server in turn, to be changed."""
+    with database_to_warm(server, "fresh") as conninfo:
+        yield conninfo
 
 
 def as_reader(conninfo: str) -> str:
     """Return the conninfo of the role that owns nothing."""
-    return make_conninfo(conninfo, user=READER)
+    return make_conninfo(conninfo, user=f"{conninfo_to_dict(conninfo)['dbname']}_reader")
 
 
 def piece_of(conninfo: str, name: str, *, fork: str = "main") -> Piece:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import psycopg
@@ -19,12 +19,6 @@ from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.session import DROPPED, SHORTER, PrewarmSession, Read
 from pgsweep.warm.work import Work, WorkOptions, WorkOutcome, WorkState
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
-
-
-@pytest.fixture
-def towarm(server: Cluster) -> Iterator[str]:
-    with database_to_warm(server) as conninfo:
-        yield conninfo
 
 
 def carry_out(
@@ -61,15 +55,15 @@ def test_a_client_without_privileges_warms_what_it_may_read(towarm: str) -> None
     assert "GRANT SELECT ON" in outcome.troubles[0].enable
 
 
-def test_dropped_and_truncated_and_locked_relations_cost_only_themselves(towarm: str) -> None:
-    pieces = [piece_of(towarm, name) for name in ("secret", "orders", "scratch", "notes")]
+def test_dropped_and_truncated_and_locked_relations_cost_only_themselves(fresh: str) -> None:
+    pieces = [piece_of(fresh, name) for name in ("secret", "orders", "scratch", "notes")]
     with (
-        psycopg.connect(towarm, autocommit=True) as connection,
-        psycopg.connect(towarm) as other,
+        psycopg.connect(fresh, autocommit=True) as connection,
+        psycopg.connect(fresh) as other,
     ):
         connection.execute("DROP TABLE secret; TRUNCATE scratch")
         other.execute("LOCK TABLE notes IN ACCESS EXCLUSIVE MODE")
-        outcome = carry_out(towarm, pieces)
+        outcome = carry_out(fresh, pieces)
     assert outcome.read_blocks == pieces[1].blocks
     assert {trouble.relation: trouble.why for trouble in outcome.troubles} == {
         "secret": DROPPED,
@@ -96,42 +90,44 @@ def test_a_database_without_pg_prewarm_is_told(towarm: str, server: Cluster) -> 
     assert "CREATE EXTENSION" in (trouble.enable or "")
 
 
-def test_the_rate_is_kept(wheel18: Cluster) -> None:
-    with database_to_warm(wheel18) as conninfo:
-        piece = piece_of(conninfo, "orders")
-        rate = piece.blocks * 8192 / 1.0
-        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=rate, connections=4)
+def test_the_rate_is_kept(wheel18: Cluster, warm_databases: Callable[[Cluster], str]) -> None:
+    conninfo = warm_databases(wheel18)
+    piece = piece_of(conninfo, "orders")
+    rate = piece.blocks * 8192 / 1.0
+    outcome = carry_out(conninfo, [piece], rate_bytes_per_second=rate, connections=4)
     assert outcome.read_blocks == piece.blocks
     assert outcome.seconds > 0.7
 
 
-def test_a_stop_is_heeded_and_the_rest_counted(wheel18: Cluster) -> None:
+def test_a_stop_is_heeded_and_the_rest_counted(
+    wheel18: Cluster, warm_databases: Callable[[Cluster], str]
+) -> None:
     stop = threading.Event()
-    with database_to_warm(wheel18) as conninfo:
-        piece = piece_of(conninfo, "orders")
-        threading.Timer(0.5, stop.set).start()
-        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 30, stop=stop)
+    conninfo = warm_databases(wheel18)
+    piece = piece_of(conninfo, "orders")
+    threading.Timer(0.5, stop.set).start()
+    outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 30, stop=stop)
     assert outcome.stopped
     assert 0 < outcome.read_blocks < piece.blocks
     assert outcome.seconds < 5
 
 
-def test_an_ended_session_is_opened_again(wheel18: Cluster) -> None:
-    with database_to_warm(wheel18) as conninfo:
-        piece = piece_of(conninfo, "orders")
+def test_an_ended_session_is_opened_again(wheel18: Cluster, warm_databases: Callable[[Cluster], str]) -> None:
+    conninfo = warm_databases(wheel18)
+    piece = piece_of(conninfo, "orders")
 
-        def end_it() -> None:
-            time.sleep(0.6)
-            with psycopg.connect(conninfo, autocommit=True) as connection:
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name = 'pgsweep warm'"
-                )
+    def end_it() -> None:
+        time.sleep(0.6)
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'pgsweep warm'"
+            )
 
-        thread = threading.Thread(target=end_it)
-        thread.start()
-        outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 2, connections=1)
-        thread.join()
+    thread = threading.Thread(target=end_it)
+    thread.start()
+    outcome = carry_out(conninfo, [piece], rate_bytes_per_second=piece.blocks * 8192 / 2, connections=1)
+    thread.join()
     assert outcome.read_blocks == piece.blocks
     assert outcome.reconnects == 1
     assert outcome.again_calls == 0
@@ -180,31 +176,31 @@ def test_a_server_that_stays_away_is_an_error(unsteady: tuple[Cluster, str]) -> 
     timer.join()
 
 
-def test_a_late_answer_pauses_the_work(wheel18: Cluster) -> None:
-    with database_to_warm(wheel18) as conninfo:
-        piece = piece_of(conninfo, "orders")
-        probe = LatencyProbe(conninfo)
-        late = threading.Event()
-        late.set()
+def test_a_late_answer_pauses_the_work(wheel18: Cluster, warm_databases: Callable[[Cluster], str]) -> None:
+    conninfo = warm_databases(wheel18)
+    piece = piece_of(conninfo, "orders")
+    probe = LatencyProbe(conninfo)
+    late = threading.Event()
+    late.set()
 
-        def probed(cold: Piece | None) -> None:
-            probe(cold)
-            if late.is_set():
-                time.sleep(0.05)
+    def probed(cold: Piece | None) -> None:
+        probe(cold)
+        if late.is_set():
+            time.sleep(0.05)
 
-        options = WorkOptions(
-            max_latency_seconds=0.04, connections=2, rate_bytes_per_second=piece.blocks * 8192 / 2
-        )
-        work = Work(
-            calls_of([piece], options.call_blocks),
-            lambda: PrewarmReader(conninfo, "buffer"),
-            options,
-            probe=probed,
-        )
-        threading.Timer(1.5, late.clear).start()
-        states: list[WorkState] = []
-        outcome = work.run(threading.Event(), states.append)
-        probe.close()
+    options = WorkOptions(
+        max_latency_seconds=0.04, connections=2, rate_bytes_per_second=piece.blocks * 8192 / 2
+    )
+    work = Work(
+        calls_of([piece], options.call_blocks),
+        lambda: PrewarmReader(conninfo, "buffer"),
+        options,
+        probe=probed,
+    )
+    threading.Timer(1.5, late.clear).start()
+    states: list[WorkState] = []
+    outcome = work.run(threading.Event(), states.append)
+    probe.close()
     assert outcome.read_blocks == piece.blocks
     assert outcome.pauses >= 1
     assert outcome.paused_seconds > 0.3

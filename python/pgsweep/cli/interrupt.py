@@ -1,4 +1,4 @@
-"""Ctrl-C during a recording: the first ends it in good order, the second at once."""
+"""Ctrl-C during long work: the first ends it in good order, the second at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from types import FrameType
 
 from pgsweep.cli.settings import Settings
 
+_RECORDING = "ending the recording, what was seen is being written"
+
 
 @contextmanager
-def stoppable(settings: Settings) -> Iterator[threading.Event]:
+def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threading.Event]:
     """Give an event that Ctrl-C (or SIGTERM) sets; whoever does the work looks at it and finishes.
 
     A second Ctrl-C raises KeyboardInterrupt where the work stands. The former handlers come back at the end.
+
+    Args:
+        settings: how to speak.
+        ending: what is said at the first Ctrl-C.
     """
     stop = threading.Event()
 
@@ -23,7 +29,7 @@ def stoppable(settings: Settings) -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        settings.say("\nending the recording, what was seen is being written; Ctrl-C again ends it at once")
+        settings.say(f"\n{ending}; Ctrl-C again ends it at once")
 
     former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

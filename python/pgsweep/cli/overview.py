@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
         "The caches",
         "Show what one statement brings into shared_buffers and into the page cache",
     ),
+    "warm": Entry("warm", "The caches", "Bring a cold server to heat, and keep it there"),
     "memory": Entry(
         "memory",
         "Memory",

@@ -58,6 +58,14 @@ class Shown:
                 left = f", {seconds_text(self._total - done_seconds)} left"
             self._settings.say(f"  {seconds_text(done_seconds)} done{left}")
 
+    def portion(self, done_ratio: float, text: str) -> None:
+        """Move the bar of a stage that is not told in seconds, with words of its own beside it."""
+        if self._bar is not None:
+            self._bar.portion(done_ratio, text)
+        elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
+            self._said_at = time.monotonic()
+            self._settings.say(f"  {100 * done_ratio:.0f} %, {text}")
+
     def note(self, text: str) -> None:
         """Write the line above the bar."""
         if self._settings.quiet:
@@ -87,6 +95,10 @@ class _Bar:
     def advance(self, done_seconds: float) -> None:
         if self._task is not None:
             self._started().update(self._task, completed=done_seconds, left=self._left(done_seconds))
+
+    def portion(self, done_ratio: float, text: str) -> None:
+        if self._task is not None:
+            self._started().update(self._task, total=1.0, completed=done_ratio, left=text)
 
     def write(self, text: str) -> None:
         self._started().console.print(text, markup=False, highlight=False)

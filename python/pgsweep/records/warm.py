@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from pgsweep.records.cache import Missing
+from pgsweep.records.common import Provenance
+
 
 class WarmTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of one relation that could not be read, and why."""
@@ -14,3 +17,147 @@ class WarmTrouble(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     blocks: int
     enable: str | None = None
+
+
+class WarmBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be brought into one cache.
+
+    Attributes:
+        cache: `pool` or `page cache`.
+        holds_bytes: shared_buffers, or the memory available on the host; null where it is not known.
+        planned_bytes: never more than the budget.
+    """
+
+    cache: str
+    holds_bytes: int | None
+    reserve_bytes: int
+    reserve_why: str
+    budget_bytes: int
+    planned_bytes: int = 0
+
+
+class WarmRate(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast blocks can be read, and how that is known: kind is `measured` or `assumed`."""
+
+    bytes_per_second: float
+    kind: str
+    why: str
+    sample_bytes: int = 0
+    sample_seconds: float = 0.0
+
+
+class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
+    """One relation, all its forks.
+
+    Attributes:
+        order: its place, from 1; relations of which nothing is read come last.
+        heat: accesses of a block since statistics began; null where nothing was counted.
+        size_bytes: what there is of it.
+        pool_bytes: to be brought into the pool.
+        page_cache_bytes: to be brought into the page cache only.
+        left_out_bytes: does not fit.
+        pool_resident_bytes: of pool_bytes, in the pool at the end; null where that was not looked at.
+        page_cache_resident_bytes: of what was to be brought into either, in the page cache at the end.
+    """
+
+    order: int
+    database: str
+    schema: str
+    relation: str
+    kind: str
+    heat: float | None
+    why: str
+    size_bytes: int
+    pool_bytes: int
+    page_cache_bytes: int
+    left_out_bytes: int
+    pool_resident_bytes: int | None = None
+    page_cache_resident_bytes: int | None = None
+
+
+class WarmStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """One statement or system call of a dry run, and the bytes it would read."""
+
+    database: str
+    text: str
+    size_bytes: int
+
+
+class WarmWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done, measured.
+
+    Attributes:
+        asked_bytes: of the plan, or of what an earlier run left of it.
+        read_bytes: the server or the kernel said it read or found them.
+        again_bytes: read once more because the server lost its pool.
+        journal: the file that `--resume` goes on from, where not all was done.
+    """
+
+    connections: int
+    mode: str
+    asked_bytes: int
+    read_bytes: int
+    again_bytes: int
+    seconds: float
+    bytes_per_second: float
+    reconnects: int
+    pauses: int
+    paused_seconds: float
+    stopped: bool
+    other_warmers: int = 0
+    journal: str | None = None
+    troubles: list[WarmTrouble] = []
+
+
+class WarmVerified(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies in the caches of what was asked for, looked at block by block: before and at the end.
+
+    Attributes:
+        source: how the pool was read: peek or sql; null where it could not be, as are its figures.
+        page_cache_bytes: of all that was asked for, in the page cache (cachestat or mincore); null where it
+            cannot be seen.
+    """
+
+    source: str | None
+    pool_asked_bytes: int
+    pool_before_bytes: int | None
+    pool_bytes: int | None
+    page_cache_asked_bytes: int
+    page_cache_before_bytes: int | None
+    page_cache_bytes: int | None
+
+
+class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be read, in which order and why; and, where it was read, what came of it.
+
+    Attributes:
+        action: plan, dry run or run.
+        into: pool, page-cache or both.
+        expected_seconds: at the rate, or at --rate where that is less; null where the rate is not known.
+        heat_source: what the order rests on.
+        relations: in their order; then those that do not fit.
+        refused: relations that this role may not read.
+        statements: of a dry run.
+    """
+
+    schema: str = "pgsweep.warm/1"
+    action: str
+    server_version: str
+    database: str
+    at: str
+    block_size_bytes: int
+    into: str
+    mode: str
+    heat_source: str
+    budgets: list[WarmBudget]
+    asked_bytes: int
+    left_out_bytes: int
+    rate: WarmRate | None
+    expected_seconds: float | None
+    relations: list[WarmRelation]
+    refused: list[WarmTrouble] = []
+    statements: list[WarmStatement] = []
+    work: WarmWork | None = None
+    verified: WarmVerified | None = None
+    missing: list[Missing] = []
+    provenance: Provenance | None = None

@@ -31,6 +31,7 @@ MODULES = {
     "pgsweep.budget/1": "budget",
     "pgsweep.kernel/1": "kernel",
     "pgsweep.hugepages/1": "hugepages",
+    "pgsweep.warm/1": "warm",
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 

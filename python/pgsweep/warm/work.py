@@ -128,12 +128,28 @@ class WorkOutcome:
     calls: int = 0
     calls_left: int = 0
     again_calls: int = 0
+    again_blocks: int = 0
     reconnects: int = 0
     seconds: float = 0.0
     pauses: int = 0
     paused_seconds: float = 0.0
     stopped: bool = False
     troubles: list[WarmTrouble] = field(default_factory=list)
+
+    def add(self, other: WorkOutcome) -> None:
+        """Add what came of work that was done after this."""
+        self.asked_blocks += other.asked_blocks
+        self.read_blocks += other.read_blocks
+        self.calls += other.calls
+        self.calls_left += other.calls_left
+        self.again_calls += other.again_calls
+        self.again_blocks += other.again_blocks
+        self.reconnects += other.reconnects
+        self.seconds += other.seconds
+        self.pauses += other.pauses
+        self.paused_seconds += other.paused_seconds
+        self.stopped |= other.stopped
+        self.troubles += other.troubles
 
 
 class Work:
@@ -144,6 +160,7 @@ class Work:
         reader: makes the reader of one thread.
         options: how.
         done: is told of each call that is done, with what came of it; called by one thread at a time.
+        undone: is told that the server lost its pool, so that all calls are to be done again.
         probe: for `max_latency_seconds`: reads one block of a call that is still to be done.
     """
 
@@ -173,6 +190,7 @@ class Work:
         self._tries: dict[int, int] = {}
         self._losses = 0
         self._again = 0
+        self._again_blocks = 0
         self._reconnects = 0
         self._waiting = 0
         self._started_us: int | None = None
@@ -323,6 +341,7 @@ class Work:
             return
         again = [self._finished[number][0] for number in sorted(self._finished)]
         self._again += len(again)
+        self._again_blocks += sum(call.blocks for call in again)
         self._finished.clear()
         self._pending.extendleft(reversed(again))
         if self._undone_told is not None:
@@ -358,6 +377,7 @@ class Work:
             calls=len(self._finished),
             calls_left=len(self._pending),
             again_calls=self._again,
+            again_blocks=self._again_blocks,
             reconnects=self._reconnects,
             seconds=seconds,
             pauses=self._gate.pauses,

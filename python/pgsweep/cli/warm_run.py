@@ -1,0 +1,153 @@
+"""`pgsweep warm run`: read what was planned."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.failures import INTERRUPTED
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.progress import Shown
+from pgsweep.cli.settings import Settings
+from pgsweep.cli.warm_options import latency_option, options_of, warm_options
+from pgsweep.errors import UsageError
+from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.numbers import seconds as seconds_text
+
+if TYPE_CHECKING:
+    from pgsweep.warm.work import WorkState
+
+_WARM = ("relations", "schema", "every_database", "into", "budget", "mode", "connections", "rate", "source")
+_JOURNAL = Path("pgsweep-warm.journal")
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@warm_options
+@latency_option
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"Where to note what is done; it stays only where the run is cut short.  [default: {_JOURNAL}]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what the journal says was not done. After a restart of the server, that is all.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Print every statement with its bytes, and read nothing.")
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    max_latency: float | None,
+    journal: Path | None,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **given: Any,
+) -> int:
+    r"""Read what `pgsweep warm plan` shows, by several sessions at once, and look what came of it.
+
+    Needs the extension pg_prewarm and SELECT on the tables, no superuser. A relation that cannot be read is
+    told and left out. While the server is away the work waits for it, and reads again what its pool lost.
+    Ctrl-C ends it in good order; --resume goes on.
+
+    At the end both caches are looked at, where they can be: bytes asked for, and bytes that are there.
+
+    \b
+    Examples:
+      pgsweep warm run shop
+      pgsweep warm run shop --relations orders,customers --rate 100MB --max-latency 50ms
+      sudo -u postgres pgsweep warm run shop --into page-cache
+      pgsweep warm run shop --dry-run
+      pgsweep warm run shop --resume
+    """
+    settings = settings_of(ctx)
+    chosen = any(given[name] for name in ("relations", "schema", "every_database", "budget"))
+    options = options_of(**{name: given.pop(name) for name in _WARM}, max_latency=max_latency)
+    target = Target(no_password=no_password, ask_password=ask_password, **given)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if resume and chosen:
+        raise UsageError(
+            "--resume reads what the journal says", hint="leave out --relations, --schema and --budget"
+        )
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.warm import run as warm
+
+    if dry_run:
+        if resume:
+            raise UsageError("--dry-run and --resume contradict each other", hint="leave one of them out")
+        result = target.use(lambda conninfo: warm.dry_run(conninfo, options))
+        output.write(with_provenance(result, settings.arguments))
+        settings.say("dry run: nothing was read")
+        return 0
+    place = _writable(settings, journal)
+    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+        shown.stage("warming")
+        result = target.use(
+            lambda conninfo: warm.run(
+                conninfo,
+                options,
+                stop=stop,
+                listener=_Told(shown),
+                journal=place,
+                resume=(place or _JOURNAL) if resume else None,
+            )
+        )
+    output.write(with_provenance(result, settings.arguments))
+    assert result.work is not None
+    if result.work.stopped:
+        settings.say("interrupted" + (f"; kept: {place}; go on with --resume" if place else ""))
+        return INTERRUPTED
+    return 0
+
+
+class _Told:
+    """Shows how the reading goes."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def note(self, text: str) -> None:
+        """Write the line."""
+        self._shown.note(text)
+
+    def state(self, state: WorkState) -> None:
+        """Move the bar."""
+        words = [f"{format_bytes(state.done_bytes)} of {format_bytes(state.total_bytes)}"]
+        if state.waiting:
+            words.append("the server is away, waiting for it")
+        elif state.paused:
+            words.append("paused: the server answers late")
+        elif state.rate_bytes_per_second > 0:
+            words.append(f"{format_bytes(state.rate_bytes_per_second)}/s")
+            if state.left_seconds is not None and state.left_seconds >= 1:
+                words.append(f"{seconds_text(state.left_seconds)} left")
+        self._shown.portion(state.done_bytes / max(1, state.total_bytes), ", ".join(words))
+
+
+def _writable(settings: Settings, journal: Path | None) -> Path | None:
+    """Return where the journal goes; nothing where the folder takes none and none was asked for."""
+    path = journal or _JOURNAL
+    if os.access(path if path.exists() else path.parent, os.W_OK):
+        return path
+    if journal is not None:
+        raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
+    settings.warn("no journal can be written here, so the run could not be resumed; name one: --journal FILE")
+    return None

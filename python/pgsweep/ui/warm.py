@@ -1,0 +1,225 @@
+"""A plan to warm, and what came of it: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+from pgsweep.records.warm import WarmRelation, WarmResult, WarmVerified, WarmWork
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.names import shown
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
+
+_ROWS_SHOWN = 30
+_TROUBLES_SHOWN = 10
+_CACHES = {"pool": "shared_buffers", "page-cache": "the page cache", "both": "both caches"}
+
+
+def warm_text(result: WarmResult, terminal: Terminal) -> str:
+    """Return the plan, or what came of it; of a dry run the statements."""
+    if result.action == "dry run":
+        return _statements_text(result)
+    rows = list(result.relations)
+    hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
+    parts = ["\n".join([_head(result), *_plan_lines(result)])]
+    if result.work is not None:
+        parts.append("\n".join([*work_lines(result.work), *verified_lines(result.verified)]))
+    if rows:
+        parts.append(_table(result, rows[: len(rows) - hidden], terminal))
+    if hidden:
+        parts.append(f"... and {count(hidden)} relations more; all of them: --json, --csv, or through a pipe")
+    parts += _trouble_lines(result, terminal)
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(result: WarmResult) -> str:
+    what = f"{server_name(result.server_version)}, database {shown(result.database)}: "
+    return what + f"{format_bytes(result.asked_bytes)} into {_CACHES[result.into]}"
+
+
+def _plan_lines(result: WarmResult) -> list[str]:
+    lines = [f"Order: indexes before tables, hottest first: {result.heat_source}."]
+    for budget in result.budgets:
+        holds = "" if budget.holds_bytes is None else f" of {format_bytes(budget.holds_bytes)}"
+        reserve = ""
+        if budget.reserve_bytes:
+            reserve = f"; {format_bytes(budget.reserve_bytes)} not used: {budget.reserve_why}"
+        lines.append(
+            f"The {budget.cache}: {known_bytes(budget.planned_bytes)} planned, budget "
+            f"{known_bytes(budget.budget_bytes)}{holds}{reserve}."
+        )
+    if result.left_out_bytes:
+        lines.append(f"Does not fit: {format_bytes(result.left_out_bytes)}.")
+    lines += _time_lines(result)
+    return lines
+
+
+def _time_lines(result: WarmResult) -> list[str]:
+    rate = result.rate
+    if rate is None or result.expected_seconds is None:
+        return []
+    sample = ""
+    if rate.sample_bytes:
+        sample = f" ({format_bytes(rate.sample_bytes)} in {format_seconds(rate.sample_seconds)})"
+    return [
+        f"Takes about {seconds(result.expected_seconds)}, at {format_bytes(rate.bytes_per_second)} a second, "
+        f"{rate.kind}{sample}: {rate.why}."
+    ]
+
+
+def work_lines(work: WarmWork) -> list[str]:
+    """Return what was done."""
+    lines = [
+        f"Read {known_bytes(work.read_bytes)} of {known_bytes(work.asked_bytes)} in "
+        f"{format_seconds(work.seconds)}, {format_bytes(work.bytes_per_second)} a second, measured; "
+        f"{count(work.connections)} sessions, mode {work.mode}."
+    ]
+    if work.again_bytes:
+        lines.append(f"The server lost its pool meanwhile: {format_bytes(work.again_bytes)} were read again.")
+    if work.reconnects:
+        lines.append(f"{count(work.reconnects)} lost sessions were opened again.")
+    if work.pauses:
+        lines.append(f"Paused {count(work.pauses)} times, {format_seconds(work.paused_seconds)} altogether.")
+    if work.other_warmers:
+        lines.append("Another `pgsweep warm` was at work on this server when this one began.")
+    if work.stopped:
+        rest = "" if work.journal is None else f"; the journal {work.journal} knows the rest"
+        lines.append(f"It was stopped before all was read{rest}.")
+    return lines
+
+
+def verified_lines(verified: WarmVerified | None) -> list[str]:
+    """Return what lies in the caches of what was asked for."""
+    if verified is None:
+        return []
+    lines = []
+    for name, asked, before, now in (
+        ("shared_buffers", verified.pool_asked_bytes, verified.pool_before_bytes, verified.pool_bytes),
+        (
+            "the page cache",
+            verified.page_cache_asked_bytes,
+            verified.page_cache_before_bytes,
+            verified.page_cache_bytes,
+        ),
+    ):
+        if asked and now is not None:
+            first = "" if before is None else f" ({known_bytes(before)} before)"
+            lines.append(
+                f"In {name} now, measured: {known_bytes(now)} of {format_bytes(asked)} asked for, "
+                f"{100 * now / asked:.1f} %{first}."
+            )
+    return lines
+
+
+def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> str:
+    ran = result.verified is not None
+    columns = [Column("order"), Column("relation", left=True), Column("size"), Column("read")]
+    columns += [Column("left\nout"), Column("why", left=True)]
+    cells = []
+    for row in rows:
+        line = [
+            str(row.order),
+            _name(row, result.database),
+            format_bytes(row.size_bytes),
+            known_bytes(row.pool_bytes + row.page_cache_bytes),
+            known_bytes(row.left_out_bytes),
+            row.why,
+        ]
+        if ran:
+            line[5:5] = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
+        cells.append(line)
+    if ran:
+        columns[5:5] = [Column("in\npool"), Column("in page\ncache")]
+    return table(columns, cells, terminal)
+
+
+def _name(row: WarmRelation, home: str) -> str:
+    name = row.relation if row.schema == "public" else f"{row.schema}.{row.relation}"
+    return shown(name if row.database == home else f"{row.database}: {name}")
+
+
+def _trouble_lines(result: WarmResult, terminal: Terminal) -> list[str]:
+    troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
+    if not troubles:
+        return []
+    lines = []
+    for trouble in troubles[:_TROUBLES_SHOWN]:
+        name = shown(f"{trouble.schema}.{trouble.relation}")
+        size = format_bytes(trouble.blocks * result.block_size_bytes)
+        line = f"{terminal.paint('not read:', 'yellow')} {name}, {size}: {trouble.why}"
+        lines.append(line + (f"; {trouble.enable}" if trouble.enable else ""))
+    if len(troubles) > _TROUBLES_SHOWN:
+        lines.append(f"... and {count(len(troubles) - _TROUBLES_SHOWN)} more: --json lists them")
+    return ["\n".join(lines)]
+
+
+def _statements_text(result: WarmResult) -> str:
+    lines = [
+        f"-- {format_bytes(result.asked_bytes)} ({count(result.asked_bytes)} bytes) in "
+        f"{count(len(result.statements))} statement{'s' if len(result.statements) != 1 else ''}, "
+        f"mode {result.mode}"
+    ]
+    for statement in result.statements:
+        lines.append(f"-- database {shown(statement.database)}, {count(statement.size_bytes)} bytes")
+        lines.append(statement.text if "posix_fadvise" in statement.text else f"{statement.text};")
+    return "\n".join(lines) + "\n"
+
+
+def warm_page(result: WarmResult) -> Page:
+    """Return the plan and what came of it."""
+    return Page(_title(result), " ".join([*_plan_lines(result), *_done(result)]), [_section(result)])
+
+
+def _title(result: WarmResult) -> str:
+    size, cache = format_bytes(result.asked_bytes), _CACHES[result.into]
+    if result.work is None:
+        return f"{size} to be read into {cache}"
+    return f"{format_bytes(result.work.read_bytes)} of {size} read into {cache}"
+
+
+def _done(result: WarmResult) -> list[str]:
+    return [] if result.work is None else [*work_lines(result.work), *verified_lines(result.verified)]
+
+
+def _section(result: WarmResult) -> Section:
+    facts = [Fact(format_bytes(result.asked_bytes), "asked for")]
+    if result.rate is not None and result.expected_seconds is not None:
+        facts.append(Fact(seconds(result.expected_seconds), f"expected; the rate is {result.rate.kind}"))
+    if result.left_out_bytes:
+        facts.append(Fact(format_bytes(result.left_out_bytes), "does not fit"))
+    if result.work is not None:
+        facts.append(Fact(f"{format_bytes(result.work.bytes_per_second)}/s", "read", Measured))
+    if result.verified is not None:
+        facts.append(Fact(known_bytes(result.verified.pool_bytes), "in shared_buffers of it", Measured))
+        facts.append(Fact(known_bytes(result.verified.page_cache_bytes), "in the page cache of it", Measured))
+    head = ["order", "relation", "kind", "size", "into shared_buffers", "into the page cache", "left out"]
+    head += ["in shared_buffers now", "in the page cache now", "why"]
+    rows = [
+        [
+            Cell(str(row.order)),
+            Cell(_name(row, result.database)),
+            Cell(row.kind),
+            Cell(format_bytes(row.size_bytes)),
+            Cell(known_bytes(row.pool_bytes)),
+            Cell(known_bytes(row.page_cache_bytes)),
+            Cell(known_bytes(row.left_out_bytes)),
+            Cell(known_bytes(row.pool_resident_bytes)),
+            Cell(known_bytes(row.page_cache_resident_bytes)),
+            Cell(row.why),
+        ]
+        for row in result.relations
+    ]
+    troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
+    notes = [f"Not read: {entry.schema}.{entry.relation}: {entry.why}." for entry in troubles]
+    notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
+    return Section("Relations", "relations", "", facts, [], [], head, rows, notes=notes)
+
+
+VIEW = View(
+    WarmResult,
+    text=warm_text,
+    page=warm_page,
+    rows=lambda result: rows_of(WarmRelation, result.relations),
+)

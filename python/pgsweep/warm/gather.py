@@ -1,0 +1,264 @@
+"""What there is to warm: relations with their sizes, how often they are read, and whether this role may.
+
+A read-only session in each database; sizes take a lock on each relation for a moment, statistics take none.
+Temporary relations are their sessions' own and foreign ones lie elsewhere: neither can be warmed. Unlogged
+ones can, though after a crash they are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgsweep.caches.rows import KINDS
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.catalog import Relation, Server, read_connectable, read_relations, read_server
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.queries import load
+from pgsweep.records.cache import Missing
+from pgsweep.records.warm import WarmTrouble
+from pgsweep.warm.files import Owner
+from pgsweep.warm.pieces import Piece
+from pgsweep.warm.plan import reason
+from pgsweep.warm.session import require_prewarm
+
+_SEQUENCE = "S"
+
+# Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself
+# (commit 208927e6569, November 2025).
+_INDEX_BY_TABLE_SINCE = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is asked for; nothing means all of the session's database.
+
+    Attributes:
+        relations: as `regclass` reads them; a table with its indexes and TOAST, a partitioned one with all
+            its partitions.
+        schemas: by their names.
+        every_database: of all databases that may be entered.
+    """
+
+    relations: Sequence[str] = ()
+    schemas: Sequence[str] = ()
+    every_database: bool = False
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What there is.
+
+    Attributes:
+        pieces: whole forks, with their heat.
+        places: tablespace, database and relfilenode of each relation.
+        refused: relations that this role may not read.
+        accesses: that statistics have counted, of all relations together.
+    """
+
+    server: Server
+    pieces: list[Piece] = field(default_factory=list)
+    places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
+    refused: list[WarmTrouble] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    accesses: float = 0.0
+
+
+def gather(conninfo: str, selection: Selection, *, through_server: bool = True) -> Gathered:
+    """Return what there is to warm.
+
+    Args:
+        conninfo: as libpq understands it.
+        selection: what of it.
+        through_server: by pg_prewarm, so that it and SELECT are needed; else past the server.
+
+    Raises:
+        UsageError: there is no such relation or schema, or it has no blocks of its own.
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: pg_prewarm is not there.
+    """
+    with connect(conninfo) as connection, explained():
+        found = Gathered(read_server(connection))
+        if through_server:
+            require_prewarm(connection)
+        _gather_here(found, connection, selection, through_server=through_server)
+        databases = read_connectable(connection) if selection.every_database else []
+    for database in databases:
+        if database.name in (found.server.database, "template0"):
+            continue
+        why, enable = "", None
+        if not database.allows_connections or not database.may_connect:
+            why = (
+                "this role may not connect to it"
+                if database.allows_connections
+                else "it takes no connections"
+            )
+        else:
+            try:
+                parts = {**conninfo_to_dict(conninfo), "dbname": database.name}
+                with connect(make_conninfo("", **parts)) as inside, explained():
+                    if through_server:
+                        require_prewarm(inside)
+                    _gather_here(found, inside, Selection(), through_server=through_server)
+            except PgsweepError as error:
+                why, enable = error.message, error.hint
+        if why:
+            found.missing.append(Missing(what=f"database {database.name}", why=why, enable=enable))
+    return found
+
+
+def _gather_here(
+    found: Gathered, connection: psycopg.Connection[Any], selection: Selection, *, through_server: bool
+) -> None:
+    relations = [r for r in read_relations(connection) if r.kind != _SEQUENCE]
+    chosen = _chosen(connection, relations, selection)
+    relations = [r for r in relations if chosen is None or r.oid in chosen]
+    database = connection.info.dbname
+    heat = _heat(connection, relations)
+    found.accesses += sum(heat.values())
+    # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
+    allowed = _allowed(connection) if through_server else {r.oid for r in relations}
+    unused = not any(heat.values())
+    seen = {place for place in found.places.values() if place[1] == 0}
+    for relation in relations:
+        place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
+        if place in seen:
+            continue  # a shared catalog, met in another database before
+        blocks = relation.main_blocks + relation.fsm_blocks + relation.vm_blocks
+        if relation.oid not in allowed:
+            if blocks:
+                found.refused.append(_refusal(database, relation, blocks))
+            continue
+        found.places[database, relation.oid] = place
+        per_block = None if unused else heat[relation.oid] / max(1, relation.main_blocks)
+        found.pieces += _pieces(database, relation, _kind(relation), per_block)
+
+
+def _pieces(database: str, relation: Relation, kind: str, heat: float | None) -> list[Piece]:
+    forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
+    return [
+        Piece(
+            database=database,
+            oid=relation.oid,
+            schema=relation.schema,
+            relation=relation.name,
+            kind=kind,
+            fork=fork,
+            first_block=0,
+            blocks=blocks,
+            heat=heat,
+            why=reason(kind, heat),
+        )
+        for fork, blocks in forks
+        if blocks
+    ]
+
+
+def _kind(relation: Relation) -> str:
+    if relation.kind == "i" and relation.schema == "pg_toast":
+        return "TOAST index"
+    return KINDS.get(relation.kind, relation.kind)
+
+
+def _refusal(database: str, relation: Relation, blocks: int) -> WarmTrouble:
+    enable = "GRANT pg_read_all_data TO ROLE_NAME"
+    if relation.kind in ("r", "m"):
+        enable = f"GRANT SELECT ON {relation.schema}.{relation.name} TO ROLE_NAME"
+    return WarmTrouble(
+        database=database,
+        schema=relation.schema,
+        relation=relation.name,
+        why="this role may not read it",
+        blocks=blocks,
+        enable=enable,
+    )
+
+
+def _heat(connection: psycopg.Connection[Any], relations: Sequence[Relation]) -> dict[int, float]:
+    """Return how often blocks of each relation were asked for since statistics began (pg_statio)."""
+    heat = {relation.oid: 0.0 for relation in relations}
+    reader = CounterReader(connection, {}, heat)
+    for counter in reader.relations():
+        if counter.name in ("blks_read", "blks_hit"):
+            heat[int(counter.object)] += counter.value
+    return heat
+
+
+def _allowed(connection: psycopg.Connection[Any]) -> set[int]:
+    version_num = connection.info.server_version
+    by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
+    rows = connection.execute(load("warmable", version_num), [by_table]).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _chosen(
+    connection: psycopg.Connection[Any], relations: Sequence[Relation], selection: Selection
+) -> set[int] | None:
+    """Return the oids that were asked for; None for all.
+
+    Raises:
+        UsageError: there is no such relation or schema.
+    """
+    if not selection.relations and not selection.schemas:
+        return None
+    tables: set[int] = set()
+    single: set[int] = set()
+    for name in selection.relations:
+        kind, oids = _named(connection, name)
+        (single if kind in "iI" else tables).update(oids)
+    for schema in selection.schemas:
+        inside = {relation.oid for relation in relations if relation.schema == schema}
+        if not inside:
+            raise UsageError(
+                f"there is nothing to warm in schema `{schema}`",
+                cause=f"database `{connection.info.dbname}` has no relations with blocks in it",
+                hint="the schema's name as it is, without quotes: --schema sales",
+            )
+        tables |= inside
+    return single | {relation.oid for relation in relations if {relation.oid, relation.table_oid} & tables}
+
+
+def _named(connection: psycopg.Connection[Any], name: str) -> tuple[str, list[int]]:
+    try:
+        row = connection.execute(load("chosen", connection.info.server_version), [name]).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.SyntaxError, psycopg.errors.InvalidName) as error:
+        raise UsageError(
+            f"there is no relation `{name}` in database `{connection.info.dbname}`",
+            cause=str(error).splitlines()[0],
+            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
+        ) from error
+    assert row is not None
+    kind, persistence, leaves, oid = row
+    if persistence == "t":
+        raise UsageError(
+            f"`{name}` is a temporary table",
+            cause="its blocks lie in the memory of its own session, where nobody else can bring them",
+            hint="leave it out",
+        )
+    if kind in "vfcS":
+        raise UsageError(
+            f"`{name}` has no blocks that could be warmed",
+            cause="it is a view, a foreign table, a composite type or a sequence",
+            hint="name the tables that it reads: psql -c '\\d+ NAME' shows them",
+        )
+    return kind, leaves if kind in "pI" else [oid]
+
+
+def require_readable(found: Gathered) -> None:
+    """Check that there is anything that this role may read.
+
+    Raises:
+        MissingAbility: there are relations, and it may read none of them.
+    """
+    if not found.pieces and found.refused:
+        first = found.refused[0]
+        raise MissingAbility(
+            f"this role may read none of the {len(found.refused)} relations",
+            cause="pg_prewarm wants SELECT on what it reads",
+            hint=first.enable,
+        )

@@ -1,0 +1,245 @@
+"""The plan as a pure function, and the plan of real servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.host.procfile import HostMemory
+from pgsweep.records.warm import WarmResult
+from pgsweep.warm.capacity import page_cache_budget, pool_budget
+from pgsweep.warm.gather import Selection
+from pgsweep.warm.pieces import Piece
+from pgsweep.warm.plan import beyond, make_plan, rank
+from pgsweep.warm.prepare import Options
+from pgsweep.warm.rate import draw
+from pgsweep.warm.run import plan
+from tests.fix_warm import as_reader
+
+MB = 1 << 20
+
+
+def pieces() -> st.SearchStrategy[list[Piece]]:
+    return st.lists(
+        st.builds(
+            Piece,
+            database=st.sampled_from(["a", "b"]),
+            oid=st.integers(1, 4),
+            schema=st.just("s"),
+            relation=st.just("r"),
+            kind=st.sampled_from(["table", "index", "TOAST table", "TOAST index"]),
+            fork=st.sampled_from(["main", "vm"]),
+            first_block=st.integers(0, 40),
+            blocks=st.integers(0, 30),
+            heat=st.none() | st.sampled_from([0.0, 0.5, 3.0, 3.0, 1e6]),
+        )
+    )
+
+
+Block = tuple[str, int, str, int]
+
+
+def blocks_of(chosen: list[Piece]) -> list[Block]:
+    return [(p.database, p.oid, p.fork, block) for p in chosen for block in range(p.first_block, p.end_block)]
+
+
+@given(pieces(), st.integers(-5, 400))
+def test_never_over_budget_no_block_twice_none_lost(wanted: list[Piece], budget: int) -> None:
+    made = make_plan(wanted, budget)
+    planned, out = blocks_of(made.pieces), blocks_of(made.left_out)
+    assert made.blocks == len(planned) <= max(0, budget)
+    assert len(set(planned + out)) == len(planned) + len(out)
+    assert set(planned + out) == set(blocks_of(wanted))
+    if out:
+        assert len(planned) == max(0, budget), "room was left though not all fits"
+
+
+@given(pieces(), st.integers(0, 400))
+def test_the_order_is_that_of_the_rank(wanted: list[Piece], budget: int) -> None:
+    made = make_plan(wanted, budget)
+    ranks = [rank(piece)[:3] for piece in (*made.pieces, *made.left_out)]
+    if made.pieces and made.left_out:
+        assert max(ranks[: len(made.pieces)]) <= min(ranks[len(made.pieces) :])
+    assert ranks[: len(made.pieces)] == sorted(ranks[: len(made.pieces)])
+
+
+@given(pieces(), st.integers(0, 400))
+def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[Piece], budget: int) -> None:
+    best: dict[Block, Any] = {}
+    for piece in wanted:
+        for block in blocks_of([piece]):
+            best[block] = min(best.get(block, rank(piece)[:3]), rank(piece)[:3])
+    made = make_plan(wanted, budget)
+    for piece in (*made.pieces, *made.left_out):
+        for block in blocks_of([piece]):
+            assert rank(piece)[:3] == best[block]
+
+
+@given(pieces(), st.integers(0, 100), st.integers(0, 100))
+def test_the_second_cache_goes_on_where_the_first_ended(wanted: list[Piece], one: int, two: int) -> None:
+    first = make_plan(wanted, one)
+    second = beyond(first, two)
+    assert blocks_of(first.pieces + second.pieces) == blocks_of(make_plan(wanted, one + two).pieces)
+
+
+@given(pieces(), st.integers(1, 10))
+def test_a_sample_is_part_of_the_plan(wanted: list[Piece], stretch: int) -> None:
+    made = make_plan(wanted, 1000)
+    sample = blocks_of(draw(made.pieces, stretch))
+    assert len(set(sample)) == len(sample)
+    assert set(sample) <= set(blocks_of(made.pieces))
+    assert bool(sample) == bool(made.pieces)
+
+
+@given(st.integers(16, 1 << 20), st.none() | st.integers(0, 1 << 40))
+def test_never_more_than_the_pool_holds(buffers: int, given_bytes: int | None) -> None:
+    budget = pool_budget(buffers * 8192, given_bytes)
+    assert 0 <= budget.budget_bytes <= buffers * 8192
+    assert budget.budget_bytes + budget.reserve_bytes == buffers * 8192
+    if given_bytes is not None:
+        assert budget.budget_bytes <= given_bytes
+
+
+def host(available: int, *, shmem: int = 0) -> HostMemory:
+    return HostMemory(
+        total=16000 * MB,
+        available=available,
+        free=0,
+        anonymous=0,
+        page_tables=0,
+        shmem=shmem,
+        page_cache=0,
+        huge_pages=0,
+        slab=0,
+        swap_total=0,
+        swap_free=0,
+        commit_limit=None,
+        committed=None,
+    )
+
+
+def test_the_page_cache_gets_what_is_available_less_what_the_pool_will_take() -> None:
+    budget = page_cache_budget(host(10_000 * MB, shmem=1000 * MB), 4000 * MB, None)
+    assert budget.budget_bytes == (10_000 - 1000 - 3000) * MB
+    assert page_cache_budget(host(10_000 * MB), 4000 * MB, 100 * MB).budget_bytes == 100 * MB
+    assert page_cache_budget(host(1000 * MB), 4000 * MB, None).budget_bytes == 0
+    with pytest.raises(UsageError, match="not known here"):
+        page_cache_budget(None, 4000 * MB, None)
+    assert page_cache_budget(None, 4000 * MB, 5 * MB).budget_bytes == 5 * MB
+
+
+def planned(conninfo: str, *relations: str, **options: Any) -> WarmResult:
+    options.setdefault("selection", Selection(relations=relations))
+    return plan(conninfo, Options(**options), assumed_bytes_per_second=100e6)
+
+
+def names(result: WarmResult) -> list[str]:
+    return [row.relation for row in result.relations]
+
+
+def test_a_table_brings_its_indexes_and_toast(towarm: str) -> None:
+    result = planned(towarm, "orders", "notes")
+    kinds = [row.kind for row in result.relations]
+    assert set(names(result)) > {"orders", "orders_pkey", "notes"}
+    assert kinds.count("TOAST table") == 1
+    assert kinds.count("TOAST index") == 2  # that of orders has its one page too
+    indexes = [row.order for row in result.relations if "index" in row.kind and row.heat != 0]
+    tables = [row.order for row in result.relations if "index" not in row.kind and row.heat != 0]
+    assert max(indexes) < min(tables)
+    assert result.expected_seconds == pytest.approx(result.asked_bytes / 100e6)
+    assert result.rate is not None
+    assert result.rate.kind == "assumed"
+
+
+def test_an_index_comes_alone_and_partitions_together(towarm: str) -> None:
+    assert names(planned(towarm, "orders_pkey")) == ["orders_pkey"]
+    result = planned(towarm, "parts")
+    assert sorted(names(result)) == ["parts_a", "parts_a_at_idx", "parts_b", "parts_b_at_idx"]
+    assert sorted(names(planned(towarm, "parts_at_idx"))) == ["parts_a_at_idx", "parts_b_at_idx"]
+
+
+def test_the_hottest_come_first_and_the_unread_last(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        for _ in range(50):
+            connection.execute("SELECT count(*) FROM parts_a")
+        connection.execute("CREATE TABLE unread AS SELECT generate_series(1, 3000) AS n")
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        row = connection.execute("SELECT 'unread'::regclass::oid::int8").fetchone()
+        assert row is not None
+        connection.execute("SELECT pg_stat_reset_single_table_counters(%s::oid)", row)
+    result = planned(fresh, "parts_a", "parts_b", "unread", "orders")
+    tables = [row.relation for row in result.relations if row.kind == "table"]
+    assert tables.index("parts_a") < tables.index("parts_b")
+    assert result.relations[-1].relation == "unread"
+    assert "never read" in result.relations[-1].why
+
+
+def test_what_does_not_fit_is_listed_and_cut(towarm: str) -> None:
+    budget = 40 * 8192
+    result = planned(towarm, "orders", budget_bytes=budget)
+    assert result.asked_bytes == budget
+    orders = next(row for row in result.relations if row.relation == "orders")
+    assert 0 < orders.pool_bytes < orders.size_bytes
+    assert orders.pool_bytes + orders.left_out_bytes == orders.size_bytes
+    assert result.left_out_bytes == sum(row.left_out_bytes for row in result.relations)
+
+
+def test_never_more_than_the_pool_of_a_real_server(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE large AS SELECT g, repeat('l', 900) FROM generate_series(1, 25000) g"
+        )
+    result = planned(fresh, "large", budget_bytes=1000 * MB)
+    assert result.asked_bytes == 16 * MB < result.asked_bytes + result.left_out_bytes
+    both = planned(fresh, "large", into="both", budget_bytes=20 * MB, mode="read")
+    assert [b.planned_bytes for b in both.budgets] == [16 * MB, 4 * MB]
+
+
+def test_a_plain_client_is_told_what_it_may_not_read(towarm: str) -> None:
+    result = planned(as_reader(towarm), selection=Selection(schemas=["public"]))
+    refused = {trouble.relation for trouble in result.refused}
+    assert {"secret", "scratch"} <= refused
+    assert {"orders", "orders_pkey", "parts_a"} <= set(names(result))
+    assert not refused & set(names(result))
+    with pytest.raises(MissingAbility, match="may read none"):
+        planned(as_reader(towarm), "secret")
+
+
+def test_what_cannot_be_warmed_is_said(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("CREATE VIEW looking AS SELECT * FROM orders")
+    with pytest.raises(UsageError, match="has no blocks"):
+        planned(fresh, "looking")
+    with pytest.raises(UsageError, match="there is no relation `absent`"):
+        planned(fresh, "absent")
+    with pytest.raises(UsageError, match="schema `absent`"):
+        planned(fresh, selection=Selection(schemas=["absent"]))
+    assert planned(fresh, "nothing").asked_bytes == 0
+
+
+def test_every_database_and_the_shared_catalogs_once(towarm: str) -> None:
+    result = planned(towarm, selection=Selection(every_database=True), budget_bytes=100 * MB)
+    assert {"towarm", "postgres"} <= {row.database for row in result.relations}
+    assert names(result).count("pg_authid") == 1
+    assert [entry.what for entry in result.missing] == ["database template1"]  # has no pg_prewarm
+
+
+def test_without_pg_prewarm_there_is_no_way_through_the_server(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("DROP EXTENSION pg_prewarm")
+    with pytest.raises(MissingAbility, match="pg_prewarm does not exist") as caught:
+        planned(fresh, "orders")
+    assert "CREATE EXTENSION" in (caught.value.hint or "")
+
+
+def test_the_rate_is_measured_by_a_sample_that_leaves_the_pool_alone(towarm: str) -> None:
+    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    assert result.rate is not None
+    assert result.rate.kind == "measured"
+    assert 0 < result.rate.sample_bytes <= result.asked_bytes
+    assert result.expected_seconds == pytest.approx(result.asked_bytes / result.rate.bytes_per_second)

@@ -1,0 +1,227 @@
+"""`pgsweep warm` from the command line, on real servers: warmed, verified, interrupted, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgsweep.errors import UsageError
+from pgsweep.lab.cold import drop_from_page_cache
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records.warm import WarmRelation, WarmResult
+from pgsweep.ui.results import from_json
+from pgsweep.warm.journal import Header, Journal, read_journal
+from pgsweep.warm.pieces import calls_of
+from tests.fix_warm import as_reader, evict_all, piece_of, resident_blocks
+
+PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="looks into the server's files")
+
+
+def warm(conninfo: str, *words: str, folder: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [PGSWEEP, "warm", *words, "-d", conninfo], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == expect, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def result_of(done: subprocess.CompletedProcess[str]) -> WarmResult:
+    result = from_json(done.stdout.encode(), "stdout")
+    assert isinstance(result, WarmResult)
+    return result
+
+
+def drop_files(cluster: Cluster, conninfo: str, *names: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        for name in names:
+            row = connection.execute("SELECT pg_relation_filepath(%s::regclass)", [name]).fetchone()
+            assert row is not None
+            drop_from_page_cache(Path(cluster.data_directory) / row[0])
+
+
+def test_a_run_is_verified_block_by_block(server: Cluster, towarm: str, tmp_path: Path) -> None:
+    evict_all(towarm)
+    done = warm(towarm, "run", "--relations", "orders,notes", "--json", folder=tmp_path)
+    result = result_of(done)
+    assert result.work is not None
+    assert result.verified is not None
+    assert result.work.read_bytes == result.work.asked_bytes == result.asked_bytes > 0
+    assert result.verified.pool_before_bytes is not None
+    assert result.verified.pool_before_bytes < 0.2 * result.asked_bytes
+    assert result.verified.pool_bytes == result.verified.pool_asked_bytes == result.asked_bytes
+    assert result.work.troubles == []
+    assert resident_blocks(towarm, "orders") == piece_of(towarm, "orders").blocks
+    assert list(tmp_path.iterdir()) == [], "a finished run leaves no journal"
+
+
+def test_a_plain_client_warms_without_superuser_or_monitor(towarm: str, tmp_path: Path) -> None:
+    evict_all(towarm)
+    done = warm(as_reader(towarm), "run", "--schema", "public", "--source", "sql", "--json", folder=tmp_path)
+    result = result_of(done)
+    assert result.work is not None
+    assert result.work.troubles == []
+    assert {trouble.relation for trouble in result.refused} >= {"secret", "scratch"}
+    assert resident_blocks(towarm, "orders") == piece_of(towarm, "orders").blocks
+    assert resident_blocks(towarm, "orders_pkey") == piece_of(towarm, "orders_pkey").blocks
+    assert "the buffer pool" in [entry.what for entry in result.missing]
+
+
+@needs_root
+def test_the_page_cache_is_warmed_past_the_server(server: Cluster, towarm: str, tmp_path: Path) -> None:
+    evict_all(towarm)
+    drop_files(server, towarm, "orders", "orders_pkey")
+    words = ("run", "--relations", "orders", "--into", "page-cache", "--json")
+    result = result_of(warm(towarm, *words, folder=tmp_path))
+    assert result.mode == "kernel"
+    assert result.verified is not None
+    assert result.verified.page_cache_bytes == result.asked_bytes
+    assert result.verified.page_cache_before_bytes is not None
+    assert result.verified.page_cache_before_bytes < 0.3 * result.asked_bytes
+    assert resident_blocks(towarm, "orders") < piece_of(towarm, "orders").blocks / 2
+
+
+@needs_root
+@pytest.mark.parametrize("mode", ["read", "prefetch"])
+def test_the_page_cache_is_warmed_through_the_server(
+    mode: str, wheel18: Cluster, warm_databases: Callable[[Cluster], str], tmp_path: Path
+) -> None:
+    conninfo = warm_databases(wheel18)
+    evict_all(conninfo)
+    drop_files(wheel18, conninfo, "orders")
+    words = (
+        "run",
+        "--relations",
+        "orders",
+        "--into",
+        "page-cache",
+        "--mode",
+        mode,
+        "--budget",
+        "1GB",
+        "--json",
+    )
+    result = result_of(warm(conninfo, *words, folder=tmp_path))
+    assert result.verified is not None
+    # Asynchronous reads of mode prefetch may still be under way when the statement ends.
+    assert (result.verified.page_cache_bytes or 0) >= (0.95 if mode == "prefetch" else 1) * result.asked_bytes
+
+
+def test_a_dry_run_prints_statements_that_work_and_reads_nothing(towarm: str, tmp_path: Path) -> None:
+    evict_all(towarm)
+    before = resident_blocks(towarm, "orders")
+    done = warm(towarm, "run", "--relations", "orders", "--dry-run", folder=tmp_path)
+    assert "dry run: nothing was read" in done.stderr
+    assert resident_blocks(towarm, "orders") == before
+    asked = result_of(warm(towarm, "run", "--relations", "orders", "-n", "--json", folder=tmp_path))
+    assert sum(statement.size_bytes for statement in asked.statements) == asked.asked_bytes
+    with psycopg.connect(towarm, autocommit=True) as connection:
+        read = 0
+        for statement in asked.statements:
+            read += sum(row[1] for row in connection.execute(statement.text.encode()).fetchall())
+    assert read * 8192 == asked.asked_bytes
+
+
+def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
+    wheel18: Cluster, warm_databases: Callable[[Cluster], str], tmp_path: Path
+) -> None:
+    conninfo = warm_databases(wheel18)
+    evict_all(conninfo)
+    command = [PGSWEEP, "warm", "run", "--relations", "orders", "--rate", "500kB", "--json", "-d", conninfo]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    journal = tmp_path / "pgsweep-warm.journal"
+    while time.monotonic() < deadline and not (journal.exists() and b'"done"' in journal.read_bytes()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "go on with --resume" in said
+    stopped: dict[str, Any] = json.loads(out)
+    assert stopped["work"]["stopped"]
+    assert 0 < stopped["work"]["read_bytes"] < stopped["work"]["asked_bytes"]
+    rest = result_of(warm(conninfo, "run", "--resume", "--json", folder=tmp_path))
+    assert rest.work is not None
+    assert rest.work.asked_bytes + stopped["work"]["read_bytes"] == stopped["work"]["asked_bytes"]
+    assert rest.work.read_bytes == rest.work.asked_bytes
+    assert not journal.exists()
+    assert resident_blocks(conninfo, "orders") == piece_of(conninfo, "orders").blocks
+    assert "cannot read the journal" in warm(conninfo, "run", "--resume", folder=tmp_path, expect=2).stderr
+
+
+def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
+    wheel18: Cluster, warm_databases: Callable[[Cluster], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.journal"
+    piece = piece_of(warm_databases(wheel18), "orders")
+    header = Header(server="18.1", started_us=7, block_size_bytes=8192, into="pool", mode="buffer")
+    calls = list(calls_of([piece], 50))
+    journal = Journal(path, header)
+    journal.add("pool", calls)
+    journal.done(calls[0], 50)
+    journal.done(calls[2], 50)
+    journal.close(remove=False)
+    left = read_journal(path, 7)
+    assert sum(part.blocks for part in left.pool) == piece.blocks - 100
+    assert left.done_blocks == 100
+    assert sum(part.blocks for part in read_journal(path, 8).pool) == piece.blocks, "another start: all again"
+    whole = path.read_bytes()
+    for size in range(whole.index(b"\n") + 1, len(whole), 97):
+        path.write_bytes(whole[:size])
+        assert sum(part.blocks for part in read_journal(path, 7).pool) <= piece.blocks
+    path.write_bytes(whole[:20])
+    with pytest.raises(UsageError, match="no journal"):
+        read_journal(path, 7)
+    path.write_bytes(whole.replace(b"warm-journal/1", b"warm-journal/9", 1))
+    with pytest.raises(UsageError, match="does not know"):
+        read_journal(path, 7)
+
+
+def test_text_csv_and_page_hold_the_plan(towarm: str, tmp_path: Path) -> None:
+    words = ("plan", "--relations", "orders", "--assume-rate", "100MB", "-o", "plan.html", "-o", "plan.csv")
+    done = warm(towarm, *words, folder=tmp_path)
+    assert "assumed" in done.stdout
+    assert "orders_pkey" in done.stdout
+    assert "index; " in done.stdout
+    head, *lines = (tmp_path / "plan.csv").read_text().splitlines()
+    assert head.split(",") == list(WarmRelation.__struct_fields__)
+    assert any(line.split(",")[3] == "orders" for line in lines)
+    assert "orders_pkey" in (tmp_path / "plan.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "--every-database", "--relations", "orders"), "names choose"),
+        (("run", "--mode", "read"), "is for the page cache"),
+        (("run", "--relations", ",", "--json"), "names no relation"),
+        (("run", "--resume", "--budget", "1GB"), "what the journal says"),
+        (("run", "--relations", "absent"), "there is no relation `absent`"),
+        (("run", "--journal", "/absent/file"), "may not be written"),
+    ],
+)
+def test_mistakes_are_told(
+    words: tuple[str, ...],
+    message: str,
+    wheel18: Cluster,
+    warm_databases: Callable[[Cluster], str],
+    tmp_path: Path,
+) -> None:
+    done = warm(warm_databases(wheel18), *words, folder=tmp_path, expect=2)
+    assert message in done.stderr
+    assert "hint:" in done.stderr
