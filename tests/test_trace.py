@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,66 @@ def test_hits_and_misses_are_those_that_the_server_counts(server: Cluster, attac
     assert abs(after[0] - before[0] - (hits - shared)) <= 3
     assert after[1] - before[1] == misses
     assert trace.tracer.lost() == 0
+
+
+def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(server: Cluster) -> None:
+    """Bitmap scans by several sessions in a pool too small: blocks are read ahead, some by two at once.
+
+    A session that finds a block which another is just reading waits for it and counts a hit; the trace shows
+    its own attempt to read as well. So a few misses more than counted, and no access more or less.
+    """
+    with database(server, "beside") as connection:
+        fill(connection, rows=160_000)
+        before = counters(server, connection)
+        with tracing(server) as trace, ExitStack() as closing:
+            sessions = [
+                closing.enter_context(psycopg.connect(server.conninfo("beside"), autocommit=True))
+                for _ in range(4)
+            ]
+
+            def scan(number: int) -> None:
+                session = sessions[number]
+                session.execute("SET enable_indexscan = off; SET enable_seqscan = off")
+                for i in range(300):
+                    first = 1 + (i * 7919 + number * 101) % 150_000
+                    session.execute(
+                        "SELECT count(filler) FROM t WHERE i BETWEEN %s AND %s", (first, first + 2000)
+                    )
+
+            threads = [threading.Thread(target=scan, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            pids = [session.info.backend_pid for session in sessions]
+            for session in sessions:
+                session.close()
+            wait_until_gone(connection, pids)
+            after = counters(server, connection)
+        pids.append(connection.info.backend_pid)
+        table = trace.tables["accesses"]
+        own = np.isin(table["pid"], pids) & (table["db"] != 0)
+        hits, misses = (int(np.count_nonzero(table["kind"][own] == kind)) for kind in (HIT, MISS))
+    accesses, reads = sum(after) - sum(before), after[1] - before[1]
+    assert reads > 5000
+    # The counters have one more a session, from its start.
+    assert abs(hits + misses - accesses) <= 3 + len(sessions)
+    assert 0 <= misses - reads <= 0.005 * reads
+    assert trace.tracer.lost() == 0
+
+
+def wait_until_gone(connection: psycopg.Connection[Any], pids: list[int]) -> None:
+    """Wait until sessions have ended, which is when they have reported all their counts."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)", (pids,)
+        ).fetchone()
+        if row == (0,):
+            time.sleep(0.6)  # before 15 the statistics collector has them a moment later
+            return
+        time.sleep(0.05)
+    raise AssertionError("the sessions did not end")
 
 
 def test_the_hot_probes_sit_on_emulated_instructions(server: Cluster) -> None:
