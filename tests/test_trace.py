@@ -150,10 +150,10 @@ def test_hits_and_misses_are_those_that_the_server_counts(server: Cluster, attac
 
 
 def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(server: Cluster) -> None:
-    """Bitmap scans by several sessions in a pool too small: blocks are read ahead, some by two at once.
+    """Bitmap scans by four sessions in a pool too small for them: every access is there, and counted alike.
 
-    A session that finds a block which another is just reading waits for it and counts a hit; the trace shows
-    its own attempt to read as well. So a few misses more than counted, and no access more or less.
+    Each scans its own part of the table: two that want one block at the same moment are the exception that
+    docs/concepts/tracing.md tells of.
     """
     with database(server, "beside") as connection:
         fill(connection, rows=160_000)
@@ -168,7 +168,7 @@ def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(s
                 session = sessions[number]
                 session.execute("SET enable_indexscan = off; SET enable_seqscan = off")
                 for i in range(300):
-                    first = 1 + (i * 7919 + number * 101) % 150_000
+                    first = 1 + 40_000 * number + i * 7919 % 37_000
                     session.execute(
                         "SELECT count(filler) FROM t WHERE i BETWEEN %s AND %s", (first, first + 2000)
                     )
@@ -191,7 +191,7 @@ def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(s
     assert reads > 5000
     # The counters have one more a session, from its start.
     assert abs(hits + misses - accesses) <= 3 + len(sessions)
-    assert 0 <= misses - reads <= 0.005 * reads
+    assert abs(misses - reads) <= 0.002 * reads
     assert trace.tracer.lost() == 0
 
 
