@@ -10,6 +10,8 @@ Debian's 15, and only the tests that take one of them run.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,6 +71,44 @@ def _present(bindir: Path | None) -> Path | None:
     if bindir == DEBIAN_BINDIR and not bindir.exists():
         pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
     return bindir
+
+
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+import numpy.random  # which becomes unreadable below /root
+from pgsweep.errors import MissingAbility
+from pgsweep.evidence.{source} import record_{source}
+conninfo, output = sys.argv[1:]
+os.setgid(65533)
+os.setuid(65533)
+try:
+    record_{source}(conninfo, Path(output), seconds=1)
+except MissingAbility as error:
+    print(error.message, error.hint)
+"""
+
+
+def recorded_by_nobody(cluster: Cluster, source: str, output: Path) -> str:
+    """Record as a user who is neither root nor the server's; return what the MissingAbility says."""
+    socket = next(path for path in cluster.socket_directory.iterdir() if path.is_socket())
+    mode = socket.stat().st_mode
+    # File modes that let the other user connect, for this time only.
+    cluster.socket_directory.chmod(0o711)
+    cluster.run_directory.chmod(0o711)
+    socket.chmod(0o777)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_NOBODY.format(source=source), cluster.conninfo(), str(output)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        socket.chmod(mode)
+        cluster.socket_directory.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
 from pgsweep.predict import predict
+from tests.fix_cluster import recorded_by_nobody
 from tests.fix_page import load_running
 
 PAGES = 12000 // 4
@@ -215,37 +213,8 @@ def test_no_extension_and_no_privilege_is_needed(server: Cluster, tmp_path: Path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_user_is_told_what_to_do(server: Cluster, tmp_path: Path) -> None:
-    script = textwrap.dedent("""
-        import os, sys
-        from pathlib import Path
-        import numpy.random  # which becomes unreadable below /root
-        from pgsweep.errors import MissingAbility
-        from pgsweep.evidence.peek import record_peek
-        conninfo, output = sys.argv[1:]
-        os.setgid(65533)
-        os.setuid(65533)
-        try:
-            record_peek(conninfo, Path(output), seconds=1)
-        except MissingAbility as error:
-            print(error.message, error.hint)
-    """)
-    # File modes that let the other user connect, for this test only.
-    server.socket_directory.chmod(0o711)
-    server.run_directory.chmod(0o711)
-    socket = next(path for path in server.socket_directory.iterdir() if path.is_socket())
-    mode = socket.stat().st_mode
-    socket.chmod(0o777)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", script, server.conninfo(), str(tmp_path / "a.evidence")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        socket.chmod(mode)
-        server.socket_directory.chmod(0o700)
-    assert "may not be read" in done.stdout, done.stderr
-    assert "sudo pgsweep" in done.stdout
-    assert "--source sql" in done.stdout
+    told = recorded_by_nobody(server, "peek", tmp_path / "a.evidence")
+    assert "may not be read" in told
+    assert "sudo pgsweep" in told
+    assert "--source sql" in told
     assert not (tmp_path / "a.evidence").exists()

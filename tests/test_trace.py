@@ -24,6 +24,7 @@ from pgsweep.errors import EvidenceError, MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import recorded_by_nobody
 
 HIT, MISS, EXTEND = range(3)
 
@@ -450,35 +451,9 @@ def test_a_server_elsewhere_cannot_be_traced(
 
 
 def test_an_unprivileged_user_is_told_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
-    script = textwrap.dedent("""
-        import os, sys
-        from pathlib import Path
-        from pgsweep.errors import MissingAbility
-        from pgsweep.evidence.trace import record_trace
-        conninfo, output = sys.argv[1:]
-        os.setgid(65534)
-        os.setuid(65534)
-        try:
-            record_trace(conninfo, Path(output), seconds=1)
-        except MissingAbility as error:
-            print(error.message, error.hint)
-    """)
-    # A file mode that lets the other user connect, for this test only.
-    wheel18.socket_directory.chmod(0o777)
-    wheel18.run_directory.chmod(0o755)
-    socket = next(wheel18.socket_directory.glob(".s.PGSQL.*[0-9]"))
-    socket.chmod(0o777)
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", script, wheel18.conninfo(), str(tmp_path / "x.evidence")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        wheel18.socket_directory.chmod(0o700)
-    assert "may not be read" in ended.stdout, ended.stderr
-    assert "sudo" in ended.stdout
+    told = recorded_by_nobody(wheel18, "trace", tmp_path / "x.evidence")
+    assert "may not be read" in told
+    assert "sudo" in told
 
 
 def test_a_full_disk_is_told_and_what_was_written_stays(wheel18: Cluster, tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option, settings_of
+from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option
 from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.settings import Settings
 
 if TYPE_CHECKING:
     from pgsweep.records.cache import CacheResult
@@ -40,9 +41,11 @@ _MAP_CELLS = 512
 @pool_source_option
 @output_options
 @common_options
-@click.pass_context
+@observing
 def command(
-    ctx: click.Context,
+    settings: Settings,
+    target: Target,
+    output: Output,
     /,
     *,
     by: str,
@@ -50,13 +53,6 @@ def command(
     this_database: bool,
     map_of: str | None,
     source: Literal["auto", "peek", "sql"],
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Show what lies in shared_buffers, in the page cache, in both, in neither.
 
@@ -72,9 +68,6 @@ def command(
       pgsweep cache -h db1 -U monitor shop --json | jq .pool
       pgsweep cache shop --map orders -o orders.html
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.cache import look
     from pgsweep.caches.access import opened
     from pgsweep.cli.provenance import with_provenance

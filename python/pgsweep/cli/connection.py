@@ -60,6 +60,11 @@ class Target:
         return feature(self.conninfo)
 
     @property
+    def is_named(self) -> bool:
+        """Whether a server or a database was named, in any way."""
+        return any(self._names.values())
+
+    @property
     def conninfo(self) -> str:
         """The conninfo string, with the password where one was asked for.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed
 
 if TYPE_CHECKING:
@@ -20,19 +21,8 @@ if TYPE_CHECKING:
 @connection_options
 @output_options
 @common_options
-@click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    *,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
-) -> int:
+@observing
+def command(settings: Settings, target: Target, output: Output, /) -> int:
     r"""Tell what can be done with a server from here, and how to get what cannot.
 
     Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
@@ -51,9 +41,6 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.doctor import examine, examine_host
 
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     result: DoctorResult
     code = 0
     try:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option
 from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,9 +64,11 @@ if TYPE_CHECKING:
 )
 @output_options
 @common_options
-@click.pass_context
+@observing
 def command(
-    ctx: click.Context,
+    settings: Settings,
+    target: Target,
+    output: Output,
     /,
     *,
     statement: str,
@@ -76,13 +80,6 @@ def command(
     setup: Path | None,
     shared_buffers: int | None,
     pg_bindir: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Show what one statement brings into shared_buffers and into the page cache.
 
@@ -96,14 +93,11 @@ def command(
       sudo -u postgres pgsweep footprint "SELECT * FROM orders WHERE id = 42" shop --json
       pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     only_cold = {"--setup": setup, "--shared-buffers": shared_buffers, "--pg-bindir": pg_bindir}
     given = [name for name, value in only_cold.items() if value is not None]
     if given and not cold:
         raise UsageError(f"{given[0]} is for a private server", hint="add --cold, or leave it out")
-    if cold and (setup is None or any(names.values())):
+    if cold and (setup is None or target.is_named):
         raise UsageError(
             "--cold empties caches, which is done to a private server only",
             cause="no --setup for one was given" if setup is None else "a server of yours was named",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.settings import Settings
 
 if TYPE_CHECKING:
     from pgsweep.records.budget import BudgetResult
@@ -33,20 +34,15 @@ if TYPE_CHECKING:
 )
 @output_options
 @common_options
-@click.pass_context
+@observing
 def command(
-    ctx: click.Context,
+    settings: Settings,
+    target: Target,
+    output: Output,
     /,
     *,
     max_connections: int | None,
     plan_nodes: int,
-    as_json: bool,
-    as_csv: bool,
-    html: Path | None,
-    out: tuple[Path, ...],
-    no_password: bool,
-    ask_password: bool,
-    **names: str | None,
 ) -> None:
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
@@ -64,9 +60,6 @@ def command(
       sudo -u postgres pgsweep memory budget --max-connections 1000 --plan-nodes 4
       sudo -u postgres pgsweep memory budget --json | jq .verdict
     """
-    settings = settings_of(ctx)
-    target = Target(no_password=no_password, ask_password=ask_password, **names)
-    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.budget import budget
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory import opened

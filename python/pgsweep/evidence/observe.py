@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
+import psycopg
 
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation
+from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.progress import Progress
 
 RELATION_SECONDS = 5.0
 """Counters of relations, of pg_stat_io and of the writers are sampled this often..."""
 
 RELATION_SHARE = 0.005
 """... or less, so that they take at most this share of time on servers with very many relations."""
+
+
+@contextlib.contextmanager
+def session(conninfo: str, progress: Progress) -> Iterator[psycopg.Connection[Any]]:
+    """Open the session of a recording, and close it in the end; errors of the server come explained.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached, or went away.
+    """
+    progress.stage("reading the catalog")
+    connection = connect(conninfo)
+    try:
+        with explained():
+            yield connection
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+
+def seed_of(rng_seed: int | None) -> int:
+    """Return the seed that was asked for, or a new one, which the evidence then tells."""
+    return int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
 
 
 class CounterLog:

@@ -29,6 +29,7 @@ import psycopg
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.observe import seed_of, session
 from pgsweep.evidence.pace import Pace
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots_meta, tell_sample
@@ -37,7 +38,7 @@ from pgsweep.evidence.transitions import Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.buffercache import Snapshot, used_buffers
 from pgsweep.pg.catalog import Relation, Server, read_server
-from pgsweep.pg.connect import connect, explained, session_lives
+from pgsweep.pg.connect import session_lives
 from pgsweep.pg.queries import load
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
@@ -95,23 +96,17 @@ def record_peek(
         KeyboardInterrupt: interrupted before the first snapshot.
     """
     progress = progress or Silent()
-    seed = int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
-    progress.stage("reading the catalog")
-    connection = connect(conninfo)
-    try:
-        with explained():
-            server = read_server(connection)
-            view = PeekView(connection, server, sample_of(server, seed, sample_blocks), seed)
-            meta = snapshots_meta("peek", server, view.sample, seed, host=view.host)
-            with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
-                recording = Recording(
-                    connection, server, view, writer, progress=progress, stop=stop or threading.Event()
-                )
-                tell_sample(view.sample, progress)
-                return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
-    finally:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()
+    seed = seed_of(rng_seed)
+    with session(conninfo, progress) as connection:
+        server = read_server(connection)
+        view = PeekView(connection, server, sample_of(server, seed, sample_blocks), seed)
+        meta = snapshots_meta("peek", server, view.sample, seed, host=view.host)
+        with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
+            recording = Recording(
+                connection, server, view, writer, progress=progress, stop=stop or threading.Event()
+            )
+            tell_sample(view.sample, progress)
+            return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
 
 
 class PeekView:

@@ -55,12 +55,15 @@ _SNAPSHOTS: Final[_Steps] = (
     *_COUNTERS,
 )
 
-_TRACE: Final[_Steps] = (
+_ON_HOST: Final[_Steps] = (
     *_SESSION,
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
     ("postmaster", _ONCE, 140000),
     *_CATALOG,
+)
+_TRACE: Final[_Steps] = (
+    *_ON_HOST,
     ("count_databases", "every 10 seconds ($1: oids of databases)", 140000),
     ("count_relations", "every 10 seconds ($1: oids of relations)", 140000),
     ("count_writers", "every 10 seconds", 140000),
@@ -68,11 +71,7 @@ _TRACE: Final[_Steps] = (
     ("settle", "once, when each of these has run once", 140000),
 )
 _PEEK: Final[_Steps] = (
-    *_SESSION,
-    ("server", _ONCE, 140000),
-    ("settings", _ONCE, 140000),
-    ("postmaster", _ONCE, 140000),
-    *_CATALOG,
+    *_ON_HOST,
     ("buffercache", _ONCE, 160000),
     ("SUMMARY", "twice before, to compare with the memory; only where pg_buffercache is there", 160000),
     *_COUNTERS,
@@ -135,17 +134,12 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
         row = connection.execute(load("buffercache", version_num)).fetchone()
         schema = (row[1] if row is not None else None) or "public"
         texts = {"SUMMARY": summary_query(version_num, schema).decode()} if version_num >= 160000 else {}
-        steps = _statements(_PEEK, version_num, texts) + [
-            PlanStep(what=what, when=when, text=f"-- system call: {text}")
-            for what, when, text in (
-                ("executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"),
-                (
-                    "memory",
-                    "at random times; between them in pairs a few milliseconds apart",
-                    f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
-                ),
-            )
-        ]
+        memory = (
+            "memory",
+            "at random times; between them in pairs a few milliseconds apart",
+            f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
+        )
+        steps = _statements(_PEEK, version_num, texts) + _system_calls(_symbols(pid), memory)
         return RecordPlan(source="peek", server=_target(connection), output=str(output), steps=steps)
 
 
@@ -164,8 +158,8 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         version_num = connection.info.server_version
         pid = _postmaster(connection)
         target = _target(connection)
-    calls = (
-        ("executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"),
+    calls = _system_calls(
+        _symbols(pid),
         ("memory", "before and after the observation", f"open(/proc/{pid}/mem), read the buffer descriptors"),
         ("buffer", _ONCE, f"bpf(BPF_MAP_CREATE, BPF_MAP_TYPE_RINGBUF), {RING_BYTES >> 20} MB"),
         ("programs", _ONCE, "bpf(BPF_PROG_LOAD, BPF_PROG_TYPE_KPROBE), one for each probe"),
@@ -176,8 +170,7 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
             + _PROBED,
         ),
     )
-    steps = [PlanStep(what=what, when=when, text=f"-- system call: {text}") for what, when, text in calls]
-    steps = _statements(_TRACE, version_num, {}) + steps
+    steps = _statements(_TRACE, version_num, {}) + calls
     return RecordPlan(source="trace", server=target, output=str(output), steps=steps)
 
 
@@ -193,6 +186,15 @@ def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[
         for query, when, oldest in steps
         if version_num >= oldest
     ]
+
+
+def _system_calls(*calls: tuple[str, str, str]) -> list[PlanStep]:
+    """Return the steps for calls: what, when, and the call in words."""
+    return [PlanStep(what=what, when=when, text=f"-- system call: {text}") for what, when, text in calls]
+
+
+def _symbols(pid: int) -> tuple[str, str, str]:
+    return "executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"
 
 
 def _postmaster(connection: psycopg.Connection[Any]) -> int:

@@ -10,21 +10,19 @@ of pages that always stand at usage_count 5 cannot be told apart.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psycopg
 
+from pgsweep.evidence.observe import seed_of, session
 from pgsweep.evidence.pace import Pace
 from pgsweep.evidence.snapshots import Recording, sample_of, snapshots_meta, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
-from pgsweep.pg.connect import connect, explained
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 
@@ -65,38 +63,30 @@ def record_sql(
         KeyboardInterrupt: interrupted before the first snapshot.
     """
     progress = progress or Silent()
-    seed = int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
-    progress.stage("reading the catalog")
-    connection = connect(conninfo)
-    try:
-        with explained():
-            schema = require_buffercache(connection)
-            server = read_server(connection)
-            sample = sample_of(server, seed, sample_blocks)
-            reader = SnapshotReader(
+    seed = seed_of(rng_seed)
+    with session(conninfo, progress) as connection:
+        schema = require_buffercache(connection)
+        server = read_server(connection)
+        sample = sample_of(server, seed, sample_blocks)
+        reader = SnapshotReader(
+            connection,
+            schema,
+            server.shared_buffers_blocks,
+            modulus=sample.modulus,
+            offsets=sample.offsets,
+        )
+        meta = snapshots_meta("sql", server, sample, seed, host={"server": connection.info.host or "local"})
+        with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
+            recording = Recording(
                 connection,
-                schema,
-                server.shared_buffers_blocks,
-                modulus=sample.modulus,
-                offsets=sample.offsets,
+                server,
+                _SqlView(server, reader),
+                writer,
+                progress=progress,
+                stop=stop or threading.Event(),
             )
-            meta = snapshots_meta(
-                "sql", server, sample, seed, host={"server": connection.info.host or "local"}
-            )
-            with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
-                recording = Recording(
-                    connection,
-                    server,
-                    _SqlView(server, reader),
-                    writer,
-                    progress=progress,
-                    stop=stop or threading.Event(),
-                )
-                tell_sample(sample, progress)
-                return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
-    finally:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()
+            tell_sample(sample, progress)
+            return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
 
 
 class _SqlView:

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 import pgsweep
 from pgsweep._native import Tracer, read_pool, trace_event_cost_seconds
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.evidence.observe import CounterLog, relation_columns
+from pgsweep.evidence.observe import CounterLog, relation_columns, session
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.catalog import Server, read_databases, read_relations, read_server
-from pgsweep.pg.connect import connect, explained, session_lives
+from pgsweep.pg.connect import session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 from pgsweep.progress import Progress, Silent
@@ -93,37 +93,31 @@ def record_trace(
             cause="it needs Linux on x86-64",
             hint="use --source sql",
         )
-    progress.stage("reading the catalog")
-    connection = connect(conninfo)
-    try:
-        with explained():
-            server = read_server(connection)
-            row = connection.execute(load("postmaster", server.version_num)).fetchone()
-            assert row is not None
-            postmaster_pid = find_postmaster(*row)
-            with _abilities():
-                cost_seconds = trace_event_cost_seconds(attachment)
-            recording = _Recording(connection, server, postmaster_pid, progress, stop or threading.Event())
-            expected = recording.tell_cost(cost_seconds)
-            meta = recording.meta()
-            with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
-                databases = [0, server.database_oid] if only_database else []
-                return recording.run(
-                    writer,
-                    _Limits(seconds, max_events, max_bytes),
-                    lambda: Tracer(
-                        postmaster_pid,
-                        server.version_num,
-                        databases=databases,
-                        ring_bytes=ring_bytes,
-                        attachment=attachment,
-                    ),
-                    cost_seconds,
-                    expected,
-                )
-    finally:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()
+    with session(conninfo, progress) as connection:
+        server = read_server(connection)
+        row = connection.execute(load("postmaster", server.version_num)).fetchone()
+        assert row is not None
+        postmaster_pid = find_postmaster(*row)
+        with _abilities():
+            cost_seconds = trace_event_cost_seconds(attachment)
+        recording = _Recording(connection, server, postmaster_pid, progress, stop or threading.Event())
+        expected = recording.tell_cost(cost_seconds)
+        meta = recording.meta()
+        with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
+            databases = [0, server.database_oid] if only_database else []
+            return recording.run(
+                writer,
+                _Limits(seconds, max_events, max_bytes),
+                lambda: Tracer(
+                    postmaster_pid,
+                    server.version_num,
+                    databases=databases,
+                    ring_bytes=ring_bytes,
+                    attachment=attachment,
+                ),
+                cost_seconds,
+                expected,
+            )
 
 
 class _Limits(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
@@ -13,7 +12,7 @@ from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name, shown
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
-from pgsweep.ui.table import Column, table, table_width
+from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
@@ -21,15 +20,6 @@ _BARS = 25
 _PAGE = Terminal()
 _HEAT = " ▁▂▃▄▅▆▇█"
 _ROWS_SHOWN = 30
-
-
-@dataclass(frozen=True)
-class _Field:
-    """A column of the table; those of the highest rank give way first on a narrow terminal."""
-
-    column: Column
-    rank: int
-    cells: list[str]
 
 
 def cache_text(result: CacheResult, terminal: Terminal) -> str:
@@ -40,7 +30,7 @@ def cache_text(result: CacheResult, terminal: Terminal) -> str:
     parts = [
         _head(result),
         pool_text(result.pool, terminal),
-        _table([*rows, result.total], result, terminal),
+        fitted_table(_fields([*rows, result.total], result, terminal), terminal, marked=len(rows)),
     ]
     if hidden:
         parts.append(f"... and {count(hidden)} rows more; all of them: --json, --csv, or through a pipe")
@@ -108,47 +98,32 @@ def heat(usage_counts: Sequence[int], terminal: Terminal) -> str:
     return "".join(str(min(9, 10 * n // total)) if n else "." for n in usage_counts)
 
 
-def _table(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> str:
-    fields = _fields(rows, result, terminal)
-    while (
-        terminal.interactive
-        and len(fields) > 3
-        and table_width([(field.column, field.cells) for field in fields]) > terminal.width
-    ):
-        fields.remove(max(fields, key=lambda field: field.rank))
-    cells = [[field.cells[index] for field in fields] for index in range(len(rows))]
-    return table([field.column for field in fields], cells, terminal, marked=len(rows) - 1)
-
-
-def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> list[_Field]:
+def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> list[Field]:
     pool_bytes = result.pool.size_bytes
 
     def share(part: int | None, whole: int | None) -> str:
         return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
 
-    def column(header: str, rank: int, cells: list[str], *, left: bool = False) -> _Field:
-        return _Field(Column(header, left=left), rank, cells)
-
     names = [relation_name(row, result.database) for row in rows]
     fields = [
-        column(result.by, 0, names, left=True),
-        column("kind", 8, [row.kind if row.kind != "total" else "" for row in rows], left=True),
-        column("size", 2, [known_bytes(row.size_bytes) for row in rows]),
-        column("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
-        column("% of\npool", 3, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
-        column("% of\nsize", 6, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
+        Field(result.by, 0, names, left=True),
+        Field("kind", 8, [row.kind if row.kind != "total" else "" for row in rows], left=True),
+        Field("size", 2, [known_bytes(row.size_bytes) for row in rows]),
+        Field("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
+        Field("% of\npool", 3, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
+        Field("% of\nsize", 6, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
     ]
     if result.page_cache_method is not None:
         fields += [
-            column("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
-            column("% of\nsize", 7, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
-            column("held\ntwice", 1, [known_bytes(row.both_bytes) for row in rows]),
-            column("in\nneither", 5, [known_bytes(row.neither_bytes) for row in rows]),
+            Field("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
+            Field("% of\nsize", 7, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
+            Field("held\ntwice", 1, [known_bytes(row.both_bytes) for row in rows]),
+            Field("in\nneither", 5, [known_bytes(row.neither_bytes) for row in rows]),
         ]
     fields += [
-        column("heat\n012345", 2, [heat(row.usage_counts, terminal) for row in rows], left=True),
-        column("dirty", 4, [known_bytes(row.dirty_bytes) for row in rows]),
-        column("pinned", 9, [known_bytes(row.pinned_bytes) for row in rows]),
+        Field("heat\n012345", 2, [heat(row.usage_counts, terminal) for row in rows], left=True),
+        Field("dirty", 4, [known_bytes(row.dirty_bytes) for row in rows]),
+        Field("pinned", 9, [known_bytes(row.pinned_bytes) for row in rows]),
     ]
     return fields
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Column, table, table_width
+from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 
@@ -25,15 +24,6 @@ SHARED_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class _Field:
-    """A column of the table; those of the highest rank give way first on a narrow terminal."""
-
-    column: Column
-    rank: int
-    cells: list[str]
-
-
 def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     """Return the cost of a connection, the totals, the processes, and what could not be looked at."""
     rows = list(result.processes)
@@ -42,7 +32,7 @@ def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     processes = len(result.processes) + result.hidden
     head = f"{server_name(result.server_version)}, measured: memory of {count(processes)} processes"
     parts = [f"{head}; took {format_seconds(result.seconds)}.", "\n".join(cost_lines(result))]
-    parts += ["\n".join(totals_lines(result)), _table(rows, terminal)]
+    parts += ["\n".join(totals_lines(result)), fitted_table(_fields(rows), terminal)]
     if hidden + result.hidden:
         how = "" if result.hidden else "; all of them: --json, --csv, or through a pipe"
         parts.append(f"... and {count(hidden + result.hidden)} processes more{how}")
@@ -104,35 +94,20 @@ def process_name(process: MemoryProcess) -> str:
     return shown(process.user) if process.user and process.kind == "client backend" else process.kind
 
 
-def _table(rows: Sequence[MemoryProcess], terminal: Terminal) -> str:
-    fields = _fields(rows)
-    while (
-        terminal.interactive
-        and len(fields) > 3
-        and table_width([(field.column, field.cells) for field in fields]) > terminal.width
-    ):
-        fields.remove(max(fields, key=lambda field: field.rank))
-    cells = [[field.cells[index] for field in fields] for index in range(len(rows))]
-    return table([field.column for field in fields], cells, terminal)
-
-
-def _fields(rows: Sequence[MemoryProcess]) -> list[_Field]:
-    def column(header: str, rank: int, cells: list[str], *, left: bool = False) -> _Field:
-        return _Field(Column(header, left=left), rank, cells)
-
+def _fields(rows: Sequence[MemoryProcess]) -> list[Field]:
     fields = [
-        column("process", 0, [str(row.pid) for row in rows]),
-        column("user or kind", 0, [process_name(row) for row in rows], left=True),
-        column("database", 5, [shown(row.database or "") for row in rows], left=True),
-        column("application", 6, [shown(row.application or "") for row in rows], left=True),
-        column("state", 7, [row.state or "" for row in rows], left=True),
-        column("cost", 0, [known_bytes(row.cost_bytes) for row in rows]),
-        column("private\nmemory", 1, [known_bytes(row.private_bytes) for row in rows]),
-        column("page\ntables", 1, [known_bytes(row.page_tables_bytes) for row in rows]),
-        column("shared\ntouched", 2, [known_bytes(row.shared_touched_bytes) for row in rows]),
-        column("huge\npages", 4, [known_bytes(row.huge_pages_bytes) for row in rows]),
-        column("RSS", 3, [known_bytes(row.rss_bytes) for row in rows]),
-        column("query", 8, [shown(_shortened(row.query)) for row in rows], left=True),
+        Field("process", 0, [str(row.pid) for row in rows]),
+        Field("user or kind", 0, [process_name(row) for row in rows], left=True),
+        Field("database", 5, [shown(row.database or "") for row in rows], left=True),
+        Field("application", 6, [shown(row.application or "") for row in rows], left=True),
+        Field("state", 7, [row.state or "" for row in rows], left=True),
+        Field("cost", 0, [known_bytes(row.cost_bytes) for row in rows]),
+        Field("private\nmemory", 1, [known_bytes(row.private_bytes) for row in rows]),
+        Field("page\ntables", 1, [known_bytes(row.page_tables_bytes) for row in rows]),
+        Field("shared\ntouched", 2, [known_bytes(row.shared_touched_bytes) for row in rows]),
+        Field("huge\npages", 4, [known_bytes(row.huge_pages_bytes) for row in rows]),
+        Field("RSS", 3, [known_bytes(row.rss_bytes) for row in rows]),
+        Field("query", 8, [shown(_shortened(row.query)) for row in rows], left=True),
     ]
     if not any(row.huge_pages_bytes for row in rows):
         del fields[-3]

@@ -16,6 +16,21 @@ class Column:
     left: bool = False
 
 
+@dataclass(frozen=True)
+class Field:
+    """A column with its cells; of several the highest rank gives way first on a narrow terminal."""
+
+    header: str
+    rank: int
+    cells: Sequence[str]
+    left: bool = False
+
+    @property
+    def column(self) -> Column:
+        """The column alone."""
+        return Column(self.header, self.left)
+
+
 def table(
     columns: Sequence[Column],
     rows: Sequence[Sequence[str]],
@@ -52,9 +67,23 @@ def table(
     return "\n".join(out)
 
 
-def table_width(columns: Sequence[tuple[Column, Sequence[str]]]) -> int:
-    """Return how many columns of a terminal a table of these columns and cells takes."""
-    return sum(_width(column, cells) for column, cells in columns) + 2 * (len(columns) - 1)
+def fitted_table(fields: Sequence[Field], terminal: Terminal, *, marked: int | None = None) -> str:
+    """Return the table; on a terminal that is too narrow without the columns that matter least.
+
+    Args:
+        fields: the columns with their cells, in order; the three that matter most always stay.
+        terminal: what can be shown; only an interactive one limits the width.
+        marked: as for `table`.
+    """
+    kept = list(fields)
+    while terminal.interactive and len(kept) > 3 and _table_width(kept) > terminal.width:
+        kept.remove(max(kept, key=lambda field: field.rank))
+    rows = list(zip(*(field.cells for field in kept), strict=True))
+    return table([field.column for field in kept], rows, terminal, marked=marked)
+
+
+def _table_width(fields: Sequence[Field]) -> int:
+    return sum(_width(field.column, field.cells) for field in fields) + 2 * (len(fields) - 1)
 
 
 def text_width(text: str) -> int:

@@ -26,15 +26,14 @@ from textual.widgets import Input, Static
 
 from pgsweep.errors import PgsweepError
 from pgsweep.records.top import TopSample, TopView
+from pgsweep.ui.line import Line, cut
 from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.top_help import help_text
 from pgsweep.ui.top_text import (
     KEYS,
-    Line,
     Trend,
     cost_line,
-    cut,
     missing_line,
     page_head,
     relation_table,

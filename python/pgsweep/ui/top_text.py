@@ -1,7 +1,6 @@
 """The page of `pgsweep top`: the same lines for the live screen and for `--once`.
 
-A line is a list of spans (text, paints), so that what is wide is known before colours come in. Nothing is
-said by colour alone. Names of other people's relations are shown escaped.
+Nothing is said by colour alone. Names of other people's relations are shown escaped.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ import msgspec
 
 from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
 from pgsweep.ui.cache import heat
+from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened, spaced
 from pgsweep.ui.names import relation_name, shown
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
-
-Span = tuple[str, tuple[Paint, ...]]
-Line = list[Span]
 
 KEYS = {
     "pool": ("p", "Pool"),
@@ -221,7 +218,7 @@ def relation_table(
             # On a wide screen the numbers stay near the names.
             longest = max([text_width(cell) for cell in columns[0].cells], default=0)
             widths[0] = min(widths[0], max(longest, _WIDEST_NAME))
-    lines: list[Line] = [[(_padded(headers[i], widths[i], columns[i].left), ("bold",)) for i in keep]]
+    lines: list[Line] = [[(padded(headers[i], widths[i], left=columns[i].left), ("bold",)) for i in keep]]
     for index in range(len(sample.relations)):
         line: Line = []
         for i in keep:
@@ -229,10 +226,10 @@ def relation_table(
             cell = column.cells[index]
             if i == 0:
                 cell = shortened(cell, widths[0], terminal)
-            line.append((_padded(cell, widths[i], column.left), _paint(column, cell, sort)))
+            line.append((padded(cell, widths[i], left=column.left), _paint(column, cell, sort)))
         lines.append(line)
-    joined = [_joined(line) for line in lines]
-    return [cut(line, terminal) for line in joined] if limited else joined
+    cells = [spaced(line) for line in lines]
+    return [cut(line, terminal) for line in cells] if limited else cells
 
 
 def _paint(column: _Column, cell: str, sort: str) -> tuple[Paint, ...]:
@@ -359,57 +356,3 @@ def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool
     lines.append([(cost_line(sample, sample.interval_seconds), ("dim",))])
     lines += [[_words(missing_line(sample, index))] for index in range(len(sample.missing))]
     return "".join(painted(line, terminal).rstrip() + "\n" for line in lines)
-
-
-def painted(line: Line, terminal: Terminal) -> str:
-    """Return a line as text with the colours of a terminal."""
-    return "".join(terminal.paint(text, *paints) for text, paints in line)
-
-
-def shortened(text: str, width: int, terminal: Terminal) -> str:
-    """Return a text that is too wide with its middle left out: names differ at both ends."""
-    if text_width(text) <= width:
-        return text
-    mark = terminal.pick("…", "~")
-    head, tail = "", ""
-    room = width - 1
-    front, back = 0, len(text) - 1
-    while front <= back:
-        character = text[front] if len(head) <= len(tail) else text[back]
-        if text_width(head) + text_width(tail) + text_width(character) > room:
-            break
-        if len(head) <= len(tail):
-            head, front = head + character, front + 1
-        else:
-            tail, back = character + tail, back - 1
-    return head + mark + tail
-
-
-def cut(line: Line, terminal: Terminal) -> Line:
-    """Return a line that fits; what is too much is left out at its end, with a mark."""
-    if not terminal.interactive or sum(text_width(text) for text, _ in line) <= terminal.width:
-        return line
-    kept: Line = []
-    room = terminal.width - 1
-    for text, paints in line:
-        part = ""
-        for character in text:
-            if text_width(part + character) > room:
-                return [*kept, (part, paints), (terminal.pick("…", "~"), ("dim",))]
-            part += character
-        kept.append((part, paints))
-        room -= text_width(part)
-    return kept
-
-
-def _padded(text: str, width: int, left: bool) -> str:
-    space = " " * max(0, width - text_width(text))
-    return text + space if left else space + text
-
-
-def _joined(line: Line) -> Line:
-    """Return the cells of a line with a space between them."""
-    spaced: Line = []
-    for index, span in enumerate(line):
-        spaced += [span] if index == 0 else [(" ", ()), span]
-    return spaced
