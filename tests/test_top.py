@@ -18,7 +18,8 @@ from psycopg import sql
 from pgsweep.cache import look
 from pgsweep.caches.access import opened
 from pgsweep.feed import Feed
-from pgsweep.live import SORTS, Live
+from pgsweep.live import Live
+from pgsweep.live_moment import SORTS
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.numbers import known_bytes

@@ -16,7 +16,8 @@ from typing import Final
 import psycopg
 
 from pgsweep.errors import PgsweepError
-from pgsweep.live import Live, Moment
+from pgsweep.live import Live
+from pgsweep.live_moment import Moment
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0

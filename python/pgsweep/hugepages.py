@@ -4,7 +4,7 @@
     result = examine("dbname=shop", settings={"shared_buffers": "128GB", "max_connections": "1000"})
 
 Costs the server a few short statements and nothing else; page tables are read from /proc/PID/status of its
-processes. `apply` and `undo` change the host (host/reserve.py).
+processes. What changes the host is in hugepages_apply.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from pgsweep.errors import ClusterError, MissingAbility, PgsweepError
+from pgsweep.errors import ClusterError
 from pgsweep.host.cgroup import huge_page_limit_of, limit_of
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
 from pgsweep.host.pagetables import model, of_connection, vm_peak_bytes
 from pgsweep.host.postmaster import Search, search, user_of
 from pgsweep.host.procmem import read_family
-from pgsweep.host.reserve import Reserver
 from pgsweep.hugepages_steps import steps_for
 from pgsweep.hugepages_why import Circumstances, reasons_for
 from pgsweep.pg.bindir import ServerBinaries
@@ -31,12 +30,10 @@ from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_relea
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import (
     HugePagePool,
-    HugePagesChange,
     HugePagesMethods,
     HugePagesResult,
     PageTables,
 )
-from pgsweep.records.prediction import PlanStep
 from pgsweep.units import parse_bytes
 
 _USUAL_PAGE_BYTES = 2 << 20
@@ -125,7 +122,7 @@ def examine(
             vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
         ),
         page_tables=_page_tables(pid, mapping, size, connections or _connections(facts, changes)),
-        pools=[_record(p, size.likely_bytes) for p in pools],
+        pools=[pool_record(p, size.likely_bytes) for p in pools],
         transparent=read_transparent() if here else {},
         steps=[],
         missing=_missing(here, found, pid),
@@ -176,7 +173,7 @@ def explain_log(text: str) -> HugePagesResult | None:
         reasons=[],
         methods=HugePagesMethods(exact=needed, server=None, vmpeak=None),
         page_tables=None,
-        pools=[_record(p, size) for p in pools],
+        pools=[pool_record(p, size) for p in pools],
         transparent=read_transparent(),
         steps=[],
     )
@@ -184,74 +181,6 @@ def explain_log(text: str) -> HugePagesResult | None:
     return msgspec.structs.replace(
         result, reasons=reasons_for(result, around), steps=steps_for(result, around.contained)
     )
-
-
-def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> HugePagesResult:
-    """Return the result with what `apply` would write; nothing is written.
-
-    Raises:
-        MissingAbility: this host's huge pages are not the server's.
-        PgsweepError: how many it needs is not known.
-        UsageError: sysctl.d cannot keep pages of this size.
-    """
-    pool, target = _to_change(result)
-    lines = reserver.writes(pool, max(target, pool.persistent), persist=persist)
-    steps = [PlanStep(what="file", when="with --apply", text=f"{file}: {text}") for file, text in lines]
-    return msgspec.structs.replace(result, plan=steps)
-
-
-def apply(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> HugePagesResult:
-    """Set aside the pages that a result says are needed, and return it with what became of them.
-
-    Raises:
-        MissingAbility: not root, or this host's huge pages are not the server's.
-        PgsweepError: how many it needs is not known, or the kernel does not give as many.
-        UsageError: sysctl.d cannot keep pages of this size.
-    """
-    pool, target = _to_change(result)
-    done = reserver.reserve(pool, target, persist=persist)
-    files = [done.state_file] + ([done.sysctl_file] if done.sysctl_file else [])
-    change = HugePagesChange(
-        what="reserved",
-        page_size_bytes=pool.size_bytes,
-        before=done.before,
-        after=done.after,
-        compacted=done.compacted,
-        files=files,
-    )
-    pools = read_pools()
-    now = next(found for found in pools if found.size_bytes == pool.size_bytes)
-    return msgspec.structs.replace(
-        result,
-        available=now.available,
-        pools=[_record(found, result.shared_memory_bytes) for found in pools],
-        change=change,
-    )
-
-
-def _to_change(result: HugePagesResult) -> tuple[Pool, int]:
-    pool = next((p for p in read_pools() if p.size_bytes == result.huge_page_size_bytes), None)
-    if result.available is None:
-        if result.missing:
-            raise MissingAbility(
-                "huge pages set aside here would not be the server's own",
-                cause=result.missing[0].why,
-                hint="run the same on its host, as root",
-            )
-        pool = None
-    if pool is None:
-        raise MissingAbility(
-            "this kernel has no huge pages of the wanted size",
-            cause="/sys/kernel/mm/hugepages does not have them",
-            hint="see which there are: ls /sys/kernel/mm/hugepages",
-        )
-    if result.target is None:
-        raise PgsweepError(
-            "how many huge pages the server needs is not known, so none are set aside",
-            cause=result.reasons[-1] if result.reasons else None,
-            hint="run it as a role with pg_monitor, on the server's host",
-        )
-    return pool, result.target
 
 
 def _of_running(facts: SharedMemoryFacts, mapping: SharedMemory | None, page_bytes: int) -> _Size:
@@ -372,7 +301,8 @@ def _connections(facts: SharedMemoryFacts, changes: Mapping[str, str]) -> int:
     return int(wanted) if wanted.isdigit() else facts.max_connections
 
 
-def _record(pool: Pool, size_bytes: int | None) -> HugePagePool:
+def pool_record(pool: Pool, size_bytes: int | None) -> HugePagePool:
+    """Return the kernel's pool with how many of its pages hold shared memory of that size."""
     return HugePagePool(
         page_size_bytes=pool.size_bytes,
         is_default=pool.is_default,

@@ -22,26 +22,23 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.caches.access import Access
 from pgsweep.caches.counts import PoolCounts, prepare_counts, read_counts
-from pgsweep.caches.directory import Directory, Row
+from pgsweep.caches.directory import Directory
 from pgsweep.caches.filesight import FileSight, look_at_files
 from pgsweep.caches.names import read_again, read_names
 from pgsweep.caches.pool import PoolReader
 from pgsweep.errors import ConnectionFailed
+from pgsweep.live_moment import Moment, padded
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import explained, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.records.cache import Missing, PoolState
-from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample, TopView
-
-SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
-"""What relations can be ordered by."""
+from pgsweep.records.top import TopBackends, TopRates, TopSample
 
 SQL_SHARE: Final = 0.04
 """Share of one backend's time that all statements may take: half of it is for the looks at the pool."""
@@ -80,85 +77,6 @@ class _Reading:
     allocations: float
     evictions: float | None
     hand_frames: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One look, of which any part can be shown; arrays are parallel to the rows."""
-
-    head: TopSample
-    rows: list[Row]
-    usage_counts: NDArray[np.int64]
-    dirty: NDArray[np.int64]
-    pinned: NDArray[np.int64]
-    change: NDArray[np.float64] | None
-    files: FileSight | None
-    taken: float
-
-    def sample(self, view: TopView) -> TopSample:
-        """Return the relations wanted, in the order wanted, with all that is not about relations."""
-        block = self.head.block_size_bytes
-        used = self.usage_counts.sum(axis=1)
-        count = len(used)
-        there = used > 0
-        if self.change is not None:
-            there |= self.change != 0
-        cached = twice = np.zeros(count, dtype=np.int64)
-        if self.files is not None:
-            cached, twice = _padded(self.files.page_cache, count), _padded(self.files.both, count)
-            there |= cached > 0
-        chosen = np.flatnonzero(there)
-        if view.filter:
-            wanted = view.filter.lower()
-            chosen = np.array([i for i in chosen.tolist() if wanted in self.rows[i].words], dtype=np.int64)
-        weights = {
-            "pool": used,
-            "change": np.abs(self.change) if self.change is not None else used,
-            "hot": self.usage_counts[:, 4:].sum(axis=1),
-            "dirty": self.dirty,
-            "page-cache": cached,
-            "twice": twice,
-        }
-        if view.sort == "name":
-            ordered = sorted(chosen.tolist(), key=lambda i: self.rows[i].words)
-        else:
-            weight = weights[view.sort][chosen]
-            ordered = chosen[np.lexsort((chosen, -cached[chosen], -used[chosen], -weight))].tolist()
-        if view.reverse:
-            ordered.reverse()
-        page_cache = self.head.page_cache
-        if self.files is not None:
-            page_cache = self.files.record(time.monotonic())
-        return msgspec.structs.replace(
-            self.head,
-            relations=[self._relation(i, block) for i in ordered[: view.limit]],
-            relations_found=len(ordered),
-            page_cache=page_cache,
-        )
-
-    def _relation(self, i: int, block: int) -> TopRelation:
-        row, files = self.rows[i], self.files
-        seen = files is not None and i < len(files.page_cache)
-        return TopRelation(
-            database=row.database,
-            schema=row.schema,
-            relation=row.relation,
-            kind=row.kind,
-            shared_buffers_bytes=int(self.usage_counts[i].sum()) * block,
-            change_bytes_per_second=None if self.change is None else float(self.change[i]) * block,
-            usage_counts=self.usage_counts[i].tolist(),
-            dirty_bytes=int(self.dirty[i]) * block,
-            pinned_bytes=int(self.pinned[i]) * block,
-            size_bytes=int(files.size[i]) if files is not None and seen else None,
-            page_cache_bytes=int(files.page_cache[i]) if files is not None and seen else None,
-            both_bytes=int(files.both[i]) if files is not None and seen else None,
-        )
-
-
-def _padded(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    return (
-        values if len(values) == count else np.concatenate([values, np.zeros(count - len(values), np.int64)])
-    )
 
 
 class Live:
@@ -298,7 +216,7 @@ class Live:
         before, then = pictures[0]
         if before == now:
             return None
-        return (used - _padded(then, len(used))) / (now - before)
+        return (used - padded(then, len(used))) / (now - before)
 
     def _learn_names(self, pool: PoolCounts, known: NDArray[np.bool_], now: float) -> bool:
         """Read those catalogs again that may know a file that no one names yet; return whether any was."""

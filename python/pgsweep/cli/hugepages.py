@@ -133,7 +133,8 @@ def command(
         _undo(settings, reserver, dry_run=dry_run, yes=yes)
         return
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.hugepages import apply, examine, planned
+    from pgsweep.hugepages import examine
+    from pgsweep.hugepages_apply import apply, planned
 
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     changes = _changes(shared_buffers, max_connections, others)

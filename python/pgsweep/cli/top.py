@@ -18,7 +18,8 @@ from pgsweep.errors import UsageError
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.errors import PgsweepError
-    from pgsweep.live import Live, Moment
+    from pgsweep.live import Live
+    from pgsweep.live_moment import Moment
     from pgsweep.records.top import TopView
 
 _SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")

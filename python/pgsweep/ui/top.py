@@ -16,12 +16,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 from rich.text import Text
-from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from pgsweep.errors import PgsweepError
@@ -29,7 +26,7 @@ from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.line import Line, cut
 from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.top_help import help_text
+from pgsweep.ui.top_help import Help, help_text
 from pgsweep.ui.top_text import (
     KEYS,
     Trend,
@@ -73,36 +70,6 @@ class Control(Protocol):
 
 Show = Callable[[Moment], None]
 Fail = Callable[[PgsweepError, float], None]
-
-
-class Help(ModalScreen[None]):
-    """What keys and columns mean; any key but those that scroll closes it."""
-
-    BINDINGS: ClassVar[list[Any]] = [
-        Binding("up", "scroll(-1)", show=False),
-        Binding("down", "scroll(1)", show=False),
-        Binding("pageup", "scroll(-10)", show=False),
-        Binding("pagedown", "scroll(10)", show=False),
-    ]
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """Make the page."""
-        with VerticalScroll(can_focus=False):
-            yield Static(Text(self._text))
-
-    def action_scroll(self, lines: int) -> None:
-        """Scroll."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
-
-    def on_key(self, event: events.Key) -> None:
-        """Close, whatever the key."""
-        if event.key not in ("up", "down", "pageup", "pagedown"):
-            event.stop()
-            self.dismiss()
 
 
 class TopApp(App[None]):

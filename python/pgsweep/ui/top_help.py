@@ -1,8 +1,17 @@
-"""What the keys and columns of `pgsweep top` mean."""
+"""What the keys and columns of `pgsweep top` mean, and the screen that says it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
 
 from pgsweep.records.cache import Missing
 from pgsweep.ui.names import shown
@@ -55,3 +64,33 @@ def help_text(missing: Sequence[Missing], terminal: Terminal) -> str:
             if entry.enable:
                 lines.append(f"    {terminal.pick('→', '->')} {shown(entry.enable)}")
     return "\n".join(lines)
+
+
+class Help(ModalScreen[None]):
+    """What keys and columns mean; any key but those that scroll closes it."""
+
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Make the page."""
+        with VerticalScroll(can_focus=False):
+            yield Static(Text(self._text))
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Close, whatever the key."""
+        if event.key not in ("up", "down", "pageup", "pagedown"):
+            event.stop()
+            self.dismiss()
