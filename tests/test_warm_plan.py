@@ -179,6 +179,33 @@ def test_the_hottest_come_first_and_the_unread_last(fresh: str) -> None:
     assert "never read" in result.relations[-1].why
 
 
+def test_indexes_nobody_has_used_yet_are_as_hot_as_their_table(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("CREATE TABLE loaded AS SELECT g, -g AS other FROM generate_series(1, 9000) g")
+        connection.execute("CREATE INDEX loaded_g ON loaded (g)")
+        connection.execute("CREATE INDEX loaded_other ON loaded (other)")
+        connection.execute("VACUUM ANALYZE loaded")
+        oids = connection.execute(
+            "SELECT indexrelid::int8 FROM pg_index WHERE indrelid = 'loaded'::regclass"
+        ).fetchall()
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        for oid in oids:
+            connection.execute("SELECT pg_stat_reset_single_table_counters(%s::oid)", oid)
+        connection.execute("SELECT count(*) FROM loaded")
+    result = planned(fresh, "loaded")
+    heat = {row.relation: row.heat for row in result.relations}
+    assert heat["loaded_g"] == heat["loaded_other"] == heat["loaded"]
+    assert "as hot as the table" in result.relations[0].why
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        connection.execute("SELECT * FROM loaded WHERE g = 7")
+    # One of them used: the other tells that it is not. Planning alone reads a block of it now and then.
+    result = planned(fresh, "loaded")
+    other = next(row for row in result.relations if row.relation == "loaded_other")
+    assert "as hot" not in other.why
+    assert (other.heat or 0) < (heat["loaded_other"] or 0)
+
+
 def test_what_does_not_fit_is_listed_and_cut(towarm: str) -> None:
     budget = 40 * 8192
     result = planned(towarm, "orders", budget_bytes=budget)

@@ -204,6 +204,16 @@ def test_text_csv_and_page_hold_the_plan(towarm: str, tmp_path: Path) -> None:
     assert "orders_pkey" in (tmp_path / "plan.html").read_text()
 
 
+def test_system_catalogs_are_one_line_of_text(towarm: str, tmp_path: Path) -> None:
+    done = warm(towarm, "plan", "--assume-rate", "100MB", folder=tmp_path)
+    assert "orders_pkey" in done.stdout
+    assert "pg_attribute" not in done.stdout
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("System catalogs")]
+    rows = result_of(warm(towarm, "plan", "--assume-rate", "100MB", "--json", folder=tmp_path)).relations
+    own = [row for row in rows if row.schema == "public" or row.relation in done.stdout]
+    assert f" {len(rows) - len(own)} relations" in line
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmVerified, WarmWork
+from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name
@@ -13,6 +16,7 @@ from pgsweep.ui.view import View, rows_of
 
 _ROWS_SHOWN = 30
 _TROUBLES_SHOWN = 10
+_FIRST_NORMAL_OBJECT_ID = 16384
 _CACHES = {"pool": "shared_buffers", "page-cache": "the page cache", "both": "both caches"}
 
 
@@ -20,7 +24,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     """Return the plan, or what came of it; of a dry run the statements."""
     if result.action == "dry run":
         return _statements_text(result)
-    rows = list(result.relations)
+    rows, catalogs = _parted(result.relations)
     hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
     parts = ["\n".join([_head(result), *_plan_lines(result)])]
     if result.work is not None:
@@ -29,6 +33,8 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
         parts.append(_table(result, rows[: len(rows) - hidden], terminal))
     if hidden:
         parts.append(f"... and {count(hidden)} relations more; all of them: --json, --csv, or through a pipe")
+    if catalogs:
+        parts.append(_catalogs_line(catalogs))
     parts += _trouble_lines(result, terminal)
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
@@ -133,6 +139,28 @@ def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> 
     if ran:
         columns[5:5] = [Column("in\npool"), Column("in page\ncache")]
     return table(columns, cells, terminal)
+
+
+def _parted(rows: Sequence[WarmRelation]) -> tuple[list[WarmRelation], list[WarmRelation]]:
+    """Return the relations that users made, and the system's, which are many and small."""
+    own = [row for row in rows if not _is_system(row)]
+    return own, [row for row in rows if _is_system(row)]
+
+
+def _is_system(row: WarmRelation) -> bool:
+    # The name of a TOAST table has its table's oid; those below are made by initdb (transam.h).
+    numbers = row.relation.split("_")
+    of_system = row.schema == "pg_toast" and numbers[2:3] and int(numbers[2]) < _FIRST_NORMAL_OBJECT_ID
+    return row.schema in SYSTEM_SCHEMAS or bool(of_system)
+
+
+def _catalogs_line(rows: Sequence[WarmRelation]) -> str:
+    """Return the system catalogs in one line."""
+    read = sum(row.pool_bytes + row.page_cache_bytes for row in rows)
+    out = sum(row.left_out_bytes for row in rows)
+    line = f"System catalogs, between these in the same order: {count(len(rows))} relations, "
+    line += f"{format_bytes(read)} to be read"
+    return f"{line}, {format_bytes(out)} left out." if out else f"{line}."
 
 
 def _name(row: WarmRelation, home: str) -> str:

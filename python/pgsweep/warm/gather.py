@@ -7,7 +7,7 @@ ones can, though after a crash they are empty.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,7 @@ def _gather_here(
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
     allowed = _allowed(connection) if through_server else {r.oid for r in relations}
     unused = not any(heat.values())
+    borrowed = _borrowed_heat(relations, heat, _scanned(connection))
     seen = {place for place in found.places.values() if place[1] == 0}
     for relation in relations:
         place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
@@ -135,11 +136,40 @@ def _gather_here(
                 found.refused.append(_refusal(database, relation, blocks))
             continue
         found.places[database, relation.oid] = place
-        per_block = None if unused else heat[relation.oid] / max(1, relation.main_blocks)
-        found.pieces += _pieces(database, relation, _kind(relation), per_block)
+        kind, per_block = _kind(relation), None
+        if not unused:
+            per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))
+        why = reason(kind, per_block, of_table=relation.oid in borrowed)
+        found.pieces += _pieces(database, relation, kind, per_block, why)
 
 
-def _pieces(database: str, relation: Relation, kind: str, heat: float | None) -> list[Piece]:
+def _scanned(connection: psycopg.Connection[Any]) -> set[int]:
+    rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _borrowed_heat(
+    relations: Sequence[Relation], heat: Mapping[int, float], scanned: Collection[int]
+) -> dict[int, float]:
+    """Return accesses a block for indexes that are as hot as their table, for all that is known.
+
+    Those are the indexes of a table none of whose indexes was used since statistics began, as after a load or
+    a reset: that one of several was never used tells that it is of no use, that none was tells nothing.
+    """
+    tables = {relation.oid: relation for relation in relations}
+    of_table: dict[int, list[int]] = {}
+    for relation in relations:
+        if _kind(relation) == "index" and relation.table_oid in tables:
+            of_table.setdefault(relation.table_oid, []).append(relation.oid)
+    return {
+        index: heat[table] / max(1, tables[table].main_blocks)
+        for table, indexes in of_table.items()
+        if heat[table] and not any(index in scanned for index in indexes)
+        for index in indexes
+    }
+
+
+def _pieces(database: str, relation: Relation, kind: str, heat: float | None, why: str) -> list[Piece]:
     forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
     return [
         Piece(
@@ -152,7 +182,7 @@ def _pieces(database: str, relation: Relation, kind: str, heat: float | None) ->
             first_block=0,
             blocks=blocks,
             heat=heat,
-            why=reason(kind, heat),
+            why=why,
         )
         for fork, blocks in forks
         if blocks

@@ -72,14 +72,16 @@ def beyond(plan: Plan, budget_blocks: int) -> Plan:
     return make_plan(plan.left_out, budget_blocks)
 
 
-def reason(kind: str, heat: float | None) -> str:
-    """Return in words why a relation has its place."""
+def reason(kind: str, heat: float | None, *, of_table: bool = False) -> str:
+    """Return in words why a relation has its place; of_table: the heat is its table's."""
     what = "index" if kind in INDEX_KINDS else kind
     if heat is None:
         return f"{what}; no statistics of its use"
     if heat == 0:
         return f"{what}; never read since statistics began, so last"
     times = f"{heat:.3g}" if heat < 1000 else f"{heat:,.0f}".replace(",", " ")
+    if of_table:
+        return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
     return f"{what}; accesses a block: {times}"
 
 
