@@ -225,6 +225,7 @@ def _relations_section(result: CacheResult) -> Section:
         cells,
         marked=len(cells) - 1,
         notes=notes,
+        worded=(0, 1),
     )
 
 

@@ -41,7 +41,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page: a title, figures, and a table; `words` where it holds sentences, not numbers."""
+    """One part of the page: a title, figures, and a table.
+
+    `words` where all of the table is sentences, not numbers; else `worded` has the columns that are.
+    """
 
     title: str
     ident: str
@@ -54,6 +57,7 @@ class Section:
     marked: int | None = None
     notes: Sequence[str] = field(default=())
     words: bool = False
+    worded: Sequence[int] = field(default=())
 
 
 @dataclass(frozen=True)

@@ -222,27 +222,29 @@ def _section(result: WarmResult) -> Section:
     if result.verified is not None:
         facts.append(Fact(known_bytes(result.verified.pool_bytes), "in shared_buffers of it", Measured))
         facts.append(Fact(known_bytes(result.verified.page_cache_bytes), "in the page cache of it", Measured))
-    head = ["order", "relation", "kind", "size", "into shared_buffers", "into the page cache", "left out"]
-    head += ["in shared_buffers now", "in the page cache now", "why"]
-    rows = [
-        [
-            Cell(str(row.order)),
-            Cell(_name(row, result.database)),
-            Cell(row.kind),
-            Cell(format_bytes(row.size_bytes)),
-            Cell(known_bytes(row.pool_bytes)),
-            Cell(known_bytes(row.page_cache_bytes)),
-            Cell(known_bytes(row.left_out_bytes)),
-            Cell(known_bytes(row.pool_resident_bytes)),
-            Cell(known_bytes(row.page_cache_resident_bytes)),
-            Cell(row.why),
-        ]
-        for row in result.relations
-    ]
+    own, catalogs = _parted(result.relations)
+    columns = {
+        "relation": [_name(row, result.database) for row in own],
+        "order": [str(row.order) for row in own],
+        "size": [format_bytes(row.size_bytes) for row in own],
+        "into shared_buffers": [known_bytes(row.pool_bytes) for row in own],
+        "left out": [known_bytes(row.left_out_bytes) for row in own],
+    }
+    if any(row.page_cache_bytes for row in own):
+        columns["into the page cache"] = [known_bytes(row.page_cache_bytes) for row in own]
+    if result.verified is not None:
+        columns["in shared_buffers now"] = [known_bytes(row.pool_resident_bytes) for row in own]
+        columns["in the page cache now"] = [known_bytes(row.page_cache_resident_bytes) for row in own]
+    columns["why"] = [row.why for row in own]
+    rows = [[Cell(text) for text in line] for line in zip(*columns.values(), strict=True)]
     troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
-    notes = [f"Not read: {entry.schema}.{entry.relation}: {entry.why}." for entry in troubles]
+    notes = [_catalogs_line(catalogs)] if catalogs else []
+    notes += [f"Not read: {entry.schema}.{entry.relation}: {entry.why}." for entry in troubles]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
-    return Section("Relations", "relations", "", facts, [], [], head, rows, notes=notes)
+    worded = [number for number, name in enumerate(columns) if name in ("relation", "why")]
+    return Section(
+        "Relations", "relations", "", facts, [], [], list(columns), rows, notes=notes, worded=worded
+    )
 
 
 VIEW = View(
