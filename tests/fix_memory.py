@@ -6,18 +6,19 @@ from typing import Any
 
 import msgspec
 
-from pgsweep.budget import Settings, reckon
+from pgsweep.budget import reckon
 from pgsweep.host.kernel import KernelFacts
 from pgsweep.host.procfile import HostMemory
 from pgsweep.kernel import advise
 from pgsweep.memory import connection_cost
+from pgsweep.pg.memory_settings import MemorySettings
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.kernel import KernelResult
 from pgsweep.records.memory import MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-SETTINGS = Settings(
+SETTINGS = MemorySettings(
     max_connections=100,
     shared_buffers=1000 * MB,
     shared_memory=None,
@@ -98,7 +99,7 @@ def seen(
 
 
 def reckoned(
-    memory: MemoryResult, connections: int = 100, settings: Settings = SETTINGS, **options: Any
+    memory: MemoryResult, connections: int = 100, settings: MemorySettings = SETTINGS, **options: Any
 ) -> BudgetResult:
     given = {"plan_nodes": 2, "own_tables_bytes": 80 * KB, "huge_page_bytes": 2 * MB, **options}
     return reckon(memory, settings, 180000, connections=connections, **given)

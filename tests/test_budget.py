@@ -15,11 +15,11 @@ from pgsweep.budget import (
     connections_of,
     measure_own_tables,
     page_tables_of,
-    read_settings,
     touched_at_most,
 )
 from pgsweep.memory import look, opened
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.memory_settings import read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.budget import budget_text
 from pgsweep.ui.results import from_json, to_json
@@ -110,7 +110,7 @@ def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
 
 def test_settings_are_read_in_bytes(server: Cluster) -> None:
     with psycopg.connect(server.conninfo()) as connection:
-        settings = read_settings(connection)
+        settings = read_memory_settings(connection)
     assert settings.shared_buffers == 16 * MB
     assert settings.work_mem == 4 * MB
     assert settings.temp_buffers == 8 * MB
@@ -133,7 +133,7 @@ def test_a_work_mem_of_ones_own_is_told(server: Cluster) -> None:
         ):
             connection.execute(statement.encode())
         try:
-            own = read_settings(connection).own_work_mem
+            own = read_memory_settings(connection).own_work_mem
         finally:
             connection.execute("ALTER DATABASE template1 RESET work_mem")
             connection.execute('ALTER ROLE "re\'port" IN DATABASE postgres RESET ALL')

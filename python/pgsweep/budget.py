@@ -16,11 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import psycopg
+from typing import Final
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
@@ -29,7 +26,7 @@ from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import own_page_tables
 from pgsweep.memory import CLIENT, LocalServer, look
 from pgsweep.pg.connect import explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes
@@ -43,9 +40,6 @@ _ENTRY_BYTES: Final = 8
 SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
 
-_VACUUM_LIMIT_BYTES: Final = 1 << 30
-"""Before version 17 VACUUM took 1 GB at most, whatever maintenance_work_mem said (vacuumlazy.c)."""
-
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
 
 _SAMPLE = 8
@@ -53,59 +47,6 @@ _SAMPLE = 8
 
 _NAMED = 3
 """So many roles with a work_mem of their own are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the server may take, in bytes where it is memory; None where this version does not tell."""
-
-    max_connections: int
-    shared_buffers: int
-    shared_memory: int | None
-    work_mem: int
-    hash_mem_multiplier: float
-    temp_buffers: int
-    maintenance_work_mem: int
-    autovacuum_work_mem: int
-    autovacuum_workers: int
-    parallel_workers: int
-    own_work_mem: list[tuple[str, int]]
-
-    @property
-    def largest_node(self) -> int:
-        """What one hash may take; a sort takes work_mem alone."""
-        return round(self.work_mem * max(1.0, self.hash_mem_multiplier))
-
-    def vacuum(self, version_num: int) -> int:
-        """What one autovacuum worker may take."""
-        wanted = self.autovacuum_work_mem if self.autovacuum_work_mem >= 0 else self.maintenance_work_mem
-        return wanted if version_num >= 170000 else min(wanted, _VACUUM_LIMIT_BYTES)
-
-
-def read_settings(connection: psycopg.Connection[Any]) -> Settings:
-    """Return the settings as they are for this session's role."""
-    rows = connection.execute(load("budget", connection.info.server_version)).fetchall()
-    values: dict[str, float] = dict(rows)
-    size = values.get("shared_memory_size")
-    # -1 kB: not set.
-    own = values["autovacuum_work_mem"]
-    return Settings(
-        max_connections=int(values["max_connections"]),
-        shared_buffers=int(values["shared_buffers"]),
-        shared_memory=None if size is None else int(size),
-        work_mem=int(values["work_mem"]),
-        hash_mem_multiplier=values["hash_mem_multiplier"],
-        temp_buffers=int(values["temp_buffers"]),
-        maintenance_work_mem=int(values["maintenance_work_mem"]),
-        autovacuum_work_mem=int(own) if own >= 0 else -1,
-        autovacuum_workers=int(values["autovacuum_max_workers"]),
-        parallel_workers=int(values["max_parallel_workers"]),
-        own_work_mem=list(
-            connection.execute(
-                load("own_work_mem", connection.info.server_version), (int(values["work_mem"]),)
-            )
-        ),
-    )
 
 
 def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
@@ -168,7 +109,7 @@ def budget(local: LocalServer, *, max_connections: int | None = None, plan_nodes
         MissingAbility: private memory may not be read.
     """
     with explained():
-        settings = read_settings(local.connection)
+        settings = read_memory_settings(local.connection)
     seen = look(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
         raise MissingAbility(
@@ -206,7 +147,7 @@ def _cgroup_page_cache(pid: int) -> int:
 
 def reckon(
     seen: MemoryResult,
-    settings: Settings,
+    settings: MemorySettings,
     version_num: int,
     *,
     connections: int,

@@ -1,0 +1,66 @@
+"""The settings that decide how much memory a server may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from pgsweep.pg.queries import load
+
+_VACUUM_LIMIT_BYTES: Final = 1 << 30
+"""Before version 17 VACUUM took 1 GB at most, whatever maintenance_work_mem said (vacuumlazy.c)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """What the server may take, in bytes where it is memory; None where this version does not tell."""
+
+    max_connections: int
+    shared_buffers: int
+    shared_memory: int | None
+    work_mem: int
+    hash_mem_multiplier: float
+    temp_buffers: int
+    maintenance_work_mem: int
+    autovacuum_work_mem: int
+    autovacuum_workers: int
+    parallel_workers: int
+    own_work_mem: list[tuple[str, int]]
+
+    @property
+    def largest_node(self) -> int:
+        """What one hash may take; a sort takes work_mem alone."""
+        return round(self.work_mem * max(1.0, self.hash_mem_multiplier))
+
+    def vacuum(self, version_num: int) -> int:
+        """What one autovacuum worker may take."""
+        wanted = self.autovacuum_work_mem if self.autovacuum_work_mem >= 0 else self.maintenance_work_mem
+        return wanted if version_num >= 170000 else min(wanted, _VACUUM_LIMIT_BYTES)
+
+
+def read_memory_settings(connection: psycopg.Connection[Any]) -> MemorySettings:
+    """Return the settings as they are for this session's role."""
+    rows = connection.execute(load("budget", connection.info.server_version)).fetchall()
+    values: dict[str, float] = dict(rows)
+    size = values.get("shared_memory_size")
+    # -1 kB: not set.
+    own = values["autovacuum_work_mem"]
+    return MemorySettings(
+        max_connections=int(values["max_connections"]),
+        shared_buffers=int(values["shared_buffers"]),
+        shared_memory=None if size is None else int(size),
+        work_mem=int(values["work_mem"]),
+        hash_mem_multiplier=values["hash_mem_multiplier"],
+        temp_buffers=int(values["temp_buffers"]),
+        maintenance_work_mem=int(values["maintenance_work_mem"]),
+        autovacuum_work_mem=int(own) if own >= 0 else -1,
+        autovacuum_workers=int(values["autovacuum_max_workers"]),
+        parallel_workers=int(values["max_parallel_workers"]),
+        own_work_mem=list(
+            connection.execute(
+                load("own_work_mem", connection.info.server_version), (int(values["work_mem"]),)
+            )
+        ),
+    )
