@@ -21,7 +21,7 @@ from pgsweep.caches.access import Access
 from pgsweep.caches.blockmap import draw_map
 from pgsweep.caches.join import ForkCaches, join
 from pgsweep.caches.names import Names, read_again, read_names
-from pgsweep.caches.pagecache import CachedFiles, read_totals
+from pgsweep.caches.pagecache import CachedFiles, not_all_seen, read_totals
 from pgsweep.caches.pool import PoolReader
 from pgsweep.caches.rows import relation_rows
 from pgsweep.errors import MissingAbility
@@ -108,10 +108,7 @@ def _files(access: Access, databases: Iterable[int] | None) -> tuple[CachedFiles
         return None, [Missing(what="page cache", why=error.message, enable=error.hint)]
     cached = read_totals(found, access.server.block_size_bytes)
     if cached.refused or found.unreadable:
-        # A sum over the files that may be seen would be a wrong number.
-        why = f"this user may not look at {cached.refused + len(found.unreadable)} files or folders"
-        enable = "run pgsweep as the server's user or as root: sudo -u postgres pgsweep ..."
-        return None, [Missing(what="page cache", why=why, enable=enable)]
+        return None, [not_all_seen(cached.refused + len(found.unreadable))]
     return cached, []
 
 

@@ -1,7 +1,7 @@
 """The one tree of errors: each says what failed, carries a hint to paste, and knows its exit code.
 
 Exit codes are part of the interface: 0 ok, 1 error, 2 usage, 3 connection, 4 privilege or missing
-ability, 130 interrupted.
+ability, 5 a condition of `--fail-if` holds, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -51,3 +51,7 @@ class EvidenceError(PgsweepError):
 
 class ClusterError(PgsweepError):
     """A private cluster cannot be made, started or stopped."""
+
+
+class HeatError(PgsweepError):
+    """A heat file cannot be written or read."""

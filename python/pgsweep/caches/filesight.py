@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pgsweep.caches.access import Access
 from pgsweep.caches.directory import Directory
 from pgsweep.caches.join import join
-from pgsweep.caches.pagecache import read_totals
+from pgsweep.caches.pagecache import not_all_seen, read_totals
 from pgsweep.caches.pool import PoolReader
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
@@ -66,12 +66,7 @@ def look_at_files(access: Access, pool: Snapshot | None, directory: Directory) -
         return Missing(what="page cache", why=error.message, enable=error.hint)
     cached = read_totals(files, block_bytes)
     if cached.refused or files.unreadable:
-        # A sum over the files that may be seen would be a wrong number.
-        return Missing(
-            what="page cache",
-            why=f"this user may not look at {cached.refused + len(files.unreadable)} files or folders",
-            enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...",
-        )
+        return not_all_seen(cached.refused + len(files.unreadable))
     caches = join(pool or PoolReader(access).read(), cached, block_bytes, access.segment_blocks)
     assert caches.size_bytes is not None
     assert caches.page_cache_bytes is not None

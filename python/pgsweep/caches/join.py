@@ -51,7 +51,7 @@ def join(pool: Snapshot, cached: CachedFiles | None, block_bytes: int, segment_b
         block_bytes: PostgreSQL's block size.
         segment_blocks: blocks in a segment file (`segment_size`).
     """
-    forks, fork_of_buffer = _forks_of(pool)
+    forks, fork_of_buffer = forks_of(pool)
     of_file = np.zeros(0, dtype=np.int64)
     if cached is not None:
         number = {fork: index for index, fork in enumerate(forks)}
@@ -92,7 +92,7 @@ def join(pool: Snapshot, cached: CachedFiles | None, block_bytes: int, segment_b
     )
 
 
-def _forks_of(pool: Snapshot) -> tuple[list[Fork], NDArray[np.int64]]:
+def forks_of(pool: Snapshot) -> tuple[list[Fork], NDArray[np.int64]]:
     """Return the forks that have buffers, and for each buffer the number of its fork."""
     places, place = np.unique(
         pool.spc.astype(np.uint64) << np.uint64(32) | pool.db.astype(np.uint64), return_inverse=True

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import page_cache
 from pgsweep.host.datafiles import DataFiles
+from pgsweep.records.cache import Missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,12 @@ def read_pages(files: DataFiles, chosen: NDArray[np.int64], block_bytes: int) ->
     """
     found = page_cache([files.paths[index] for index in chosen], maps=True, block_bytes=block_bytes)
     return CachedPages(chosen, found["first_block"], found["cached_pages"])
+
+
+def not_all_seen(refused: int) -> Missing:
+    """Return why nothing is said of the page cache: a sum over the files that may be seen would be wrong."""
+    return Missing(
+        what="page cache",
+        why=f"this user may not look at {refused} files or folders",
+        enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...",
+    )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.caches.access import Access
-from pgsweep.caches.pagecache import read_pages, read_totals
+from pgsweep.caches.pagecache import not_all_seen, read_pages, read_totals
 from pgsweep.caches.pool import PoolReader
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import DataFiles, Fork, find_data_files
+from pgsweep.records.cache import Missing
 
 Blocks = NDArray[np.int64]
 
@@ -88,39 +89,65 @@ class PictureTaker:
         return picture
 
     def _add_page_cache(self, picture: Picture) -> None:
-        access = self._access
-        assert access.postmaster_pid is not None
-        try:
-            files = find_data_files(access.postmaster_pid, access.server.version_num, self._databases)
-        except MissingAbility:
-            return
-        block_bytes = access.server.block_size_bytes
-        totals = read_totals(files, block_bytes)
-        if totals.refused or files.unreadable:
-            return
-        partly = np.flatnonzero((totals.cached_bytes > 0) & (totals.cached_bytes < totals.size_bytes))
-        pages = read_pages(files, partly, block_bytes)
-        maps = {
-            int(file): pages.cached_pages[pages.first_block[at] : pages.first_block[at + 1]]
-            for at, file in enumerate(pages.files)
-        }
-        picture.cached_pages = {}
-        for fork, members in _by_fork(files):
-            size = int(np.maximum(totals.size_bytes[members], 0).sum())
-            picture.size_bytes[fork] = size
-            if not totals.cached_bytes[members].any():
-                continue
-            whole = np.zeros(-(-size // block_bytes), dtype=np.uint8)
-            for file in members:
-                first = files.segments[file] * access.segment_blocks
-                blocks = max(0, int(totals.size_bytes[file])) // block_bytes
-                part = maps.get(file)
-                if part is None and totals.cached_bytes[file] > 0:
-                    part = np.full(blocks, block_bytes // mmap.PAGESIZE, dtype=np.uint8)
-                if part is not None:
-                    end = min(len(whole), first + len(part))
-                    whole[first:end] = part[: max(0, end - first)]
-            picture.cached_pages[fork] = whole
+        found = fork_pages(self._access, self._databases)
+        if isinstance(found, ForkPages):
+            picture.cached_pages, picture.size_bytes = found.cached_pages, found.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPages:
+    """The page cache by fork.
+
+    Attributes:
+        cached_pages: of every block of the file, how many of the operating system's pages are resident; no
+            entry where none is.
+        size_bytes: of the files.
+    """
+
+    cached_pages: dict[Fork, NDArray[np.uint8]]
+    size_bytes: dict[Fork, int]
+
+
+def fork_pages(access: Access, databases: Iterable[int] | None = None) -> ForkPages | Missing:
+    """Look at the page cache block by block; what may not be seen whole is not seen at all.
+
+    Args:
+        access: a server on this host.
+        databases: 0 is the shared catalogs; None is all.
+    """
+    assert access.postmaster_pid is not None
+    try:
+        files = find_data_files(access.postmaster_pid, access.server.version_num, databases)
+    except MissingAbility as error:
+        return Missing(what="page cache", why=error.message, enable=error.hint)
+    block_bytes = access.server.block_size_bytes
+    totals = read_totals(files, block_bytes)
+    if totals.refused or files.unreadable:
+        return not_all_seen(totals.refused + len(files.unreadable))
+    partly = np.flatnonzero((totals.cached_bytes > 0) & (totals.cached_bytes < totals.size_bytes))
+    pages = read_pages(files, partly, block_bytes)
+    maps = {
+        int(file): pages.cached_pages[pages.first_block[at] : pages.first_block[at + 1]]
+        for at, file in enumerate(pages.files)
+    }
+    found = ForkPages({}, {})
+    for fork, members in _by_fork(files):
+        size = int(np.maximum(totals.size_bytes[members], 0).sum())
+        found.size_bytes[fork] = size
+        if not totals.cached_bytes[members].any():
+            continue
+        whole = np.zeros(-(-size // block_bytes), dtype=np.uint8)
+        for file in members:
+            first = files.segments[file] * access.segment_blocks
+            blocks = max(0, int(totals.size_bytes[file])) // block_bytes
+            part = maps.get(file)
+            if part is None and totals.cached_bytes[file] > 0:
+                part = np.full(blocks, block_bytes // mmap.PAGESIZE, dtype=np.uint8)
+            if part is not None:
+                end = min(len(whole), first + len(part))
+                whole[first:end] = part[: max(0, end - first)]
+        found.cached_pages[fork] = whole
+    return found
 
 
 def _by_fork(files: DataFiles) -> Iterator[tuple[Fork, list[int]]]:

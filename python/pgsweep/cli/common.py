@@ -141,11 +141,11 @@ class Bytes(click.ParamType[Any]):
         return size_bytes
 
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 class Duration(click.ParamType[Any]):
-    """A time in PostgreSQL's units: `40s`, `2min`, `1h`; a bare number is seconds."""
+    """A time in PostgreSQL's units: `40s`, `2min` (or `2m`), `1h`; a bare number is seconds."""
 
     name = "time"
 
@@ -157,7 +157,7 @@ class Duration(click.ParamType[Any]):
         """
         if isinstance(value, int | float):
             return float(value)
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|)\s*", str(value))
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", str(value))
         if match is None or float(match.group(1)) == 0:
             raise UsageError(f"`{value}` is not a time", hint="write it as 40s, 2min or 1h")
         return float(match.group(1)) * _SECONDS[match.group(2)]

@@ -14,6 +14,7 @@ import click
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError
 
+CONDITION_HOLDS = 5
 INTERRUPTED = 130
 _REPORT_TO = "the issue tracker of pgsweep"
 

@@ -66,6 +66,7 @@ EXIT_CODES: tuple[tuple[str, str], ...] = (
     ("2", "usage"),
     ("3", "no connection to the server"),
     ("4", "missing privilege or ability"),
+    ("5", "a condition of --fail-if holds"),
     ("130", "interrupted; what was gathered is kept"),
 )
 

@@ -7,7 +7,13 @@ import click
 from pgsweep.cli.branches import Branching
 from pgsweep.cli.common import HELP_NAMES, common_options
 
-_BRANCHES = {"plan": "warm_plan", "run": "warm_run"}
+_BRANCHES = {
+    "plan": "warm_plan",
+    "run": "warm_run",
+    "save": "warm_save",
+    "restore": "warm_restore",
+    "check": "warm_check",
+}
 
 
 @click.command(cls=Branching, branches=_BRANCHES, context_settings={"help_option_names": HELP_NAMES})
@@ -25,5 +31,8 @@ def command(ctx: click.Context, /) -> None:
       pgsweep warm plan shop
       pgsweep warm run shop
       pgsweep warm run shop --relations orders,customers --rate 100MB
+      pgsweep warm save shop.heat shop --every 5m --keep 12
+      pgsweep warm restore shop.heat shop
+      pgsweep warm check shop.heat shop --fail-if 'resident<0.9'
     """
     click.echo(ctx.get_help())

@@ -105,7 +105,7 @@ def command(
                 conninfo,
                 options,
                 stop=stop,
-                listener=_Told(shown),
+                listener=Told(shown),
                 journal=place,
                 resume=(place or _JOURNAL) if resume else None,
             )
@@ -118,7 +118,7 @@ def command(
     return 0
 
 
-class _Told:
+class Told:
     """Shows how the reading goes."""
 
     def __init__(self, shown: Shown) -> None:

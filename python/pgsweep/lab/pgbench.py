@@ -7,6 +7,7 @@ by the server (pg_stat_database), not by pgbench's summary, which a signal suppr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from pgsweep.pg.cluster import Cluster
 DATABASE = "bench"
 _A_DAY_SECONDS = 86_400
 _BUILTIN = "builtin:"
+_PROGRESS = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps", re.MULTILINE)
 # Room for one more version of a row on each page: updates stay on their page (HOT), so that the tables do not
 # grow and the miss ratio of an updating workload can be steady at all.
 _FILLFACTOR = 95
@@ -88,9 +90,21 @@ class RunningWorkload:
         cluster: where; must run.
         workload: what.
         seed: pgbench's random seed; differs by client.
+        scale: of the tables, where it is known: else a session asks for it first.
+        timed: note the transactions of each second.
     """
 
-    def __init__(self, cluster: Cluster, workload: Workload, *, seed: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        seed: int,
+        scale: int | None = None,
+        timed: bool = False,
+    ) -> None:
+        if scale is None:
+            scale = _scale(cluster) if workload.needs_pgbench_tables else 1
         self._folder = cluster.run_directory / f"workload-{workload.name}"
         self._folder.mkdir(exist_ok=True)
         self._said = self._folder / "pgbench.log"
@@ -101,7 +115,8 @@ class RunningWorkload:
             f"--jobs={min(2, workload.clients)}",
             f"--time={_A_DAY_SECONDS}",
             f"--random-seed={seed}",
-            f"--scale={_scale(cluster) if workload.needs_pgbench_tables else 1}",
+            f"--scale={scale}",
+            *(("--progress=1",) if timed else ()),
             *self._scripts(workload),
         ]
         with self._said.open("w") as said:
@@ -137,6 +152,14 @@ class RunningWorkload:
                 "the workload ended by itself",
                 cause="\n".join(errors[:3] or lines[-5:]) or f"pgbench ended with {self._process.returncode}",
             )
+
+    def seconds(self) -> list[tuple[float, float]]:
+        """Return, of each second so far, when it ended and its transactions a second, where it was timed.
+
+        The time counts from when all clients were connected.
+        """
+        said = self._said.read_text(errors="replace")
+        return [(float(at), float(tps)) for at, tps in _PROGRESS.findall(said)]
 
     def stop(self) -> None:
         """End pgbench; may be repeated."""

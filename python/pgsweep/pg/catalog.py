@@ -7,6 +7,7 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 
 from __future__ import annotations
 
+import datetime
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -102,6 +103,16 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
     )
+
+
+def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:
+    """Return the system identifier and when the server was started; nothing where the role may not ask."""
+    try:
+        row = connection.execute(load("cluster", connection.info.server_version)).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return None
+    assert row is not None
+    return row[0], row[1]
 
 
 def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:

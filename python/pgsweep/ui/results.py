@@ -32,6 +32,9 @@ MODULES = {
     "pgsweep.kernel/1": "kernel",
     "pgsweep.hugepages/1": "hugepages",
     "pgsweep.warm/1": "warm",
+    "pgsweep.warm-save/1": "warm_save",
+    "pgsweep.warm-check/1": "warm_check",
+    "pgsweep.warm-restore/1": "warm_restore",
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 

@@ -7,6 +7,7 @@ each stretch is then read, which waits for it: the pace stays that of the device
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -82,6 +83,20 @@ class FileReader:
                     )
                 )
         return Read(blocks, failed)
+
+    def ask(self, pieces: Sequence[Piece]) -> None:
+        """Ask the kernel for the pieces and do not wait; what cannot be opened is left to whoever reads."""
+        descriptors: dict[str, int] = {}
+        try:
+            for piece in pieces:
+                for path, offset, length in self.stretches(piece):
+                    with contextlib.suppress(OSError):
+                        if path not in descriptors:
+                            descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                        os.posix_fadvise(descriptors[path], offset, length, os.POSIX_FADV_WILLNEED)
+        finally:
+            for descriptor in descriptors.values():
+                os.close(descriptor)
 
     def _read(self, piece: Piece) -> tuple[int, str | None]:
         stretches = self.stretches(piece)

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
@@ -156,11 +157,12 @@ class Work:
     """Carries out calls.
 
     Args:
-        calls: in their order.
+        calls: in their order; an iterator is asked for them when their turn comes.
         reader: makes the reader of one thread.
         options: how.
         done: is told of each call that is done, with what came of it; called by one thread at a time.
         undone: is told that the server lost its pool, so that all calls are to be done again.
+        total_blocks: of all calls, where these are still to be made.
         probe: for `max_latency_seconds`: reads one block of a call that is still to be done.
     """
 
@@ -172,6 +174,7 @@ class Work:
         *,
         done: Callable[[Call, Read], None] | None = None,
         undone: Callable[[], None] | None = None,
+        total_blocks: int | None = None,
         probe: Callable[[Piece | None], None] | None = None,
     ) -> None:
         self._reader = reader
@@ -184,7 +187,8 @@ class Work:
             None if probe is None else options.max_latency_seconds,
         )
         self._lock = threading.Condition()
-        self._pending = deque(calls)
+        self._source = iter(calls if total_blocks is not None else ())
+        self._pending = deque(() if total_blocks is not None else calls)
         self._running: dict[int, Call] = {}
         self._finished: dict[int, tuple[Call, Read]] = {}
         self._tries: dict[int, int] = {}
@@ -196,7 +200,8 @@ class Work:
         self._started_us: int | None = None
         self._failure: BaseException | None = None
         self._readers: list[Reader] = []
-        self._total_blocks = sum(call.blocks for call in self._pending)
+        self._total_blocks = total_blocks or sum(call.blocks for call in self._pending)
+        self._lazy = total_blocks is not None
 
     def run(self, stop: threading.Event, progress: Callable[[WorkState], None] | None = None) -> WorkOutcome:
         """Do all that is to be done, or as much as there is until the stop.
@@ -212,9 +217,10 @@ class Work:
         begin = time.monotonic()
         halt = threading.Event()
         meter = _Meter(begin)
+        most = self._options.connections
         threads = [
             threading.Thread(target=self._thread, args=(halt,), name=f"warm-{number}", daemon=True)
-            for number in range(min(self._options.connections, len(self._pending)))
+            for number in range(most if self._lazy else min(most, len(self._pending)))
         ]
         self._gate.start()
         for thread in threads:
@@ -306,6 +312,8 @@ class Work:
     def _next(self, halt: threading.Event) -> Call | None:
         with self._lock:
             while not halt.is_set():
+                if not self._pending:
+                    self._pending.extend(islice(self._source, 1))
                 if self._pending:
                     call = self._pending.popleft()
                     self._running[call.number] = call
@@ -371,6 +379,7 @@ class Work:
         return WorkState(done * block_bytes, total, seconds, rate, left, not self._gate.is_open, waiting)
 
     def _outcome(self, seconds: float) -> WorkOutcome:
+        self._pending.extend(self._source)
         outcome = WorkOutcome(
             asked_blocks=self._total_blocks,
             read_blocks=sum(read.blocks for _, read in self._finished.values()),

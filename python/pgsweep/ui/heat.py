@@ -1,0 +1,145 @@
+"""Saved heat as text: what was written, how much of it is resident, what a restore did; all measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgsweep.records.cache import Missing
+from pgsweep.records.heat import (
+    HeatRelation,
+    HeatSource,
+    HeatState,
+)
+from pgsweep.ui.names import shown
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+
+_ROWS_SHOWN = 20
+_GOOD = ("same blocks", "by share", "resized")
+
+
+def source_text(source: HeatSource, version: str) -> str:
+    """Return which file a result is about, and what it holds."""
+    text = f"{shown(source.path)}: saved {source.at}, {server_name(source.server_version)}, "
+    text += f"{format_bytes(source.pool_bytes)} of a pool of {format_bytes(source.shared_buffers_bytes)}"
+    if source.page_cache_bytes is not None:
+        text += f", {format_bytes(source.page_cache_bytes)} of the page cache"
+    return text + ("" if version == source.server_version else f"; here {server_name(version)}")
+
+
+def state_text(state: HeatState, before: HeatState | None = None) -> str:
+    """Return how much is resident, and the usage counts beside those that were saved."""
+    was = "" if before is None else f" (before: {percent(before.resident)})"
+    lines = [
+        f"resident now: {known_bytes(state.resident_bytes)} of {known_bytes(state.target_bytes)}, "
+        f"{percent(state.resident)}{was}; weighted by heat {percent(state.resident_hot)}"
+    ]
+    if state.page_cache is not None:
+        lines.append(
+            f"of what was in the page cache, {percent(state.page_cache)} is there; "
+            f"{percent(state.either)} is in one cache or the other"
+        )
+    if state.matched < 1:
+        lines.append(f"of what was saved, {percent(state.matched)} could be matched with something here")
+    lines.append(f"usage_count saved    {levels(state.usage_saved)}")
+    lines.append(
+        f"usage_count now      {levels(state.usage_now)}; {percent(state.usage_reached)} have theirs again"
+    )
+    return "\n".join(lines)
+
+
+def levels(counts: Sequence[int]) -> str:
+    """Return how many blocks have usage_count 0 to 5."""
+    return ", ".join(f"{level}: {count(number)}" for level, number in enumerate(counts))
+
+
+def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str:
+    """Return a table of the relations that there are, all system catalogs put together at its end."""
+    found = [row for row in relations if row.match in _GOOD and (row.target_bytes or row.error)]
+    rows = found[:_ROWS_SHOWN] if terminal.interactive else found
+    if not rows:
+        return ""
+    columns = [
+        Column("relation", left=True),
+        Column("kind", left=True),
+        Column("match", left=True),
+        Column("saved"),
+        Column("resident\nnow"),
+        Column("share"),
+        Column("by heat"),
+    ]
+    cells = [
+        [
+            _name(row),
+            row.kind,
+            row.match,
+            known_bytes(row.saved_bytes),
+            known_bytes(row.resident_bytes),
+            percent(row.resident_bytes / row.target_bytes if row.target_bytes else None),
+            percent(row.resident_hot if row.target_bytes else None),
+        ]
+        for row in rows
+    ]
+    text = table(columns, cells, terminal)
+    if len(found) > len(rows):
+        text += f"\n... and {count(len(found) - len(rows))} rows more; all of them: --json, --csv, or a pipe"
+    return text
+
+
+def lost_lines(relations: Sequence[HeatRelation], terminal: Terminal) -> list[str]:
+    """Return one line for each relation that has no place here or could not be read."""
+    mark = terminal.paint("not matched:", "yellow")
+    lines = [
+        f"{mark} {_name(row)}: {row.match}, {known_bytes(row.saved_bytes)}"
+        for row in relations
+        if row.match not in _GOOD and row.saved_bytes
+    ]
+    lines += [
+        f"{terminal.paint('not read:', 'yellow')} {_name(row)}: {shown(row.error)}"
+        for row in relations
+        if row.error is not None
+    ]
+    if len(lines) > _ROWS_SHOWN and terminal.interactive:
+        lines = [*lines[:_ROWS_SHOWN], f"... and {count(len(lines) - _ROWS_SHOWN)} more: --json"]
+    return ["\n".join(lines)] if lines else []
+
+
+def state_facts(state: HeatState) -> list[Fact]:
+    """Return the shares as figures of a page."""
+    facts = [
+        Fact(percent(state.resident), "of the saved blocks are in the pool", Measured),
+        Fact(percent(state.resident_hot), "weighted by heat", Measured),
+        Fact(percent(state.usage_reached), "have their usage count again", Measured),
+    ]
+    if state.either is not None:
+        facts.append(Fact(percent(state.either), "in one cache or the other", Measured))
+    return facts
+
+
+def relations_page(
+    relations: Sequence[HeatRelation], facts: Sequence[Fact], missing: Sequence[Missing]
+) -> Section:
+    """Return every relation with what became of it."""
+    head = ["relation", "kind", "match", "saved", "resident now", "share", "by heat"]
+    rows = [
+        [
+            Cell(_name(row), shown(row.error or "")),
+            Cell(row.kind),
+            Cell(row.match),
+            Cell(known_bytes(row.saved_bytes)),
+            Cell(known_bytes(row.resident_bytes)),
+            Cell(percent(row.resident_bytes / row.target_bytes if row.target_bytes else None)),
+            Cell(percent(row.resident_hot if row.target_bytes else None)),
+        ]
+        for row in relations
+    ]
+    notes = [f"Not seen: {entry.what}: {entry.why}." for entry in missing]
+    return Section("Relations", "relations", "", facts, [], [], head, rows, notes=notes)
+
+
+def _name(row: HeatRelation) -> str:
+    name = row.relation if row.schema in ("public", "") else f"{row.schema}.{row.relation}"
+    fork = "" if row.fork == "main" else f" ({row.fork})"
+    return shown(f"{row.database}: {name}" if row.database else name) + fork

@@ -1,0 +1,72 @@
+"""What a restore did, or would do: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+from pgsweep.records.heat import HeatRelation, WarmRestoreResult
+from pgsweep.ui.heat import (
+    lost_lines,
+    relations_page,
+    relations_text,
+    source_text,
+    state_facts,
+    state_text,
+)
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
+from pgsweep.ui.section import Page
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
+
+
+def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
+    """Return what was read, what came of it, and what had no place."""
+    parts = [source_text(result.source, result.server_version), _work_text(result)]
+    if result.statements:
+        parts.append("statements:\n" + "\n".join(f"  {line}" for line in result.statements))
+    if result.after is not None:
+        parts.append(state_text(result.after, result.before))
+    elif result.before is not None:
+        parts.append(state_text(result.before))
+    parts.append(relations_text(result.relations, terminal))
+    parts += lost_lines(result.relations, terminal)
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _work_text(result: WarmRestoreResult) -> str:
+    does = "would read" if result.dry_run else "asked to be read"
+    lines = [
+        f"{does}: {known_bytes(result.to_pool_bytes)} into the buffer pool, hottest first, "
+        f"{known_bytes(result.to_page_cache_bytes)} into the page cache; {count(result.ranges)} ranges, "
+        f"{result.connections} connections"
+    ]
+    if result.touches:
+        lines.append(f"{count(result.touches)} accesses more raise usage counts")
+    if result.left_out_bytes:
+        lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
+    if not result.dry_run:
+        lines.append(f"took {seconds(result.seconds)}" + (", ended early" if result.stopped else ""))
+    if result.restarts:
+        lines.append(f"the server was gone {result.restarts} times; what was lost was read again")
+    return "\n".join(lines)
+
+
+def restore_page(result: WarmRestoreResult) -> Page:
+    """Return what was read, the shares, and every relation."""
+    state = result.after or result.before
+    title = (
+        "What a restore would read" if result.after is None else f"{percent(result.after.resident)} restored"
+    )
+    lead = (
+        source_text(result.source, result.server_version) + ". " + " ".join(_work_text(result).splitlines())
+    )
+    facts = [] if state is None else state_facts(state)
+    return Page(title, lead, [relations_page(result.relations, facts, result.missing)])
+
+
+VIEW = View(
+    WarmRestoreResult,
+    text=restore_text,
+    page=restore_page,
+    rows=lambda result: rows_of(HeatRelation, result.relations),
+)

@@ -1,0 +1,337 @@
+"""The heat file: what lay in both caches at one moment, by relation name and block. One Parquet file.
+
+One row a block that was in the buffer pool, in the page cache, or in both, sorted by relation and block. All
+that is known of a relation stands in columns of its own, so that DuckDB, Polars or Spark read the file
+without us; being the same over long stretches these cost next to nothing. What holds for the whole file is
+JSON in its key-value metadata. docs/reference/heat-file.md describes it.
+
+A Parquet file is readable only after its footer is written: one cut short is refused, never half believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pgsweep.errors import HeatError
+
+FORMAT = 1
+"""Raised when a reader of the former number would misunderstand the file; new fields do not raise it."""
+
+NOT_IN_POOL = 255
+"""Stands in memory for the usage count of a block that was in the page cache only; null in the file."""
+
+T = TypeVar("T", bound=np.generic)
+
+FORKS = ("main", "fsm", "vm", "init")
+
+_KEY = b"pgsweep.heat"
+_TEXTS = ("database", "schema", "relation", "kind", "fork", "table_schema", "table")
+_ROWS_IN_GROUP = 4 << 20
+
+
+class HeatPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One fork of one relation, as it was.
+
+    Attributes:
+        database: empty for shared catalogs.
+        kind: table, index, TOAST table, TOAST index, materialized view, sequence.
+        fork: one of `FORKS`.
+        table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
+        filenode: the number of its file; changes when the relation is rewritten.
+        size_blocks: of the fork; -1 where it was not known.
+    """
+
+    database: str
+    schema: str
+    relation: str
+    kind: str
+    fork: str
+    table_schema: str
+    table: str
+    database_oid: int
+    tablespace_oid: int
+    filenode: int
+    size_blocks: int
+
+
+class HeatMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says of itself.
+
+    Attributes:
+        at: when, ISO 8601 in UTC.
+        system_identifier: of the cluster; a physical stand-by has its primary's. Nothing where the role may
+            not ask.
+        pool_source: peek or sql.
+        sees_page_cache: the page cache was looked at.
+        pool_blocks: blocks in the pool whose relation has a name: rows with a usage count.
+        page_cache_blocks: blocks resident in the page cache, whole.
+        nameless_blocks: blocks of the pool whose relation no catalog names; they are not in the file.
+    """
+
+    format: int = FORMAT
+    pgsweep_version: str
+    at: str
+    server_version_num: int
+    server_version: str
+    system_identifier: str | None
+    in_recovery: bool
+    block_size_bytes: int
+    shared_buffers_blocks: int
+    pool_source: str
+    sees_page_cache: bool
+    pool_blocks: int
+    page_cache_blocks: int
+    nameless_blocks: int
+
+
+class _Version(msgspec.Struct):
+    format: int
+    pgsweep_version: str = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """The contents of both caches; arrays are parallel, one element a block, sorted by part and block.
+
+    Attributes:
+        parts: forks of relations, in the order of the file.
+        part: index into `parts`.
+        usage_count: 0 to 5, or NOT_IN_POOL.
+        page_cache: whether it was resident in the page cache, whole.
+    """
+
+    meta: HeatMeta
+    parts: list[HeatPart]
+    part: NDArray[np.int32]
+    block: NDArray[np.int64]
+    usage_count: NDArray[np.uint8]
+    page_cache: NDArray[np.bool_]
+
+    @property
+    def pooled(self) -> NDArray[np.bool_]:
+        """Which blocks were in the buffer pool."""
+        pooled: NDArray[np.bool_] = self.usage_count != NOT_IN_POOL
+        return pooled
+
+    def by_part(self) -> Iterator[tuple[HeatPart, slice]]:
+        """Yield each part with its rows."""
+        edges = np.searchsorted(self.part, np.arange(len(self.parts) + 1))
+        for number, part in enumerate(self.parts):
+            yield part, slice(int(edges[number]), int(edges[number + 1]))
+
+
+def write_heat(path: Path, heat: Heat) -> int:
+    """Write the file whole or not at all; return its size in bytes.
+
+    It is written aside, flushed to the disk and renamed, so a reader never meets half of it.
+
+    Raises:
+        HeatError: the disk is full, or the folder has gone or may not be written.
+    """
+    part: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        part = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            _write(file, heat)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o666 & ~_umask())
+        size = part.stat().st_size
+        part.replace(path)
+        _flush_folder(path.parent)
+    except (OSError, pa.ArrowException) as error:
+        if part is not None:
+            with contextlib.suppress(OSError):
+                part.unlink()
+        raise HeatError(
+            f"cannot write `{path}`: {getattr(error, 'strerror', None) or error}",
+            hint=f"is there room, and may you write there? df -h {path.parent}",
+        ) from error
+    return size
+
+
+def read_heat(path: Path) -> Heat:
+    """Return what a heat file holds.
+
+    Raises:
+        HeatError: it cannot be read, is no heat file, was cut short, or comes from a newer pgsweep.
+    """
+    if path.is_dir():
+        raise HeatError(f"`{path}` is a folder", hint="name a file that `pgsweep warm save` wrote")
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            text = (file.metadata.metadata or {}).get(_KEY)
+            if text is None:
+                raise HeatError(
+                    f"`{path}` is no heat file",
+                    cause="it is Parquet, but nothing in it says what it holds",
+                    hint=f"make one: pgsweep warm save {path}",
+                )
+            meta = _meta(text, path)
+            table = file.read()
+        part = table["part"].to_numpy().astype(np.int32)
+        heat = Heat(
+            meta=meta,
+            parts=_parts(table, part),
+            part=part,
+            block=table["block"].to_numpy().astype(np.int64),
+            usage_count=table["usage_count"].fill_null(NOT_IN_POOL).to_numpy().astype(np.uint8),
+            page_cache=table["page_cache"].to_numpy().astype(np.bool_),
+        )
+    except FileNotFoundError as error:
+        raise HeatError(f"there is no file `{path}`", hint=f"make one: pgsweep warm save {path}") from error
+    except (OSError, pa.ArrowException, KeyError, msgspec.ValidationError) as error:
+        raise _unreadable(path, error) from error
+    _check(heat, path)
+    return heat
+
+
+_PART_COLUMNS = HeatPart.__struct_fields__
+
+
+def _write(file: IO[bytes], heat: Heat) -> None:
+    meta = msgspec.json.encode(heat.meta)
+    # What a relation is called is written once and then counted; neighbouring blocks differ by little, so
+    # that a few bits tell a block, and nothing a stretch of consecutive ones.
+    options = {
+        "compression": "zstd",
+        "use_dictionary": [*_PART_COLUMNS, "usage_count"],
+        "column_encoding": {"part": "DELTA_BINARY_PACKED", "block": "DELTA_BINARY_PACKED"},
+        "write_page_checksum": True,
+    }
+    first = _table(heat, slice(0, _ROWS_IN_GROUP)).replace_schema_metadata({_KEY: meta})
+    with pq.ParquetWriter(file, first.schema, **options) as writer:
+        writer.write_table(first)
+        for begin in range(_ROWS_IN_GROUP, len(heat.block), _ROWS_IN_GROUP):
+            table = _table(heat, slice(begin, begin + _ROWS_IN_GROUP))
+            writer.write_table(table.replace_schema_metadata({_KEY: meta}))
+
+
+def _table(heat: Heat, rows: slice) -> pa.Table:
+    """Return some rows; what belongs to parts comes by dictionaries, so that there is no loop over blocks."""
+    part = heat.part[rows]
+
+    def of_parts(name: str) -> pa.DictionaryArray:
+        values = [getattr(entry, name) for entry in heat.parts]
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        of_part = np.array([numbers[value] for value in values], dtype=np.int32)
+        kind = pa.string() if name in _TEXTS else pa.int64()
+        return pa.DictionaryArray.from_arrays(pa.array(of_part[part]), pa.array(list(numbers), type=kind))
+
+    return pa.table(
+        {
+            **{name: of_parts(name) for name in _PART_COLUMNS},
+            "part": pa.array(part),
+            "block": pa.array(heat.block[rows]),
+            "usage_count": pa.array(heat.usage_count[rows], mask=~heat.pooled[rows]),
+            "page_cache": pa.array(heat.page_cache[rows]),
+        }
+    )
+
+
+def _parts(table: pa.Table, part: NDArray[np.int32]) -> list[HeatPart]:
+    """Return the parts, each from its first row."""
+    firsts = pa.array(
+        np.r_[0, 1 + np.flatnonzero(np.diff(part))] if len(part) else np.zeros(0, dtype=np.int64)
+    )
+    rows = table.select(_PART_COLUMNS).take(firsts).to_pylist()
+    return msgspec.convert(rows, list[HeatPart])
+
+
+def _meta(text: bytes, path: Path) -> HeatMeta:
+    try:
+        version = msgspec.json.decode(text, type=_Version)
+        if version.format > FORMAT:
+            raise HeatError(
+                f"`{path}` was written by a newer pgsweep",
+                cause=f"it has format {version.format}, written by {version.pgsweep_version}; this one reads "
+                f"formats up to {FORMAT}",
+                hint="pip install --upgrade pgsweep",
+            )
+        return msgspec.json.decode(text, type=HeatMeta)
+    except msgspec.DecodeError as error:
+        raise HeatError(f"`{path}` is damaged", cause=str(error), hint=_OTHER_FILE) from error
+
+
+_OTHER_FILE = "take an older one (`pgsweep warm save --keep` keeps them as FILE.1, FILE.2, ...)"
+
+
+def _unreadable(path: Path, error: Exception) -> HeatError:
+    if isinstance(error, PermissionError):
+        return HeatError(
+            f"`{path}` may not be read", cause=error.strerror, hint="run as the user who saved it, or as root"
+        )
+    try:
+        with path.open("rb") as file:
+            begins = file.read(4)
+            file.seek(max(0, path.stat().st_size - 4))
+            ends = file.read(4)
+    except OSError:
+        begins = ends = b""
+    if begins == b"PAR1" and ends != b"PAR1":
+        return HeatError(
+            f"`{path}` was cut short", cause="the end of the file is missing; it was copied in part",
+            hint=f"copy it again, or {_OTHER_FILE}",
+        )  # fmt: skip
+    if begins != b"PAR1":
+        return HeatError(
+            f"`{path}` is no heat file",
+            cause="it is empty" if not begins else "it is not Parquet",
+            hint=f"make one: pgsweep warm save {path}",
+        )
+    return HeatError(f"`{path}` is damaged", cause=str(error).splitlines()[0], hint=_OTHER_FILE)
+
+
+def _check(heat: Heat, path: Path) -> None:
+    """Refuse a file whose rows do not agree with what it says of itself: it would be carried out on a server.
+
+    Raises:
+        HeatError: they do not.
+    """
+    parts = len(heat.parts)
+    level = heat.usage_count
+    wrong = (
+        np.any((np.diff(heat.part) < 0) | (np.diff(heat.part) > 1))
+        or (parts > 0 and (heat.part[0] != 0 or heat.part[-1] != parts - 1))
+        or np.any((heat.block < 0) | (heat.block >= 2**32 - 1))
+        or np.any((level > 5) & (level != NOT_IN_POOL))
+        or np.count_nonzero(heat.pooled) != heat.meta.pool_blocks
+        or any(part.fork not in FORKS for part in heat.parts)
+    )
+    if wrong:
+        raise HeatError(
+            f"`{path}` is damaged", cause="its rows do not agree with its description", hint=_OTHER_FILE
+        )
+
+
+def joined(columns: list[NDArray[T]], kind: type[T]) -> NDArray[T]:
+    """Return columns one after the other; of none, an empty one of the type."""
+    return np.concatenate(columns) if columns else np.zeros(0, dtype=kind)
+
+
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename survive a crash of the host (rename(2) itself is only in memory)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
