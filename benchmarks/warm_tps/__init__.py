@@ -1,0 +1,1 @@
+"""Transactions a second, cold and warm, at several sizes of shared_buffers."""
