@@ -12,15 +12,20 @@ class PoolReader:
 
     Args:
         access: the server.
+        filenodes: of the files whose buffers are of interest, which makes less to send by SQL; None for all.
+            Buffers of other files may be among those returned.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, filenodes: tuple[int, ...] | None = None) -> None:
         self._access = access
         self._sql: SnapshotReader | None = None
         if access.pool_source == "sql":
             assert access.buffercache is not None
             self._sql = SnapshotReader(
-                access.connection, access.buffercache, access.server.shared_buffers_blocks
+                access.connection,
+                access.buffercache,
+                access.server.shared_buffers_blocks,
+                filenodes=filenodes,
             )
 
     def read(self) -> Snapshot:
@@ -38,6 +43,7 @@ class PoolReader:
             table = read_pool(access.postmaster_pid, access.server.version_num)
         except OSError as error:
             raise server_gone() from error
+        hand = table["hand"]
         return Snapshot(
             frame=table["frame"],
             spc=table["spc"],
@@ -50,4 +56,5 @@ class PoolReader:
             pinned=table["pinned"],
             used_frames=len(table["frame"]),
             zero_frames=int((table["usage_count"] == 0).sum()),
+            hand_frames=None if hand is None else hand[1] * table["buffers"] + hand[0],
         )

@@ -21,8 +21,12 @@ R = TypeVar("R")
 
 def connection_options(function: F) -> F:
     """Give a command psql's connection options and DBNAME; they arrive as host, port, username and so on."""
+    return click.argument("database", metavar="[DBNAME]", required=False)(connection_flags(function))
+
+
+def connection_flags(function: F) -> F:
+    """Give a command psql's connection options, for one whose arguments name something else."""
     decorators = (
-        click.argument("database", metavar="[DBNAME]", required=False),
         click.option("-h", "--host", metavar="HOST", help="Server host or socket directory."),
         click.option("-p", "--port", metavar="PORT", help="Server port."),
         click.option("-U", "--username", metavar="NAME", help="User name in the database."),
@@ -74,14 +78,15 @@ class Target:
         from pgsweep.pg.connect import build_conninfo
 
         names = self._names
-        if names["database"] is not None and names["dbname"] is not None:
+        database = names.get("database")
+        if database is not None and names["dbname"] is not None:
             raise UsageError(
                 "the database is given twice",
                 cause="once by itself and once by -d",
                 hint="leave one of them out",
             )
         return build_conninfo(
-            names["database"] or "",
+            database or "",
             host=names["host"],
             port=names["port"],
             user=names["username"],

@@ -13,6 +13,7 @@ _BRANCHES = {
     "save": "warm_save",
     "restore": "warm_restore",
     "check": "warm_check",
+    "keep": "warm_keep",
 }
 
 
@@ -34,5 +35,6 @@ def command(ctx: click.Context, /) -> None:
       pgsweep warm save shop.heat shop --every 5m --keep 12
       pgsweep warm restore shop.heat shop
       pgsweep warm check shop.heat shop --fail-if 'resident<0.9'
+      pgsweep warm keep customers prices -d shop --indexes
     """
     click.echo(ctx.get_help())

@@ -32,7 +32,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         frame: bufferid as pg_buffercache has it, from 1.
-        used_frames: number of used buffers in the whole pool, also where the arrays hold a sample.
+        used_frames: number of used buffers in the whole pool, also where the arrays hold a part of it.
         zero_frames: number of buffers with usage_count 0 in the whole pool.
         hand_frames: buffers that the clock hand has passed since the server started, where it can be seen.
     """
@@ -59,6 +59,12 @@ def snapshot_query(version_num: int, schema: str, modulus: int, offsets: tuple[i
     )
 
 
+def snapshot_of_query(version_num: int, schema: str, filenodes: tuple[int, ...]) -> str:
+    """Return the statement that takes one snapshot with the blocks of these files only."""
+    wanted = ",".join(str(int(filenode)) for filenode in filenodes)
+    return load("snapshot_of", version_num).format(schema=schema, filenodes=f"'{{{wanted}}}'")
+
+
 def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
     """Return the statement that gives the session the memory that one snapshot needs."""
     memory_kb = min(shared_buffers_blocks * _ROW_MEMORY_BYTES, _WORK_MEMORY_LIMIT_BYTES) >> 10
@@ -76,6 +82,7 @@ class SnapshotReader:
             temporary file.
         modulus: length of the stretches into which relations are divided for sampling; 1 takes everything.
         offsets: the drawn offsets within every stretch.
+        filenodes: of the files whose blocks are transferred; None for all.
     """
 
     def __init__(
@@ -86,11 +93,17 @@ class SnapshotReader:
         *,
         modulus: int = 1,
         offsets: tuple[int, ...] = (),
+        filenodes: tuple[int, ...] | None = None,
     ) -> None:
         self._connection = connection
-        self._query = snapshot_query(connection.info.server_version, schema, modulus, offsets)
+        version_num = connection.info.server_version
+        self._query = (
+            snapshot_query(version_num, schema, modulus, offsets)
+            if filenodes is None
+            else snapshot_of_query(version_num, schema, filenodes)
+        )
         self.server_memory_bytes = shared_buffers_blocks * _ROW_MEMORY_BYTES
-        connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
+        connection.execute(memory_query(version_num, shared_buffers_blocks).encode())
 
     def take(self) -> Snapshot:
         """Take one snapshot.

@@ -1,0 +1,1 @@
+"""Experiment 8: chosen relations kept resident against a flood."""

@@ -1,0 +1,200 @@
+"""Keeping relations resident: the news as a line, the plan as text, the result as text, page and rows."""
+
+from __future__ import annotations
+
+from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepRelation, WarmKeepResult
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.names import shown
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
+
+_NAMED = 4
+_ENDINGS = {"time": "the time was over", "stop": "stopped", "gone": "no relation was left"}
+HONESTY = (
+    "Touches count as hits of these relations in pg_statio and pg_stat_database: their hit ratio there looks "
+    "better than their clients' is."
+)
+
+
+def moment_line(moment: WarmKeepMoment) -> str:
+    """Return what went on as one line: residence, what was done, what it cost."""
+    least = sorted(moment.relations, key=lambda pair: 2.0 if pair[1] is None else pair[1])
+    named = moment.relations if len(least) <= _NAMED else least[:_NAMED]
+    parts = [f"{shown(name)} {percent(share)}" for name, share in named]
+    if len(least) > len(named):
+        parts.append(f"{len(least) - len(named)} others more")
+    rate = 1 / moment.seconds
+    cost = f"{percent(moment.backend_share)} of a backend"
+    if moment.access_share is not None:
+        cost += f", {percent(moment.access_share)} of all accesses"
+    lap = "stands still" if moment.lap_seconds is None else f"goes round in {seconds(moment.lap_seconds)}"
+    touched, read = count(round(moment.touched_blocks * rate)), count(round(moment.read_blocks * rate))
+    return (
+        f"{moment.at[11:19]} resident: {', '.join(parts)}; a second: {moment.rounds * rate:.2g} rounds, "
+        f"{touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
+    )
+
+
+def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
+    """Return the bytes and the statements of the first round."""
+    rate = format_bytes(plan.rate_bytes_per_second)
+    kept = known_bytes(sum(row.kept_bytes for row in plan.relations))
+    head = (
+        f"{server_name(plan.server_version)}, database {shown(plan.database)}: would keep {kept}, budget "
+        f"{format_bytes(plan.budget_bytes)}.\n"
+        f"Missing now, to be read: {known_bytes(plan.read_bytes)}, at {rate} a second at most; to be touched "
+        f"at once: {count(plan.touch_blocks)} times a block."
+    )
+    if plan.pool_source == "peek":
+        head += "\nThe pool is looked at in the server's memory, without a statement."
+    columns = [
+        Column("relation", left=True),
+        Column("kind", left=True),
+        Column("size"),
+        Column("to keep"),
+        Column("resident\nof it"),
+    ]
+    rows = [
+        [
+            relation_label(row),
+            row.kind,
+            known_bytes(row.size_bytes),
+            known_bytes(row.kept_bytes),
+            percent(row.resident_share_after),
+        ]
+        for row in plan.relations
+    ]
+    statements = "\n\n".join(f"{statement.rstrip(';')};" for statement in plan.statements)
+    first = "Statements, as they would be sent; those that read are of the first second:"
+    return "\n\n".join([head, table(columns, rows, terminal), first, statements]) + "\n"
+
+
+def warm_keep_text(result: WarmKeepResult, terminal: Terminal) -> str:
+    """Return how resident the relations were, what was done for it, and what it cost."""
+    head = (
+        f"{server_name(result.server_version)}, database {shown(result.database)}, measured: kept for "
+        f"{seconds(result.seconds)}, until {_ENDINGS.get(result.ended_by, result.ended_by)}.\n"
+        f"Resident: {percent(result.resident_share_before)} before, {percent(result.resident_share_mean)} on "
+        f"average, {percent(result.resident_share_after)} at the end."
+    )
+    parts = [head, "\n".join(cost_lines(result)), _table(result, terminal)]
+    if result.notes:
+        parts.append("\n".join(f"note: {shown(note)}" for note in result.notes))
+    parts += missing_lines(result.missing, terminal)
+    return "\n\n".join(parts) + "\n"
+
+
+def cost_lines(result: WarmKeepResult) -> list[str]:
+    """Return what was done and what it cost."""
+    read = known_bytes(result.read_blocks * result.block_size_bytes)
+    done = (
+        f"{count(result.rounds)} rounds: {count(result.touched_blocks)} times a block was touched, "
+        f"{count(result.read_blocks)} blocks ({read}) were read, each in the place of another."
+    )
+    share = result.statement_seconds / result.seconds if result.seconds > 0 else None
+    cost = f"Cost: {seconds(result.statement_seconds)} in the server, {percent(share)} of a backend"
+    if result.look_seconds:
+        cost += f" ({seconds(result.look_seconds)} of it for looking)"
+    own = result.touched_blocks + result.read_blocks
+    if result.other_accesses is not None:
+        part = percent(own / max(1, own + result.other_accesses))
+        cost += f"; {part} of the server's buffer accesses were ours"
+    lines = [done, f"{cost}.", HONESTY]
+    if result.lap_seconds is not None:
+        lines.append(f"At its fastest the clock hand went round in {seconds(result.lap_seconds)}.")
+    else:
+        lines.append("The clock hand stood still: nothing threatened these relations.")
+    if result.reconnects:
+        lines.append(f"The server was lost and found again {count(result.reconnects)} times.")
+    return lines
+
+
+def relation_label(row: WarmKeepRelation) -> str:
+    """Return `schema.relation`, without `public`."""
+    return shown(row.relation if row.schema == "public" else f"{row.schema}.{row.relation}")
+
+
+def _table(result: WarmKeepResult, terminal: Terminal) -> str:
+    columns = [
+        Column("relation", left=True),
+        Column("kind", left=True),
+        Column("size"),
+        Column("to keep"),
+        Column("resident\nbefore"),
+        Column("on\naverage"),
+        Column("at the\nend"),
+        Column("touched"),
+        Column("read"),
+    ]
+    troubled = any(row.trouble for row in result.relations)
+    if troubled:
+        columns.append(Column("", left=True))
+    rows = []
+    for row in result.relations:
+        cells = [
+            relation_label(row),
+            row.kind,
+            known_bytes(row.size_bytes),
+            known_bytes(row.kept_bytes),
+            percent(row.resident_share_before),
+            percent(row.resident_share_mean),
+            percent(row.resident_share_after),
+            count(row.touched_blocks),
+            count(row.read_blocks),
+        ]
+        rows.append([*cells, shown(row.trouble or "")] if troubled else cells)
+    return table(columns, rows, terminal)
+
+
+def warm_keep_page(result: WarmKeepResult) -> Page:
+    """Return residence, work and cost, and the relations."""
+    before, mean = percent(result.resident_share_before), percent(result.resident_share_mean)
+    title = f"{mean} resident on average, {before} before"
+    lead = f"{server_name(result.server_version)}, database {shown(result.database)}. "
+    lead += " ".join(cost_lines(result))
+    facts = [
+        Fact(before, "resident before", Measured),
+        Fact(mean, "on average", Measured),
+        Fact(percent(result.resident_share_after), "at the end", Measured),
+        Fact(count(result.touched_blocks), "times a block was touched", Measured),
+        Fact(count(result.read_blocks), "blocks read", Measured),
+        Fact(seconds(result.statement_seconds), "in the server", Measured),
+    ]
+    head = [
+        "relation",
+        "kind",
+        "size",
+        "to keep",
+        "resident before",
+        "on average",
+        "at the end",
+        "touched",
+        "read again",
+    ]
+    rows = [
+        [
+            Cell(relation_label(row), row.trouble or ""),
+            Cell(row.kind),
+            Cell(known_bytes(row.size_bytes)),
+            Cell(known_bytes(row.kept_bytes)),
+            Cell(percent(row.resident_share_before)),
+            Cell(percent(row.resident_share_mean)),
+            Cell(percent(row.resident_share_after)),
+            Cell(count(row.touched_blocks)),
+            Cell(count(row.read_blocks)),
+        ]
+        for row in result.relations
+    ]
+    section = Section("Kept relations", "kept", "", facts, [], [], head, rows)
+    return Page(title, lead, [section], notes=result.notes)
+
+
+VIEW = View(
+    WarmKeepResult,
+    text=warm_keep_text,
+    page=warm_keep_page,
+    rows=lambda result: rows_of(WarmKeepRelation, result.relations),
+)

@@ -1,0 +1,322 @@
+"""Relations kept resident on real servers under real floods, and all that goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepResult
+from pgsweep.warm.keep import Keeper, KeepOptions
+from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
+
+BLOCK = 8192
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def shops() -> Iterator[Callable[[Cluster], str]]:
+    """Gives the database that the tests of this module share, by server; its two tables stay as they are."""
+    made: dict[str, str] = {}
+    with ExitStack() as closing:
+
+        def shop_of(cluster: Cluster) -> str:
+            where = cluster.conninfo()
+            if where not in made:
+                made[where] = closing.enter_context(floodable(cluster))
+            return made[where]
+
+        yield shop_of
+
+
+@pytest.fixture
+def shop(server: Cluster, shops: Callable[[Cluster], str]) -> str:
+    return shops(server)
+
+
+class Running:
+    """A keeper in a thread of its own."""
+
+    def __init__(self, conninfo: str, options: KeepOptions) -> None:
+        self.moments: list[WarmKeepMoment] = []
+        self.notes: list[str] = []
+        self.result: WarmKeepResult | None = None
+        self.error: PgsweepError | None = None
+        self._stop = threading.Event()
+        self._keeper = Keeper(conninfo, options, report=self.moments.append, note=self.notes.append)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._keeper.run(stop=self._stop)
+        except PgsweepError as error:
+            self.error = error
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert self._thread.is_alive(), self.error
+            assert time.monotonic() < deadline, (self.moments[-3:], self.notes)
+            time.sleep(0.02)
+
+    def end(self) -> WarmKeepResult:
+        self._stop.set()
+        self._thread.join()
+        assert self.error is None, self.error
+        assert self.result is not None
+        return self.result
+
+    def share(self) -> float:
+        shares = [share for _, share in self.moments[-1].relations] if self.moments else []
+        return min((share for share in shares if share is not None), default=0.0)
+
+
+@contextmanager
+def keeping(conninfo: str, *names: str, **options: object) -> Iterator[Running]:
+    running = Running(
+        conninfo,
+        KeepOptions(names=list(names), report_seconds=0.05, **options),  # type: ignore[arg-type]
+    )
+    try:
+        yield running
+    finally:
+        running._stop.set()
+        running._thread.join()
+
+
+@pytest.mark.parametrize("source", ["peek", "sql"])
+def test_a_table_stays_in_spite_of_a_flood(shop: str, source: Literal["peek", "sql"]) -> None:
+    with flood(shop), keeping(shop, "hot", indexes=True, source=source) as running:
+        running.until(lambda: running.share() == 1.0)
+        begun = len(running.moments)
+        running.until(
+            lambda: sum(moment.touched_blocks for moment in running.moments[begun:]) > 2 * HOT_BLOCKS
+        )
+        result = running.end()
+        shares = [moment.relations for moment in running.moments[begun:]]
+        kept = [share for relations in shares for _, share in relations if share is not None]
+        # Rounds are late where the machine is busy, and the pool of a test turns fast.
+        assert sum(kept) / len(kept) > 0.6
+        # Without it the flood takes all of it.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(resident(shop)) > HOT_BLOCKS // 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    hot, index = result.relations
+    assert (hot.relation, hot.kind, hot.size_bytes) == ("hot", "table", HOT_BLOCKS * BLOCK)
+    assert (index.relation, index.kind) == ("hot_pkey", "index")
+    assert hot.kept_bytes == hot.size_bytes
+    assert result.pool_source == source
+    assert result.ended_by == "stop"
+    assert result.lap_seconds is not None
+    assert result.touched_blocks == hot.touched_blocks + index.touched_blocks
+    assert 0 < result.touch_seconds <= result.statement_seconds < result.seconds
+    assert (result.look_seconds > 0) == (source == "sql")
+
+
+def test_without_a_flood_next_to_nothing_is_done_and_counts_are_the_servers(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE TABLE calm WITH (fillfactor = 10) AS SELECT repeat('c', 700)"
+                           " FROM generate_series(1, 200)")  # fmt: skip
+        for _ in range(7):
+            connection.execute("SELECT pg_prewarm('flood', 'buffer', 'main', 0, 2500)").fetchone()
+        # From 16 on a relation is extended by more blocks than it needs.
+        size = connection.execute("SELECT pg_relation_size('calm') / 8192").fetchone()
+        assert size is not None
+        blocks = size[0]
+        missing = blocks - len(resident(shop, "calm"))
+        oid = connection.execute("SELECT 'calm'::regclass::oid").fetchone()
+        connection.execute("SELECT pg_stat_reset_single_table_counters(%s)", oid)
+        with keeping(shop, "calm", interval_seconds=0.1) as running:
+            running.until(lambda: running.share() == 1.0 and len(running.moments) > 6)
+            result = running.end()
+        assert resident(shop, "calm") == set(range(blocks))
+        assert result.read_blocks == missing > 0
+        assert result.touched_blocks <= blocks
+        counted = "SELECT heap_blks_hit, heap_blks_read FROM pg_statio_all_tables WHERE relname = 'calm'"
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while connection.execute(counted).fetchone() != (result.touched_blocks, result.read_blocks):
+            # Sessions send their counts when they end, at the latest.
+            assert time.monotonic() < deadline, (connection.execute(counted).fetchone(), result)
+            time.sleep(0.1)
+        connection.execute("DROP TABLE calm")
+
+
+def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
+    with pytest.raises(UsageError, match="a quarter of shared_buffers is 4 MB") as caught:
+        Keeper(shop, KeepOptions(names=["flood"])).run(seconds=1)
+    assert "--budget 4MB keeps their hottest blocks" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="too much of a pool of 16 MB"):
+        Keeper(shop, KeepOptions(names=["hot"], budget_bytes=13 << 20)).run(seconds=1)
+    hot = range(50)
+    with (
+        psycopg.connect(shop, autocommit=True) as connection,
+        flood(shop),
+        keeping(shop, "hot", budget_bytes=60 * BLOCK) as running,
+    ):
+        # Others use the first blocks for a while, then leave them to the flood.
+        for _ in range(8):
+            for block in hot:
+                connection.execute("SELECT f FROM hot WHERE ctid = %s::tid", [f"({block},1)"]).fetchone()
+            time.sleep(0.05)
+        begun = len(running.moments)
+        running.until(lambda: sum(moment.touched_blocks for moment in running.moments[begun:]) > 2 * len(hot))
+        present = resident(shop)
+        result = running.end()
+    [row] = result.relations
+    assert result.budget_bytes == 60 * BLOCK
+    assert 50 * BLOCK <= row.kept_bytes <= 60 * BLOCK
+    # The flood leaves none where nobody keeps them; rounds are late where the machine is busy.
+    assert len(present & set(hot)) >= 30
+    assert len(present - set(hot)) <= 100
+
+
+def test_no_two_keep_the_same_relation(shop: str) -> None:
+    with keeping(shop, "hot", interval_seconds=0.1) as running:
+        running.until(lambda: bool(running.moments))
+        with pytest.raises(PgsweepError, match="`hot` is being kept already") as caught:
+            Keeper(shop, KeepOptions(names=["flood", "hot"], budget_bytes=1 << 20)).run(seconds=1)
+        assert "pg_terminate_backend" in str(caught.value.hint)
+        # Another relation may be, and the lock ends with the session.
+        Keeper(shop, KeepOptions(names=["hot_pkey"])).run(seconds=0.2)
+        running.end()
+    assert Keeper(shop, KeepOptions(names=["hot"])).run(seconds=0.2).ended_by == "time"
+
+
+def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE TABLE mine AS SELECT g FROM generate_series(1, 9000) g")
+        connection.execute("CREATE TABLE other AS SELECT g FROM generate_series(1, 5000) g")
+        with keeping(shop, "mine", "other", interval_seconds=0.1) as running:
+            running.until(lambda: running.share() == 1.0)
+            connection.execute("VACUUM FULL mine")
+            running.until(lambda: any("mine was rewritten" in note for note in running.notes))
+            begun = len(running.moments)
+            running.until(lambda: len(running.moments) > begun + 2 and running.share() == 1.0)
+            with psycopg.connect(shop) as blocker:
+                blocker.execute("LOCK TABLE mine IN ACCESS EXCLUSIVE MODE")
+                blocker.execute("TRUNCATE other")
+                begun = len(running.moments)
+                running.until(lambda: len(running.moments) > begun + 3)
+            connection.execute("INSERT INTO other SELECT generate_series(1, 9000)")
+            running.until(lambda: any("other was rewritten" in note for note in running.notes))
+            running.until(lambda: len(resident(shop, "other")) == 40)
+            connection.execute("DROP TABLE other")
+            running.until(lambda: any("other was dropped" in note for note in running.notes))
+            connection.execute("DROP TABLE mine")
+            running._thread.join(PATIENCE_SECONDS)
+    assert running.error is None
+    assert running.result is not None
+    assert running.result.ended_by == "gone"
+    assert {row.trouble for row in running.result.relations} == {"it was dropped meanwhile"}
+
+
+def test_names_are_those_of_sql(shop: str) -> None:
+    odd = 'we"ird; Näme'
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(odd)))
+        name = sql.Identifier(odd, odd)
+        connection.execute(sql.SQL("CREATE TABLE {} (id int, f text) PARTITION BY RANGE (id)").format(name))
+        for number in (1, 2):
+            part = sql.Identifier(odd, f"part {number}")
+            connection.execute(
+                sql.SQL("CREATE TABLE {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})").format(
+                    part, name, number, number + 1
+                )
+            )
+            connection.execute(sql.SQL("ALTER TABLE {} ALTER f SET STORAGE EXTERNAL").format(part))
+        connection.execute(sql.SQL("CREATE INDEX ON {} (id)").format(name))
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} SELECT 1 + g % 2, repeat('t', 9000) FROM generate_series(1, 40) g"
+            ).format(name)
+        )
+        quoted = name.as_string(connection)
+        connection.execute("CREATE OR REPLACE VIEW seen AS SELECT 1")
+    plan = Keeper(shop, KeepOptions(names=[quoted])).plan()
+    assert [row.relation for row in plan.relations] == ["part 1", "part 2"]
+    plan = Keeper(shop, KeepOptions(names=[quoted, "hot"], indexes=True, toast=True)).plan()
+    kinds = [row.kind for row in plan.relations]
+    # Two partitions, each with an index, a TOAST table and that one's index; the table, its index and TOAST.
+    assert (kinds.count("table"), kinds.count("TOAST table"), kinds.count("index")) == (3, 3, 6)
+    for wrong in ("nothing.there", "no_such", 'x"; DROP TABLE hot', "seen", ""):
+        with pytest.raises(UsageError, match=r"there is no relation|has no blocks") as caught:
+            Keeper(shop, KeepOptions(names=[wrong])).plan()
+        assert caught.value.hint
+
+
+def test_a_dry_run_names_statements_and_bytes_and_touches_nothing(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        for _ in range(8):
+            connection.execute("SELECT count(pg_prewarm('flood', 'buffer', 'main', 0, 3000))").fetchone()
+        gone = HOT_BLOCKS - len(resident(shop))
+        plan = Keeper(shop, KeepOptions(names=["hot"], source="sql")).plan()
+        assert HOT_BLOCKS - len(resident(shop)) == gone
+        assert plan.read_bytes == gone * BLOCK
+        text = "\n".join(plan.statements)
+        for words in ("SET lock_timeout", "pg_try_advisory_lock", "pg_buffercache", "pg_prewarm("):
+            assert words in text
+        # The statements are what they say: sent, they bring the relation in.
+        for statement in plan.statements:
+            connection.execute(statement.encode())
+    assert resident(shop) == set(range(HOT_BLOCKS))
+
+
+def test_a_role_without_rights_is_told_what_to_grant(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CREATE ROLE keep_reader LOGIN; GRANT pg_monitor TO keep_reader")
+        try:
+            reader = make_conninfo(shop, user="keep_reader")
+            with pytest.raises(MissingAbility, match="`hot` cannot be kept") as caught:
+                Keeper(reader, KeepOptions(names=["hot"])).run(seconds=5)
+            assert 'GRANT SELECT ON "public"."hot" TO "keep_reader"' in str(caught.value.hint)
+            connection.execute("GRANT SELECT ON hot TO keep_reader")
+            result = Keeper(reader, KeepOptions(names=["hot", "flood"], budget_bytes=3 << 20)).run(seconds=1)
+            assert {row.relation: row.trouble is None for row in result.relations} == {
+                "hot": True,
+                "flood": False,
+            }
+            connection.execute("DROP EXTENSION pg_prewarm")
+            with pytest.raises(MissingAbility, match="pg_prewarm") as caught:
+                Keeper(reader, KeepOptions(names=["hot"])).run(seconds=1)
+            assert "CREATE EXTENSION pg_prewarm" in str(caught.value.hint)
+            connection.execute("CREATE EXTENSION pg_prewarm")
+        finally:
+            connection.execute("DROP OWNED BY keep_reader; DROP ROLE keep_reader")
+
+
+def test_a_server_that_restarts_is_found_again_and_filled_again() -> None:
+    with Cluster.create(settings={"shared_buffers": "16MB", "autovacuum": "off"}) as cluster:
+        fill(cluster.conninfo())
+        with keeping(cluster.conninfo(), "hot", interval_seconds=0.1) as running:
+            running.until(lambda: running.share() == 1.0)
+            cluster.stop()
+            running.until(lambda: any("trying again" in note for note in running.notes))
+            cluster.start()
+            running.until(lambda: resident(cluster.conninfo()) == set(range(HOT_BLOCKS)))
+            # A session ended by an administrator comes back as well, and claims the relation anew.
+            with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'pgsweep warm keep'"
+                )
+            begun = len(running.moments)
+            running.until(lambda: len(running.moments) > begun + 3)
+            with pytest.raises(PgsweepError, match="being kept already"):
+                Keeper(cluster.conninfo(), KeepOptions(names=["hot"])).run(seconds=1)
+            result = running.end()
+        assert result.reconnects >= 2
+        assert result.relations[0].read_blocks >= HOT_BLOCKS
+        cluster.stop()
+        with pytest.raises(ConnectionFailed):
+            Keeper(cluster.conninfo(), KeepOptions(names=["hot"])).run(seconds=1)
