@@ -32,8 +32,11 @@ _LOCK_TIMEOUT_MS = 500
 _LOCKED_SECONDS = 30.0
 """A relation that is locked is not asked for again so soon: each time would cost a lock timeout."""
 
-_SHORT_BLOCKS = 8
-"""Stretches that are shorter than this, on average, are read without look-ahead."""
+_OWN_READS = "SELECT set_config('maintenance_io_concurrency', '0', false) WHERE current_setting('io_method') = 'worker'"
+"""Since 18 a read goes to one of a few I/O workers (`io_workers`, 3 by default, for the whole server) and back,
+unless no look-ahead is allowed (read_stream.c, `read_stream_begin_impl`: READ_BUFFERS_SYNCHRONOUSLY). Several
+warming sessions that read by themselves are faster, one and a half times for whole tables and twice for single
+blocks in the page cache, and leave the workers to the queries."""
 
 LOCKED = "another session holds a lock on it"
 _LATER = "try again later: what is warm already costs little"
@@ -85,10 +88,11 @@ class PrewarmSession:
         self._connection = connect(make_conninfo("", **parts))
         self._mode = mode
         self._locked: dict[int, float] = {}
-        self._short = False
         try:
             with explained():
                 self._connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+                if self._connection.info.server_version >= 180000:
+                    self._connection.execute(_OWN_READS)
                 self.started_us, self._query = self._prepare()
         except BaseException:
             self.close()
@@ -114,28 +118,12 @@ class PrewarmSession:
             Lost: the session has gone.
         """
         try:
-            self._tune(pieces)
             return self._read(pieces)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             # pg_terminate_backend and an orderly stop say admin_shutdown; only the start time tells which it
             # was. After a crash of any backend the pool is empty though the postmaster is the same.
             alive = isinstance(error, sqlstates.AdminShutdown)
             raise Lost(str(error).strip().splitlines()[0], pool_lives=alive) from error
-
-    def _tune(self, pieces: Sequence[Piece]) -> None:
-        """Let short stretches be read by the backend itself, long ones with the server's look-ahead.
-
-        Since 18 a read goes to an I/O worker and back, unless no look-ahead is allowed (read_stream.c,
-        `read_stream_begin_impl`: READ_BUFFERS_SYNCHRONOUSLY). With nothing to look ahead to, that is only
-        dearer: single blocks in the page cache take twice the time or more.
-        """
-        if self._mode != "buffer" or self._connection.info.server_version < 180000:
-            return
-        short = sum(piece.blocks for piece in pieces) < _SHORT_BLOCKS * len(pieces)
-        if short != self._short:
-            value = "0" if short else "DEFAULT"
-            self._connection.execute(f"SET maintenance_io_concurrency = {value}".encode())
-            self._short = short
 
     def _read(self, pieces: Sequence[Piece]) -> Read:
         """Read pieces; where that fails, read either half by itself."""
