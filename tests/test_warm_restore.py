@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
+from pgsweep.ui.results import read_result
 from pgsweep.warm.check import check
 from pgsweep.warm.heat import Heat, read_heat
 from pgsweep.warm.restore import restore
@@ -355,23 +357,31 @@ def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster,
     assert plan["after"] is None
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for statement in plan["statements"]:
-            if not statement.startswith("-- page cache"):
+            if not statement.startswith("posix_fadvise("):
                 connection.execute(statement.encode())
     assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
 
 
-def test_check_is_a_gate(heated: tuple[Cluster, str, Path]) -> None:
+def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
     cold = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%", "--fail-if", "matched<0.1")
     assert cold.returncode == 5
     assert "resident<90%: resident is 0." in cold.stderr
     assert "matched<0.1:" not in cold.stderr
+    assert re.search(r"^shop: hot +table +same blocks .*MB +0 +0.00 %", cold.stdout, re.MULTILINE)
+    assert "(system catalogs: " in cold.stdout
     assert usage(conninfo, "hot") == {}, "nothing is read by asking"
     restored(conninfo, path)
     warm = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%", "--json")
     assert warm.returncode == 0, warm.stderr
     assert json.loads(warm.stdout)["state"]["resident"] == 1.0
+    files = [str(tmp_path / f"x.{suffix}") for suffix in ("html", "csv", "json")]
+    done = run("warm", "check", str(path), conninfo, *(word for file in files for word in ("-o", file)))
+    assert done.returncode == 0, done.stderr
+    assert isinstance(read_result(tmp_path / "x.html"), WarmCheckResult)
+    assert read_result(tmp_path / "x.html") == read_result(tmp_path / "x.json")
+    assert (tmp_path / "x.csv").read_text().startswith("database,schema,relation,")
     wrong = run("warm", "check", str(path), conninfo, "--fail-if", "residnet<1")
     assert wrong.returncode == 2
     assert run("warm", "check", str(path) + ".no", conninfo).returncode == 1

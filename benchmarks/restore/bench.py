@@ -41,9 +41,9 @@ HERE = Path(__file__).parent
 WORK_DIR = Path("/var/tmp/pgsweep-restore")
 SCALE = 130
 ROUNDS = 3
-WATCHED_SECONDS = 40
-HEATING_SECONDS = 60
-STEADY_SECONDS = 15
+WATCHED_SECONDS = 35
+HEATING_SECONDS = 45
+STEADY_SECONDS = 12
 SMOOTHED_SECONDS = 3
 SETTINGS = {
     "shared_buffers": "1GB",
@@ -96,6 +96,7 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
     blocks.write_bytes(dumped)
     run = Run(arm, load_average=os.getloadavg()[0])
     warmer: subprocess.Popen[str] | None = None
+    said_before = cluster.log_path.stat().st_size
     begin = time.monotonic()
     if arm == "restore":
         command = [
@@ -118,7 +119,7 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
             try:
                 while time.monotonic() - begin < WATCHED_SECONDS:
                     workload.check()
-                    if run.warm_seconds is None and is_warm(cluster, warmer, arm):
+                    if run.warm_seconds is None and is_warm(cluster, warmer, arm, said_before):
                         run.warm_seconds = time.monotonic() - begin
                     time.sleep(0.1)
             finally:
@@ -137,11 +138,12 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
     return run
 
 
-def is_warm(cluster: Cluster, warmer: subprocess.Popen[str] | None, arm: str) -> bool:
+def is_warm(cluster: Cluster, warmer: subprocess.Popen[str] | None, arm: str, said_before: int) -> bool:
     """Return whether the warming has ended."""
     if warmer is not None:
         return warmer.poll() is not None
-    return arm == "autoprewarm" and "autoprewarm successfully prewarmed" in cluster.log_tail(30)
+    said = cluster.log_tail(30, start_bytes=said_before)
+    return arm == "autoprewarm" and "autoprewarm successfully prewarmed" in said
 
 
 def sample(cluster: Cluster, run: Run, begin: float, stop: threading.Event) -> None:

@@ -22,12 +22,15 @@ class HeatRelation(msgspec.Struct, frozen=True, kw_only=True):
         page_cache_saved_bytes: in the page cache when it was saved; null where that was not looked at.
         page_cache_resident_bytes: of what is looked for here, in the page cache now; null where that cannot
             be seen.
-        error: the server's words, where it would not read it.
+        table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
+        error: why the server would not read it, where it did not.
     """
 
     database: str
     schema: str
     relation: str
+    table_schema: str
+    table: str
     kind: str
     fork: str
     match: str

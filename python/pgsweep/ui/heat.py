@@ -10,6 +10,7 @@ from pgsweep.records.heat import (
     HeatSource,
     HeatState,
 )
+from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Section
@@ -55,37 +56,51 @@ def levels(counts: Sequence[int]) -> str:
     return ", ".join(f"{level}: {count(number)}" for level, number in enumerate(counts))
 
 
+_HEAD = ("relation", "kind", "match", "saved", "resident now", "share", "by heat")
+_WORDED = (0, 1, 2)
+
+
 def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str:
     """Return a table of the relations that there are, all system catalogs put together at its end."""
-    found = [row for row in relations if row.match in _GOOD and (row.target_bytes or row.error)]
-    rows = found[:_ROWS_SHOWN] if terminal.interactive else found
-    if not rows:
+    own, catalogs = _parted(relations)
+    rows = own[:_ROWS_SHOWN] if terminal.interactive else own
+    lines = [*(_cells(row) for row in rows), *_together(catalogs)]
+    if not lines:
         return ""
-    columns = [
-        Column("relation", left=True),
-        Column("kind", left=True),
-        Column("match", left=True),
-        Column("saved"),
-        Column("resident\nnow"),
-        Column("share"),
-        Column("by heat"),
-    ]
-    cells = [
-        [
-            _name(row),
-            row.kind,
-            row.match,
-            known_bytes(row.saved_bytes),
-            known_bytes(row.resident_bytes),
-            percent(row.resident_bytes / row.target_bytes if row.target_bytes else None),
-            percent(row.resident_hot if row.target_bytes else None),
-        ]
-        for row in rows
-    ]
-    text = table(columns, cells, terminal)
-    if len(found) > len(rows):
-        text += f"\n... and {count(len(found) - len(rows))} rows more; all of them: --json, --csv, or a pipe"
+    columns = [Column(name, left=number in _WORDED) for number, name in enumerate(_HEAD)]
+    text = table(columns, lines, terminal)
+    if len(own) > len(rows):
+        text += f"\n... and {count(len(own) - len(rows))} rows more; all of them: --json, --csv, or a pipe"
     return text
+
+
+def _parted(relations: Sequence[HeatRelation]) -> tuple[list[HeatRelation], list[HeatRelation]]:
+    """Return the relations that there are, and the system catalogs among them apart."""
+    found = [row for row in relations if row.match in _GOOD and (row.target_bytes or row.error)]
+    own = [row for row in found if row.table_schema not in SYSTEM_SCHEMAS]
+    return own, [row for row in found if row.table_schema in SYSTEM_SCHEMAS]
+
+
+def _together(catalogs: Sequence[HeatRelation]) -> list[list[str]]:
+    if not catalogs:
+        return []
+    wanted = sum(row.target_bytes for row in catalogs)
+    there = sum(row.resident_bytes for row in catalogs)
+    name = f"(system catalogs: {count(len(catalogs))} files)"
+    saved = known_bytes(sum(row.saved_bytes for row in catalogs))
+    return [[name, "", "", saved, known_bytes(there), percent(there / wanted if wanted else None), ""]]
+
+
+def _cells(row: HeatRelation) -> list[str]:
+    return [
+        _name(row),
+        row.kind,
+        row.match,
+        known_bytes(row.saved_bytes),
+        known_bytes(row.resident_bytes),
+        percent(row.resident_bytes / row.target_bytes if row.target_bytes else None),
+        percent(row.resident_hot if row.target_bytes else None),
+    ]
 
 
 def lost_lines(relations: Sequence[HeatRelation], terminal: Terminal) -> list[str]:
@@ -122,24 +137,19 @@ def relations_page(
     relations: Sequence[HeatRelation], facts: Sequence[Fact], missing: Sequence[Missing]
 ) -> Section:
     """Return every relation with what became of it."""
-    head = ["relation", "kind", "match", "saved", "resident now", "share", "by heat"]
-    rows = [
-        [
-            Cell(_name(row), shown(row.error or "")),
-            Cell(row.kind),
-            Cell(row.match),
-            Cell(known_bytes(row.saved_bytes)),
-            Cell(known_bytes(row.resident_bytes)),
-            Cell(percent(row.resident_bytes / row.target_bytes if row.target_bytes else None)),
-            Cell(percent(row.resident_hot if row.target_bytes else None)),
-        ]
-        for row in relations
-    ]
-    notes = [f"Not seen: {entry.what}: {entry.why}." for entry in missing]
-    return Section("Relations", "relations", "", facts, [], [], head, rows, notes=notes)
+    own, catalogs = _parted(relations)
+    rows = [[Cell(text) for text in line] for line in [*(_cells(row) for row in own), *_together(catalogs)]]
+    lost = [row for row in relations if row.match not in _GOOD and row.saved_bytes]
+    notes = [f"Not matched: {_name(row)}: {row.match}." for row in lost]
+    notes += [f"Not read: {_name(row)}: {shown(row.error)}." for row in relations if row.error is not None]
+    notes += [f"Not seen: {entry.what}: {entry.why}." for entry in missing]
+    return Section("Relations", "relations", "", facts, [], [], _HEAD, rows, notes=notes, worded=_WORDED)
 
 
 def _name(row: HeatRelation) -> str:
-    name = row.relation if row.schema in ("public", "") else f"{row.schema}.{row.relation}"
+    """Return a name that tells a person which: TOAST, whose own name is a number, by its table."""
+    toast = row.kind.startswith("TOAST")
+    schema, name = (row.table_schema, row.table) if toast else (row.schema, row.relation)
+    name = name if schema in ("public", "") else f"{schema}.{name}"
     fork = "" if row.fork == "main" else f" ({row.fork})"
     return shown(f"{row.database}: {name}" if row.database else name) + fork

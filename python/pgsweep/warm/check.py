@@ -144,6 +144,8 @@ def compare(
                 database=part.database,
                 schema=part.schema,
                 relation=part.relation,
+                table_schema=part.table_schema,
+                table=part.table,
                 kind=part.kind,
                 fork=part.fork,
                 match=target.match,

@@ -11,6 +11,7 @@ rows of an unordered one were hot, no file can tell.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,12 +71,14 @@ class Sight:
     Attributes:
         same_cluster: the heat comes from this cluster or from one of which it is a physical copy.
         pages: the page cache, where it can be seen.
+        started: when the server was, where that may be asked.
     """
 
     names: Names
     same_cluster: bool
     pages: ForkPages | None
     missing: list[Missing]
+    started: datetime.datetime | None = None
 
 
 def look_around(access: Access, heat: Heat) -> Sight:
@@ -99,7 +102,7 @@ def look_around(access: Access, heat: Heat) -> Sight:
     with explained():
         cluster = read_cluster(access.connection)
     same = cluster is not None and cluster[0] == heat.meta.system_identifier
-    return Sight(names, same, pages, missing)
+    return Sight(names, same, pages, missing, None if cluster is None else cluster[1])
 
 
 def find_targets(heat: Heat, sight: Sight, block_bytes: int) -> list[Target]:

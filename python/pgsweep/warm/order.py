@@ -31,6 +31,9 @@ _RESERVE = 128
 REGION_BLOCKS = 1024
 """8 MB of a file: long enough that a device reads it at its full rate."""
 
+_CROWDED = 0.05
+"""A pool that lacks less room than this share of itself is not called crowded: others read meanwhile."""
+
 _SINGLY = 0.2
 """The hottest blocks that come one by one are this share of all at most."""
 
@@ -129,7 +132,7 @@ def order_blocks(
         usage_now=now[kept],
         singly=singly,
         left_out=len(hottest) - len(kept),
-        crowded=unused is None or reading > unused,
+        crowded=unused is None or reading - unused > _CROWDED * capacity,
     )
 
 
@@ -175,7 +178,8 @@ def restore_calls(
     order: RestoreOrder,
     call_blocks: int,
     *,
-    heat: bool,
+    reads: bool = True,
+    heat: bool = True,
     uncached: Sequence[NDArray[np.int64]] | None = None,
 ) -> Iterator[HeatCall]:
     """Yield the calls that bring the blocks back, in their order.
@@ -183,7 +187,8 @@ def restore_calls(
     Args:
         order: of the blocks.
         call_blocks: how many a call has at most.
-        heat: bring their usage counts back too.
+        reads: read them.
+        heat: bring their usage counts back too, taking those that are to be read as read.
         uncached: of each target, the blocks that shall come into the page cache too, ascending: what lies
             between others is then asked for with them.
     """
@@ -195,7 +200,7 @@ def restore_calls(
         rows = np.arange(begin, min(begin + portion, blocks))
         wanted = rows[order.wanted[rows]]
         single = int(np.count_nonzero(wanted < order.singly))
-        passes = [(wanted[:single], False, False), (wanted[single:], False, True)]
+        passes = [(wanted[:single], False, False), (wanted[single:], False, True)] if reads else []
         passes += [(rows[lacking[rows] >= turn], True, False) for turn in range(1, 6)]
         for chosen, touches, regions in passes:
             for call in calls_of(_pieces(order, chosen), call_blocks, first_number=number):

@@ -11,10 +11,11 @@ device has many requests to work on, though the server reads them one after the 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +23,11 @@ import msgspec
 
 from pgsweep.caches.access import opened
 from pgsweep.errors import ConnectionFailed
-from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.queries import load
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
-from pgsweep.warm.files import FileReader, places_of
+from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat import Heat
 from pgsweep.warm.match import look_around
 from pgsweep.warm.order import (
@@ -34,15 +35,25 @@ from pgsweep.warm.order import (
 )
 from pgsweep.warm.pieces import Call
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
-from pgsweep.warm.restore_plan import RestoreOptions, RestorePlan, plan_restore, result_of, statements_of
+from pgsweep.warm.restore_plan import (
+    RestoreOptions,
+    RestorePlan,
+    plan_restore,
+    result_of,
+    server_files,
+    statements_of,
+)
 from pgsweep.warm.run import Listener
 from pgsweep.warm.session import Read
 from pgsweep.warm.work import Work, WorkOutcome, nothing_at_all
 
+_ROUNDS = 3
+"""So often a restore is begun anew because the server was restarted meanwhile."""
+
 
 @dataclass(slots=True)
 class _Done:
-    """What came of both kinds of work."""
+    """What came of all the work."""
 
     troubles: list[WarmTrouble] = field(default_factory=list)
     restarts: int = 0
@@ -84,18 +95,19 @@ def restore(
         plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
         result = result_of(plan, path, options, at)
     done = _Done()
-    if plan.sums.read_blocks + plan.sums.touches and not stop.is_set():
-        outcome = _read_pool(conninfo, plan, options, stop, listener)
-        failure = nothing_at_all(outcome)
-        if failure is not None:
-            raise failure
-        done.add(outcome)
-    if plan.pages and not stop.is_set():
-        done.add(_read_pages(conninfo, plan, options, stop, listener))
-    # The first session may have ended with a restart of the server.
-    with opened(conninfo, options.source) as access:
-        plan.access, plan.sight = access, look_around(access, heat)
-        after, relations = plan.compare()
+    for turn in range(_ROUNDS):
+        with _marked(conninfo, listener if turn == 0 else None):
+            _carry_out(conninfo, plan, options, stop, listener, done)
+        # The first session may have ended with the server.
+        with opened(conninfo, options.source) as access:
+            now = look_around(access, heat)
+            if now.started != plan.started and turn + 1 < _ROUNDS and not stop.is_set():
+                done.restarts = max(1, done.restarts)
+                plan = plan_restore(access, heat, options)
+                continue
+            plan.access, plan.sight = access, now
+            after, relations = plan.compare()
+            break
     return msgspec.structs.replace(
         result,
         dry_run=False,
@@ -120,7 +132,7 @@ def dry_run(conninfo: str, path: Path, heat: Heat, options: RestoreOptions) -> W
         plan = plan_restore(access, heat, options)
         result = result_of(plan, path, options, at)
         with explained():
-            statements = list(statements_of(plan))
+            statements = list(statements_of(plan, server_files(plan)))
     return msgspec.structs.replace(result, statements=statements, seconds=time.monotonic() - begun)
 
 
@@ -190,44 +202,56 @@ class HeatReader:
         self._buffer.close()
 
 
-def _read_pool(
+@contextlib.contextmanager
+def _marked(conninfo: str, listener: Listener | None) -> Iterator[None]:
+    """Let other warmers of this server know of this one, and the user of them."""
+    with contextlib.closing(connect(conninfo)) as connection:
+        with explained():
+            row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+        if row is not None and row[0] and listener is not None:
+            listener.note(
+                f"another `pgsweep warm` is at work on this server ({row[0]} sessions): both take longer"
+            )
+        yield
+
+
+def _carry_out(
     conninfo: str,
     plan: RestorePlan,
     options: RestoreOptions,
     stop: threading.Event,
     listener: Listener | None,
-) -> WorkOutcome:
-    work: Work
+    done: _Done,
+) -> None:
+    """Do what was planned: read into the pool, then into the page cache, then touch."""
+    sums, files = plan.sums, server_files(plan)
+    at_once = sums.touches if plan.touches_at_once else 0
+    block_bytes = plan.access.server.block_size_bytes
 
-    def reader() -> HeatReader:
-        return HeatReader(conninfo, work.server_started, files)
+    def worked(calls: Iterator[HeatCall], blocks: int) -> WorkOutcome:
+        work: Work
 
-    files = _files(plan)
-    probe = LatencyProbe(conninfo)
-    work = Work(
-        plan.calls(),
-        reader,
-        options.work(plan.access.server.block_size_bytes, pool=True),
-        total_blocks=plan.sums.read_blocks + plan.sums.touches,
-        probe=probe,
-    )
-    try:
-        return work.run(stop, None if listener is None else listener.state)
-    finally:
-        probe.close()
+        def reader() -> HeatReader:
+            return HeatReader(conninfo, work.server_started, files)
 
+        probe = LatencyProbe(conninfo)
+        how = options.work(block_bytes, pool=True)
+        work = Work(calls, reader, how, total_blocks=blocks, probe=probe)
+        try:
+            return work.run(stop, None if listener is None else listener.state)
+        finally:
+            probe.close()
 
-def _files(plan: RestorePlan) -> FileReader | None:
-    """Return the server's files, where they are on this host."""
-    access = plan.access
-    if not access.sees_page_cache or access.postmaster_pid is None:
-        return None
-    return FileReader(
-        find_data_files(access.postmaster_pid, access.server.version_num),
-        places_of((target.database, target.oid, target.fork[:3]) for target in plan.targets),
-        access.server.block_size_bytes,
-        access.segment_blocks,
-    )
+    if sums.read_blocks + at_once:
+        outcome = worked(plan.calls(bool(sums.read_blocks), bool(at_once)), sums.read_blocks + at_once)
+        failure = nothing_at_all(outcome)
+        if failure is not None:
+            raise failure
+        done.add(outcome)
+    if plan.pages and not stop.is_set():
+        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
+    if sums.touches > at_once and not stop.is_set():
+        done.add(worked(plan.calls(False, True), sums.touches))
 
 
 def _read_pages(
@@ -236,16 +260,14 @@ def _read_pages(
     options: RestoreOptions,
     stop: threading.Event,
     listener: Listener | None,
+    files: FileReader | None,
 ) -> WorkOutcome:
-    files = _files(plan)
-
     def reader() -> PageCacheReader | PrewarmReader:
         return PrewarmReader(conninfo, "read") if files is None else PageCacheReader(files)
 
     probe = LatencyProbe(conninfo, files)
-    work = Work(
-        plan.pages, reader, options.work(plan.access.server.block_size_bytes, pool=False), probe=probe
-    )
+    how = options.work(plan.access.server.block_size_bytes, pool=False)
+    work = Work(plan.pages, reader, how, probe=probe)
     try:
         return work.run(stop, None if listener is None else listener.state)
     finally:

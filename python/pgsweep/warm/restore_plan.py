@@ -10,12 +10,14 @@ from typing import Literal
 
 from pgsweep.caches.access import Access, PoolSource
 from pgsweep.caches.pool import PoolReader
+from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.warm.capacity import page_cache_budget
 from pgsweep.warm.check import PoolNow, cached_now, compare, source_of
+from pgsweep.warm.files import FileReader, places_of
 from pgsweep.warm.heat import Heat
 from pgsweep.warm.match import Sight, Target, find_targets, look_around
 from pgsweep.warm.order import (
@@ -78,8 +80,10 @@ class RestorePlan:
 
     Attributes:
         sums: what is to be done in the pool; nothing where it is left alone.
-        calls: make the calls that do it.
+        calls: make the calls that do it: those that read, those that touch, or both.
         pages: into the page cache alone.
+        touches_at_once: each portion as it is read; else when all else is done, as no query waits for it.
+        started: when the server was, where that may be asked.
     """
 
     access: Access
@@ -88,10 +92,22 @@ class RestorePlan:
     targets: list[Target]
     order: RestoreOrder
     sums: RestoreSums
-    calls: Callable[[], Iterator[HeatCall]]
+    calls: Callable[[bool, bool], Iterator[HeatCall]]
     pages: list[Call]
     before: HeatState
     relations: list[HeatRelation]
+    touches_at_once: bool
+    started: datetime.datetime | None
+
+    def all_calls(self) -> Iterator[HeatCall]:
+        """Return the calls in the order in which they are sent."""
+        if self.touches_at_once:
+            yield from self.calls(bool(self.sums.read_blocks), bool(self.sums.touches))
+            return
+        if self.sums.read_blocks:
+            yield from self.calls(True, False)
+        if self.sums.touches:
+            yield from self.calls(False, True)
 
     def compare(self) -> tuple[HeatState, list[HeatRelation]]:
         """Return what is resident now."""
@@ -139,13 +155,26 @@ def plan_restore(
             ]
     size = min(CALL_BLOCKS, options.work(block_bytes, pool=True).call_blocks)
 
-    def calls() -> Iterator[HeatCall]:
-        return restore_calls(order, size, heat=options.heat, uncached=uncached)
+    def calls(reads: bool, touches: bool) -> Iterator[HeatCall]:
+        return restore_calls(order, size, reads=reads, heat=touches, uncached=uncached)
 
     sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums(0, 0, 0)
     if note is not None and access.pool_source == "sql":
         note(access.cost_note() + ", before and after")
-    return RestorePlan(access, heat, sight, targets, order, sums, calls, pages, before, relations)
+    return RestorePlan(
+        access,
+        heat,
+        sight,
+        targets,
+        order,
+        sums,
+        calls,
+        pages,
+        before,
+        relations,
+        order.crowded,
+        sight.started,
+    )
 
 
 def _compared(
@@ -195,22 +224,49 @@ def result_of(
     )
 
 
-def statements_of(plan: RestorePlan) -> Iterator[str]:
-    """Yield every statement, with the bytes that it reads."""
-    block_bytes = plan.access.server.block_size_bytes
-    connection = plan.access.connection
-    for call in plan.calls() if plan.sums.read_blocks + plan.sums.touches else ():
-        where = (
-            f"-- database {call.database or plan.access.server.database}, {call.blocks * block_bytes} bytes"
-        )
+def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
+    """Yield every statement and system call, with the bytes that it reads.
+
+    Args:
+        plan: what is to be done.
+        files: the server's, where they are on this host.
+    """
+    server, connection = plan.access.server, plan.access.connection
+    for call in plan.all_calls():
+        size = call.blocks * server.block_size_bytes
+        where = f"-- database {call.database or server.database}, {size} bytes"
         if call.touches:
             where += ", resident by then: raises usage counts"
-        elif len(call.pieces) > 1:
-            yield f"{where}\n{statement_text(connection, call.pieces, 'prefetch')}"
+        elif files is not None:
+            yield _advice(call.ahead, files)
+        elif len(call.ahead) > 1:
+            yield f"{where}\n{statement_text(connection, call.ahead, 'prefetch')}"
         yield f"{where}\n{statement_text(connection, call.pieces, 'buffer')}"
     for read in plan.pages:
-        for piece in read.pieces:
-            yield (
-                f"-- page cache: {piece.database} {piece.schema}.{piece.relation} ({piece.fork}), blocks "
-                f"{piece.first_block} to {piece.end_block - 1}, {piece.blocks * block_bytes} bytes"
-            )
+        if files is not None:
+            yield _advice(read.pieces, files)
+        else:
+            size = read.blocks * server.block_size_bytes
+            text = statement_text(connection, read.pieces, "read")
+            yield f"-- database {read.database or server.database}, {size} bytes\n{text}"
+
+
+def _advice(pieces: Sequence[Piece], files: FileReader) -> str:
+    return "\n".join(
+        f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED)"
+        for piece in pieces
+        for path, offset, length in files.stretches(piece)
+    )
+
+
+def server_files(plan: RestorePlan) -> FileReader | None:
+    """Return the server's files, where they are on this host."""
+    access = plan.access
+    if not access.sees_page_cache or access.postmaster_pid is None:
+        return None
+    return FileReader(
+        find_data_files(access.postmaster_pid, access.server.version_num),
+        places_of((target.database, target.oid, target.fork[:3]) for target in plan.targets),
+        access.server.block_size_bytes,
+        access.segment_blocks,
+    )

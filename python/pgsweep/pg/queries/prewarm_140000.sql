@@ -1,10 +1,21 @@
 -- Reads stretches of blocks, in their order. A relation that was dropped has no size, a truncated one a smaller size than was planned.
+WITH wanted AS MATERIALIZED (
+    SELECT %s::text AS mode, %s::oid[] AS relation, %s::text[] AS fork, %s::int8[] AS first_block, %s::int8[] AS last_block
+), sizes AS MATERIALIZED (
+    -- Once a fork: each look opens the relation and its files.
+    SELECT f.relation, f.fork, pg_catalog.pg_relation_size(f.relation::regclass, f.fork) / current_setting('block_size')::int8 AS blocks
+    FROM (SELECT DISTINCT u.relation, u.fork FROM wanted AS w, unnest(w.relation, w.fork) AS u (relation, fork)) AS f
+)
 SELECT p.number,
-       CASE WHEN s.blocks > p.first_block
-            THEN {schema}.pg_prewarm(p.relation::regclass, %s, p.fork, p.first_block, least(p.last_block, s.blocks - 1))
-            WHEN s.blocks IS NOT NULL THEN 0
+       CASE WHEN p.blocks > p.first_block
+            THEN {schema}.pg_prewarm(p.relation::regclass, p.mode, p.fork, p.first_block, least(p.last_block, p.blocks - 1))
+            WHEN p.blocks IS NOT NULL THEN 0
        END AS blocks
-FROM unnest(%s::oid[], %s::text[], %s::int8[], %s::int8[]) WITH ORDINALITY AS p (relation, fork, first_block, last_block, number)
-CROSS JOIN LATERAL (
-    SELECT pg_catalog.pg_relation_size(p.relation::regclass, p.fork) / current_setting('block_size')::int8
-) AS s (blocks)
+FROM (
+    SELECT u.number, w.mode, u.relation, u.fork, u.first_block, u.last_block, s.blocks
+    FROM wanted AS w
+    CROSS JOIN LATERAL unnest(w.relation, w.fork, w.first_block, w.last_block) WITH ORDINALITY
+         AS u (relation, fork, first_block, last_block, number)
+    LEFT JOIN sizes AS s ON s.relation = u.relation AND s.fork = u.fork
+    ORDER BY u.number
+) AS p
