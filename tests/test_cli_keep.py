@@ -43,7 +43,7 @@ def test_a_signal_ends_it_with_its_record(shop: str, number: signal.Signals, tmp
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     result = json.loads(said)
-    assert result["schema"] == "pgsweep.warm_keep/1"
+    assert result["schema"] == "pgsweep.warm-keep/1"
     assert result["ended_by"] == "stop"
     assert result["resident_share_after"] == 1.0
     assert result["provenance"]["command"].startswith("pgsweep warm keep hot")
@@ -70,7 +70,7 @@ def test_a_dry_run_prints_the_statements(shop: str) -> None:
     assert "pg_try_advisory_lock(" in done.stdout
     assert "nothing was touched or read" in done.stderr
     plan = json.loads(run("hot", "-d", shop, "--dry-run", "--json").stdout)
-    assert plan["schema"] == "pgsweep.warm_keep_plan/1"
+    assert plan["schema"] == "pgsweep.warm-keep-plan/1"
 
 
 @pytest.mark.parametrize(

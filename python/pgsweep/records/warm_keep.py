@@ -79,7 +79,7 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
         notes: what else must be known, in words.
     """
 
-    schema: str = "pgsweep.warm_keep/1"
+    schema: str = "pgsweep.warm-keep/1"
     server_version: str
     database: str
     pool_source: str
@@ -117,7 +117,7 @@ class WarmKeepPlan(msgspec.Struct, frozen=True, kw_only=True):
         statements: as they would be sent, in order; those of reading are of the first second.
     """
 
-    schema: str = "pgsweep.warm_keep_plan/1"
+    schema: str = "pgsweep.warm-keep-plan/1"
     server_version: str
     database: str
     pool_source: str

@@ -35,7 +35,7 @@ MODULES = {
     "pgsweep.warm-save/1": "warm_save",
     "pgsweep.warm-check/1": "warm_check",
     "pgsweep.warm-restore/1": "warm_restore",
-    "pgsweep.warm_keep/1": "warm_keep",
+    "pgsweep.warm-keep/1": "warm_keep",
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
