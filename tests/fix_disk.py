@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -23,3 +24,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"cannot mount here: {done.stderr.strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+def fill_disk(disk: Path, *, but_bytes: int = 0) -> None:
+    """Leave a file system without room, or with so much (a multiple of 4096)."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", 0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    os.truncate(ballast, ballast.stat().st_size - but_bytes)

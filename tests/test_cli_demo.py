@@ -12,7 +12,7 @@ import pytest
 
 from pgsweep.cli import demo as command_module
 from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import own_tmpdir
+from tests.test_cluster import own_tmpdir, wait_until
 
 __all__ = ["own_tmpdir"]
 
@@ -38,7 +38,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
     process = subprocess.Popen(
         [PGSWEEP, "demo"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(8)
+    assert wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")))
+    time.sleep(2)
     assert process.poll() is None, "it runs for minutes"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -303,7 +303,8 @@ def test_cgroup_parent_version_2(tmp_path: Path) -> None:
 def test_an_interrupted_request_does_not_confuse_the_next(own_tmpdir: Path) -> None:
     """A Ctrl-C between a request and its answer leaves the answer unread."""
     with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
-        cluster._write({"do": "poll", "number": 0})
+        assert cluster._keeper is not None
+        cluster._keeper.write({"do": "poll", "number": 0})
         cluster.restart({"shared_buffers": "9MB"})
         with psycopg.connect(cluster.conninfo()) as connection:
             assert connection.execute("SHOW shared_buffers").fetchone() == ("9MB",)

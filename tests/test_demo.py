@@ -37,8 +37,8 @@ SMALL = DemoPlan(
 BRIEF = replace(
     SMALL,
     scale=1,
-    snapshots_seconds=3,
-    trace_seconds=2,
+    snapshots_seconds=1.5,
+    trace_seconds=1,
     patience=Patience(settle_limit_seconds=1, count_windows=1, count_limit_seconds=1),
 )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +88,22 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert today.miss_ratio == pytest.approx(found.observed.miss_ratio, rel=0.05)
 
 
+@contextmanager
+def background_writer_at_rest(cluster: Cluster) -> Iterator[None]:
+    """Keep the background writer from cleaning buffers between two looks."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET bgwriter_lru_maxpages = 0")
+        connection.execute("SELECT pg_reload_conf()")
+        time.sleep(0.5)  # a round of it, bgwriter_delay, and some
+        try:
+            yield
+        finally:
+            connection.execute("ALTER SYSTEM RESET bgwriter_lru_maxpages")
+            connection.execute("SELECT pg_reload_conf()")
+
+
 def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
-    with connect(server.conninfo(database)) as connection:
+    with background_writer_at_rest(server), connect(server.conninfo(database)) as connection:
         by_sql = SnapshotReader(connection, require_buffercache(connection), 2048)
         by_sql.take()
         view = PeekView(connection, read_server(connection), BlockSample.everything(), 1)

@@ -1,11 +1,5 @@
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +8,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgsweep.errors import ConnectionFailed, EvidenceError, MissingAbility
-from pgsweep.evidence.laps import LapClock
-from pgsweep.evidence.pace import LEAST_SECONDS, Pace
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
@@ -25,7 +17,6 @@ from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
-from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 from pgsweep.records.prediction import RecordResult
 from tests.fix_page import load_running
@@ -249,142 +240,6 @@ def test_no_server(record: Recorder, tmp_path: Path) -> None:
     assert not (tmp_path / "a.evidence").exists()
 
 
-def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    return timer
-
-
-@RECORDERS
-@pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.evidence"
-    with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION pg_buffercache")
-        timer = later(3, cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True))
-        result = record(cluster.conninfo(), path, seconds=60)
-        timer.join()
-    assert result.ended_by == "server"
-    assert any(
-        "connection to the server was lost" in warning or "stopped, restarted or crashed" in warning
-        for warning in result.warnings
-    )
-    evidence = Evidence.open(path)
-    assert evidence.complete
-    assert evidence.meta.ended_by == "server"
-    assert evidence.has("snapshots")
-    assert evidence.has("relations")
-    assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots
-    assert 1 < evidence.meta.seconds < 20
-
-
-def test_a_full_disk_is_told_and_keeps_what_was_complete(
-    server: Cluster, database: str, small_disk: Path
-) -> None:
-    path = small_disk / "a.evidence"
-    (small_disk / "ballast").write_bytes(bytes((2 << 20) - (112 << 10)))
-    with load_running(server, database), pytest.raises(EvidenceError) as caught:
-        record_sql(server.conninfo(database), path, seconds=300)
-    assert caught.value.cause == "the file system is full"
-    assert caught.value.exit_code == 1
-    evidence = Evidence.open(path)
-    assert not evidence.complete
-    assert evidence.has("snapshots")
-    assert evidence.has("relations")
-    # The first meta.json stays where the disk has no room left for the last one.
-    assert evidence.meta.ended_by in ("disk", "")
-    assert evidence.meta.ended_by == "" or 1 < evidence.meta.seconds < 300
-
-
-@RECORDERS
-def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
-    stop = threading.Event()
-    timer = later(2.5, stop.set)
-    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop)
-    timer.join()
-    assert result.ended_by == "interrupt"
-    assert result.seconds < 10
-    assert Evidence.open(tmp_path / "a.evidence").complete
-    with pytest.raises(KeyboardInterrupt):
-        record(wheel18.conninfo(), tmp_path / "b.evidence", seconds=60, stop=stop)
-    assert not (tmp_path / "b.evidence").exists()
-
-
-def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_path: Path) -> None:
-    over = threading.Event()
-
-    def cancel() -> None:
-        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-            while not over.is_set():
-                connection.execute(
-                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
-                    "WHERE application_name = 'pgsweep' AND state = 'active'"
-                )
-
-    thread = threading.Timer(3, cancel)
-    thread.start()
-    try:
-        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60)
-    finally:
-        over.set()
-        thread.join()
-    assert result.ended_by == "cancelled"
-    assert Evidence.open(tmp_path / "a.evidence").has("snapshots")
-
-
-@RECORDERS
-def test_max_snapshots_ends(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
-    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, max_snapshots=3)
-    assert (result.snapshots, result.ended_by) == (3, "limit")
-
-
-def test_existing_evidence_is_not_overwritten_unless_asked(wheel18: Cluster, tmp_path: Path) -> None:
-    path = tmp_path / "a.evidence"
-    record_sql(wheel18.conninfo(), path, seconds=1)
-    with pytest.raises(EvidenceError, match="already holds evidence"):
-        record_sql(wheel18.conninfo(), path, seconds=1)
-    record_sql(wheel18.conninfo(), path, seconds=1, overwrite=True)
-
-
-@RECORDERS
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_signals_leave_readable_evidence_and_no_session(
-    record: Recorder, wheel18: Cluster, tmp_path: Path, how: signal.Signals
-) -> None:
-    path = tmp_path / "a.evidence"
-    code = f"""
-        from pathlib import Path
-        from {record.__module__} import {record.__name__} as record
-        print(record({wheel18.conninfo()!r}, Path({str(path)!r}), seconds=60).ended_by)
-        """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PGAPPNAME": "to be killed"},
-    )
-    give_up = time.monotonic() + 60
-    while not list(path.glob("snapshots/*.parquet")) and time.monotonic() < give_up:
-        time.sleep(0.1)
-    process.send_signal(how)
-    output, _ = process.communicate(timeout=30)
-    evidence = Evidence.open(path)
-    assert evidence.has("snapshots")
-    assert evidence.has("relations")
-    if how == signal.SIGINT:
-        assert output.strip() == "interrupt"
-        assert evidence.complete
-    else:
-        assert not evidence.complete
-        assert evidence.meta.seconds > 1
-    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
-        alive = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'to be killed'"
-        while connection.execute(alive).fetchone() != (0,):
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-
-
 def test_a_locked_relation_does_not_hold_up_the_catalog(server: Cluster, database: str) -> None:
     with (
         psycopg.connect(server.conninfo(database)) as holder,
@@ -425,88 +280,3 @@ def test_queries_are_chosen_by_version() -> None:
     assert load("count_writers", 160011) != load("count_writers", 170000)
     with pytest.raises(LookupError):
         load("count_io", 150000)
-
-
-def steady_clock(snapshots: int, *, lap_seconds: float, interval_seconds: float) -> LapClock:
-    clock = LapClock(1000)
-    for number in range(snapshots):
-        seconds = number * interval_seconds
-        clock.add(seconds, zero_frames=400, used_frames=1000, allocations=400 * seconds / lap_seconds)
-    return clock
-
-
-def test_laps_are_estimated_from_allocations() -> None:
-    clock = steady_clock(21, lap_seconds=2.0, interval_seconds=1.0)
-    assert clock.lap_seconds == pytest.approx(2.0)
-    assert clock.laps == pytest.approx(10.0)
-    assert clock.effective_snapshots == pytest.approx(1 + 20 * (1 - np.exp(-0.5)))
-    assert not clock.suffices
-    assert clock.wanted_seconds(1.0) == pytest.approx(11 / (1 - np.exp(-0.5)))
-    assert steady_clock(31, lap_seconds=2.0, interval_seconds=1.0).suffices
-    still = LapClock(1000)
-    for number in range(10):
-        still.add(number, zero_frames=10, used_frames=500, allocations=number * 50)
-    assert np.isinf(still.lap_seconds)
-    assert not still.pool_is_full
-    assert still.effective_snapshots == 1.0
-
-
-def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> None:
-    """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
-    frames = 2048
-    clock = LapClock(frames)
-    with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
-        reader = SnapshotReader(connection, require_buffercache(connection), frames)
-        counters = CounterReader(connection, {}, [])
-        time.sleep(2)
-        before, hand, passed, moved = None, None, 0, []
-        begin = time.monotonic()
-        while (now := time.monotonic() - begin) < 8:
-            snapshot = reader.take()
-            pages = np.zeros(frames, dtype=np.uint64)
-            pages[snapshot.frame - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
-            changed = np.flatnonzero(pages != before) if before is not None else np.zeros(0, dtype=np.int64)
-            if len(changed) > 1:
-                # The hand stands where the longest stretch without a change begins.
-                gaps = np.diff(np.append(changed, changed[0] + frames))
-                at = int(changed[gaps.argmax()])
-                passed += 0 if hand is None else (at - hand) % frames
-                hand = at
-                moved.append(now)
-            before = pages
-            allocations = next(c.value for c in counters.writers() if c.name == "buffers_alloc")
-            clock.add(
-                now,
-                zero_frames=snapshot.zero_frames,
-                used_frames=snapshot.used_frames,
-                allocations=allocations,
-            )
-    seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)
-    assert 0.8 * seen_lap_seconds < clock.lap_seconds < 1.6 * seen_lap_seconds
-
-
-def test_the_pace_keeps_its_duty_and_ends() -> None:
-    rng = np.random.default_rng(1)
-    clock = steady_clock(100, lap_seconds=0.5, interval_seconds=1.0)
-    pace = Pace(0.1, seconds=None, max_snapshots=None, clock=clock, rng=rng)
-    assert pace.share <= 0.025
-    assert pace.reason_to_end(LEAST_SECONDS + 1) == "enough"
-    assert pace.reason_to_end(LEAST_SECONDS - 1) is None
-    assert Pace(1.0, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 10
-    assert Pace(0.2, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 2.5
-    pace = Pace(0.004, seconds=40, max_snapshots=None, clock=LapClock(8192), rng=rng)
-    times = []
-    while pace.due_seconds < 40:
-        times.append(pace.due_seconds)
-        pace.choose_next(pace.due_seconds)
-    assert 40 <= len(times) <= 62
-    assert pace.reason_to_end(39.9) is None
-    assert pace.reason_to_end(40.0) == "time"
-    slow = steady_clock(6, lap_seconds=100.0, interval_seconds=1.0)
-    pace = Pace(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
-    pace.choose_next(6.0)
-    assert pace.interval_seconds == 10.0
-    assert pace.reason_to_end(600) is None
-    assert (
-        Pace(0.1, seconds=None, max_snapshots=None, clock=LapClock(5), rng=rng).reason_to_end(61) == "still"
-    )

@@ -261,7 +261,7 @@ def test_any_size_of_screen(quiet: str) -> None:
             yield Live(access)
 
     async def look_at_all_sizes() -> None:
-        app = TopApp(lambda show, fail: Feed(reopen, 0.2, show, fail), interval_seconds=0.2)
+        app = TopApp(lambda *told: Feed(reopen, 0.2, *told), interval_seconds=0.2)
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(*parts: str) -> list[str]:

@@ -2,98 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
-from numpy.typing import NDArray
 
-from pgsweep._native import Tracer
-from pgsweep.errors import EvidenceError, MissingAbility
-from pgsweep.evidence.store import Evidence
-from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from tests.fix_cluster import recorded_by_nobody
+from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing
 
-HIT, MISS, EXTEND = range(3)
-
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root"),
-    pytest.mark.skipif(
-        not Path("/sys/bus/event_source/devices/uprobe").exists(), reason="this kernel has no uprobes"
-    ),
-]
-
-
-class Trace:
-    """A tracer, and the tables that it yielded once it is stopped."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        databases: tuple[int, ...] = (),
-        ring_bytes: int = 64 << 20,
-        attachment: str = "auto",
-    ) -> None:
-        pid = cluster.postmaster_pid
-        assert pid is not None
-        self.tracer = Tracer(
-            pid, cluster.version_num, databases=databases, ring_bytes=ring_bytes, attachment=attachment
-        )
-        self.tables: dict[str, dict[str, NDArray[Any]]] = {}
-
-    def stop(self) -> None:
-        self.tracer.stop()
-        batches: list[Any] = []
-        while (batch := self.tracer.poll(0.0)) is not None:
-            batches.append(batch)
-        for table in ("accesses", "scans", "drops"):
-            parts = [batch[table] for batch in batches]
-            names = parts[0].keys() if parts else ()
-            self.tables[table] = {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-    def of(self, pid: int, **wanted: int) -> dict[str, NDArray[Any]]:
-        """Return the accesses of one process, restricted to the given values."""
-        accesses = self.tables["accesses"]
-        if not accesses:
-            return {}
-        mask = accesses["pid"] == pid
-        for name, value in wanted.items():
-            mask &= accesses[name] == value
-        return {name: column[mask] for name, column in accesses.items()}
-
-
-@contextmanager
-def tracing(cluster: Cluster, **options: Any) -> Iterator[Trace]:
-    trace = Trace(cluster, **options)
-    try:
-        yield trace
-    finally:
-        trace.stop()
-
-
-@contextmanager
-def database(cluster: Cluster, name: str) -> Iterator[psycopg.Connection[Any]]:
-    """A database of one's own, and a session in it."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as owner:
-        owner.execute(f"CREATE DATABASE {name}")
-        try:
-            with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
-                yield connection
-        finally:
-            owner.execute(f"DROP DATABASE {name} WITH (FORCE)")
+pytestmark = can_trace
 
 
 def counters(cluster: Cluster, session: psycopg.Connection[Any]) -> tuple[int, int]:
@@ -112,20 +38,6 @@ def counters(cluster: Cluster, session: psycopg.Connection[Any]) -> tuple[int, i
         ).fetchone()
     assert row is not None
     return row[0], row[1]
-
-
-def fill(connection: psycopg.Connection[Any], rows: int = 60_000) -> None:
-    connection.execute(
-        f"CREATE TABLE t AS SELECT i, repeat('x', 200) AS filler FROM generate_series(1, {rows}) AS i"
-    )
-    connection.execute("CREATE INDEX ON t (i)")
-    connection.execute("VACUUM ANALYZE t")
-
-
-def file_of(connection: psycopg.Connection[Any], relation: str) -> int:
-    row = connection.execute("SELECT pg_relation_filenode(%s)", (relation,)).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @pytest.mark.parametrize("attachment", ["link", "perf_event"])
@@ -362,127 +274,3 @@ def breakpoints(cluster: Cluster) -> int:
         size = min(len(loaded), len(stored))
         different += int(np.count_nonzero(loaded[:size] != stored[:size]))
     return different
-
-
-def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
-    with database(server, "recorded") as connection:
-        fill(connection)
-        stop = threading.Event()
-
-        def work() -> None:
-            while not stop.is_set():
-                connection.execute(
-                    "SELECT filler FROM t WHERE i = %s", (1 + time.monotonic_ns() % 60_000,), prepare=True
-                )
-
-        worker = threading.Thread(target=work)
-        worker.start()
-        try:
-            result = record_trace(server.conninfo("recorded"), tmp_path / "x.evidence", seconds=2.0)
-        finally:
-            stop.set()
-            worker.join()
-    evidence = Evidence.open(tmp_path / "x.evidence")
-    accesses = evidence.table("accesses")
-    assert evidence.complete
-    assert result.ended_by == evidence.meta.ended_by == "time"
-    assert result.accesses == np.count_nonzero(
-        (accesses["db"] == evidence.meta.database_oid) & (accesses["kind"] != EXTEND)
-    )
-    assert result.accesses > 1000
-    assert result.lost_events == 0
-    assert result.snapshots == 2
-    assert result.expected_overhead_ratio is not None
-    assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
-    assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())
-
-
-def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
-    with database(server, "limited") as connection:
-        fill(connection, 20_000)
-        timer = threading.Timer(
-            3.5, lambda: connection.execute("SELECT count(*) FROM t CROSS JOIN generate_series(1, 3)")
-        )
-        timer.start()
-        result = record_trace(server.conninfo("limited"), tmp_path / "x.evidence", seconds=30, max_events=100)
-        timer.join()
-    assert result.ended_by == "limit"
-    assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
-
-
-def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
-    stop = threading.Event()
-    threading.Timer(3.0, stop.set).start()
-    result = record_trace(server.conninfo(), tmp_path / "x.evidence", stop=stop)
-    assert result.ended_by == "interrupt"
-    assert Evidence.open(tmp_path / "x.evidence").complete
-
-
-@pytest.mark.parametrize("immediately", [False, True])
-def test_a_server_that_stops_ends_the_recording(wheel18: Cluster, tmp_path: Path, immediately: bool) -> None:
-    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
-        threading.Timer(3.5, lambda: cluster.stop(immediately=immediately)).start()
-        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
-    evidence = Evidence.open(tmp_path / "x.evidence")
-    assert result.ended_by == evidence.meta.ended_by == "server"
-    assert evidence.complete
-    assert any("stopped, restarted or crashed" in text for text in result.warnings)
-
-
-def test_a_crash_of_a_backend_ends_the_recording(wheel18: Cluster, tmp_path: Path) -> None:
-    """The postmaster lives on, but the pool is emptied: what follows is another story."""
-    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
-        victim = psycopg.connect(cluster.conninfo(), autocommit=True)
-        threading.Timer(3.5, os.kill, (victim.info.backend_pid, signal.SIGKILL)).start()
-        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
-        victim.close()
-    assert result.ended_by == "server"
-
-
-def test_a_server_elsewhere_cannot_be_traced(
-    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The start time that the server says fits no process here, as with a server on another host.
-    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", lambda _pid: -1)
-    with pytest.raises(MissingAbility, match="does not run on this host") as caught:
-        record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=1)
-    assert "pgsweep doctor" in (caught.value.hint or "")
-    assert not (tmp_path / "x.evidence").exists()
-
-
-def test_an_unprivileged_user_is_told_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
-    told = recorded_by_nobody(wheel18, "trace", tmp_path / "x.evidence")
-    assert "may not be read" in told
-    assert "sudo" in told
-
-
-def test_a_full_disk_is_told_and_what_was_written_stays(wheel18: Cluster, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "pgsweep-test", str(disk)],
-        check=False,
-        capture_output=True,
-    )
-    if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    try:
-        with database(wheel18, "disk") as connection:
-            fill(connection)
-            stop = threading.Event()
-
-            def work() -> None:
-                while not stop.is_set():
-                    connection.execute("SELECT count(filler) FROM t WHERE i > 0")
-
-            worker = threading.Thread(target=work)
-            worker.start()
-            try:
-                with pytest.raises(EvidenceError, match="cannot write evidence"):
-                    record_trace(wheel18.conninfo("disk"), disk / "x.evidence", seconds=60)
-            finally:
-                stop.set()
-                worker.join()
-        assert not Evidence.open(disk / "x.evidence").complete
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)

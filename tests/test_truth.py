@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ClusterError
+from pgsweep.lab.filling import pool_content
 from pgsweep.lab.pgbench import DATABASE, RunningWorkload, create_database, prepare
-from pgsweep.lab.truth import Patience, is_steady, measure, pool_content
+from pgsweep.lab.truth import Patience, is_steady, measure
 from pgsweep.lab.workloads import WORKLOADS, Script, Workload
 from pgsweep.pg.cluster import Cluster
 

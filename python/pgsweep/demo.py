@@ -21,8 +21,9 @@ from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
 from pgsweep.host.machine import describe_machine
+from pgsweep.lab.filling import PoolContent
 from pgsweep.lab.pgbench import DATABASE, create_database, prepare
-from pgsweep.lab.truth import Patience, PoolContent, SettledWorkload, Truth, measure
+from pgsweep.lab.truth import Patience, SettledWorkload, Truth, measure
 from pgsweep.lab.workloads import MIX, WORKLOADS, Workload
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster

@@ -33,6 +33,7 @@ class Feed:
         interval_seconds: from one look to the next.
         show: told each moment, in the feed's thread.
         fail: told what went wrong, and in how many seconds the server is tried again.
+        give_up: told of an error that no server explains; no more looks are taken.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Feed:
         interval_seconds: float,
         show: Callable[[Moment], None],
         fail: Callable[[PgsweepError, float], None],
+        give_up: Callable[[Exception], None],
     ) -> None:
         self._reopen = reopen
         self._interval_seconds = interval_seconds
         self._show = show
         self._fail = fail
+        self._give_up = give_up
         self._paused = False
         self._ended = threading.Event()
         self._live: Live | None = None
@@ -94,6 +97,9 @@ class Feed:
                 if self._live is not None:
                     pause = _FIRST_PAUSE_SECONDS
                 self._fail(_told(error), pause)
+            except Exception as error:
+                self._give_up(error)
+                return
             finally:
                 self._live = None
             self._ended.wait(pause)

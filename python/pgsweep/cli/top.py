@@ -188,8 +188,11 @@ def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Set
     if not terminal.colour:
         os.environ["NO_COLOR"] = "1"  # that is how Textual is told
 
-    def feed_of(show: Callable[[Moment], None], fail: Callable[[PgsweepError, float], None]) -> Feed:
-        return Feed(reopen, interval_seconds, show, fail)
+    def feed_of(
+        show: Callable[[Moment], None],
+        fail: Callable[[PgsweepError, float], None],
+        give_up: Callable[[Exception], None],
+    ) -> Feed:
+        return Feed(reopen, interval_seconds, show, fail, give_up)
 
-    app = TopApp(feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode)
-    app.run(mouse=False)
+    TopApp(feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode).show()

@@ -31,6 +31,12 @@ FLUSH_SHARE: Final = 0.02
 _OBSERVATIONS: Final = {"accesses", "snapshots"}
 """Without rows in one of these, what was recorded is worth nothing."""
 
+_SPARE: Final = ".spare"
+_SPARE_BYTES: Final = 16 << 10
+"""Room for the last `meta.json`, kept by a file that is removed just before: some kB are needed."""
+
+_OWN_FILES: Final = ("meta.json", "meta.json.tmp", _SPARE, f"{_SPARE}.tmp")
+
 _SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -41,7 +47,8 @@ class EvidenceWriter:
     than a fiftieth of the recording (and five seconds), so that a cut loses little and parts stay few.
 
     Use it as a context manager: leaving by an exception keeps what is whole and marks the evidence as cut;
-    if not a single access or snapshot was given, the folder is removed again.
+    if not a single access or snapshot was given, the folder is removed again. While it writes, a spare file
+    of 16 kB keeps room for the last `meta.json`, so that a full disk cannot hide why the recording ended.
 
     Args:
         path: the folder to make; its parents must exist.
@@ -65,6 +72,7 @@ class EvidenceWriter:
         self._lock_fd = self._make_folder(overwrite=overwrite)
         try:
             self._write_meta(msgspec.structs.replace(meta, complete=False))
+            self._keep_spare()
         except BaseException:
             self._remove()
             raise
@@ -118,7 +126,7 @@ class EvidenceWriter:
         self._flushed = time.monotonic()
 
     def close(self, meta: EvidenceMeta | None = None) -> None:
-        """Write what waits and the final `meta.json`, marked as complete unless a part had failed before.
+        """Write what waits and the final `meta.json`, marked as complete unless a part failed.
 
         Raises:
             EvidenceError: something could not be written.
@@ -128,9 +136,8 @@ class EvidenceWriter:
         meta = self.meta if meta is None else meta
         try:
             if self.failed is None:
-                self.flush()
-                self._sync()
-            self._write_meta(msgspec.structs.replace(meta, complete=self.failed is None))
+                self._flush_last(meta)
+            self._write_last_meta(msgspec.structs.replace(meta, complete=self.failed is None))
         finally:
             self._release()
 
@@ -156,11 +163,10 @@ class EvidenceWriter:
         with contextlib.suppress(EvidenceError):
             if self.failed is None:
                 self.flush()
-            reason = (
-                "disk" if self.failed else "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
-            )
-            ended_by = self.meta.ended_by or reason
-            self._write_meta(msgspec.structs.replace(self.meta, complete=False, ended_by=ended_by))
+        reason = "disk" if self.failed else "interrupt" if isinstance(error, KeyboardInterrupt) else "error"
+        ended_by = self.meta.ended_by or reason
+        with contextlib.suppress(EvidenceError):
+            self._write_last_meta(msgspec.structs.replace(self.meta, complete=False, ended_by=ended_by))
         self._release()
 
     def _check(
@@ -228,7 +234,7 @@ class EvidenceWriter:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in TABLES:
                 shutil.rmtree(self.path / name, ignore_errors=True)
-            for name in ("meta.json", "meta.json.tmp"):
+            for name in _OWN_FILES:
                 (self.path / name).unlink(missing_ok=True)
         except BlockingIOError as error:
             raise EvidenceError(
@@ -256,6 +262,16 @@ class EvidenceWriter:
         self._parts[table] = number + 1
         self.bytes_written += len(data)
 
+    def _flush_last(self, meta: EvidenceMeta) -> None:
+        """Write what waits; where that fails, say so in the last `meta.json` and raise."""
+        try:
+            self.flush()
+            self._sync()
+        except EvidenceError:
+            with contextlib.suppress(EvidenceError):
+                self._write_last_meta(msgspec.structs.replace(meta, complete=False, ended_by="disk"))
+            raise
+
     def _sync(self) -> None:
         """Have the kernel write all parts out: some file systems report a full disk only then."""
         try:
@@ -274,6 +290,21 @@ class EvidenceWriter:
             _write_whole(self.path / "meta.json", text, sync=True)
         except OSError as error:
             raise self._trouble(error) from error
+
+    def _write_last_meta(self, meta: EvidenceMeta) -> None:
+        self._drop_spare()
+        self._write_meta(meta)
+
+    def _keep_spare(self) -> None:
+        try:
+            # Random, because a file system that compresses keeps no room for zeros.
+            _write_whole(self.path / _SPARE, os.urandom(_SPARE_BYTES), sync=True)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def _drop_spare(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.path / _SPARE).unlink(missing_ok=True)
 
     def _trouble(self, error: OSError) -> EvidenceError:
         code = error.errno or 0
@@ -297,6 +328,7 @@ class EvidenceWriter:
     def _release(self) -> None:
         if not self._closed:
             self._closed = True
+            self._drop_spare()
             os.close(self._lock_fd)
 
 
@@ -357,7 +389,7 @@ def _sync_path(path: Path) -> None:
 
 def _is_evidence(path: Path, names: set[str]) -> bool:
     """Tell whether a folder holds evidence and nothing else: only then may it be replaced."""
-    if not names <= {"meta.json", "meta.json.tmp", *TABLES}:
+    if not names <= {*_OWN_FILES, *TABLES}:
         return False
     try:
         found = msgspec.json.decode((path / "meta.json").read_bytes())

@@ -16,14 +16,10 @@ All other settings are the server's defaults unless given.
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +31,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.host import cgroup
 from pgsweep.pg.bindir import ServerBinaries, find_server
 from pgsweep.pg.identity import ServerUser, choose_server_user, reachable_bindir
+from pgsweep.pg.keeper_pipe import KeeperPipe, log_tail
 from pgsweep.pg.rundir import RunFolder, RunState, make_run_folder, reap_leftovers, remove_run, write_state
 
 __all__ = ["Cluster", "reap_leftovers"]
@@ -95,9 +92,8 @@ class Cluster:
         self._user = user
         self._cgroup = group
         self._bindir = binaries.bindir
-        self._keeper: subprocess.Popen[str] | None = None
+        self._keeper: KeeperPipe | None = None
         self._owner = os.getpid()
-        self._requests = 0
         self._closed = False
         self.postmaster_pid: int | None = None
 
@@ -118,8 +114,7 @@ class Cluster:
             bindir: the server's bin folder; the wheel's by default.
             settings: server settings, as in postgresql.conf without quotes.
             memory_limit_bytes: limit of the cluster's memory cgroup: private memory, shared memory and page
-            cache
-                together; none by default.
+                cache together; none by default.
             work_dir: where the data directory is made; beside the socket by default.
             start: whether to start the server now.
             initdb_options: further options of initdb.
@@ -252,12 +247,7 @@ class Cluster:
 
     def log_tail(self, lines: int = 10, *, start_bytes: int = 0) -> str:
         """Return the last lines of the server's log, from an offset on."""
-        try:
-            with self.log_path.open("rb") as log:
-                log.seek(start_bytes)
-                return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return ""
+        return log_tail(self.log_path, lines, start_bytes=start_bytes)
 
     def close(self) -> None:
         """End the server at once and remove everything; may be repeated."""
@@ -266,14 +256,7 @@ class Cluster:
         self._closed = True
         atexit.unregister(self.close)
         if self._keeper is not None:
-            with suppress(OSError, ValueError):
-                self._write({"do": "quit"})
-            for pipe in (self._keeper.stdin, self._keeper.stdout):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
-            with suppress(subprocess.TimeoutExpired):
-                self._keeper.wait(timeout=30)
+            self._keeper.end()
         if self.run_directory.exists():
             remove_run(self.run_directory)
         if self._cgroup is not None:
@@ -303,7 +286,9 @@ class Cluster:
         for folder in (self.data_directory, self.socket_directory):
             folder.mkdir(mode=0o700, exist_ok=True)
             self._user.give(folder)
-        self._start_keeper()
+        procs_file = self._cgroup.procs_file if self._cgroup else None
+        self._keeper = KeeperPipe(self._run, self._user, procs_file, self.log_path)
+        atexit.register(self.close)
         self._bindir = reachable_bindir(self.binaries, self._user, self.run_directory)
         argv = [str(self._bindir / "initdb"), "-D", str(self.data_directory), "-U", _SUPERUSER, "-A", "trust"]
         argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *initdb_options]
@@ -340,59 +325,10 @@ class Cluster:
             )
         return data_directory
 
-    def _start_keeper(self) -> None:
-        spec = {
-            "run": str(self.run_directory),
-            "lock": self._run.lock_descriptor,
-            "uid": self._user.uid if self._user.changed else -1,
-            "gid": self._user.gid,
-            "procs_file": str(self._cgroup.procs_file) if self._cgroup else "",
-        }
-        with self.log_path.open("a") as log:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pgsweep.pg.keeper", json.dumps(spec)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                pass_fds=[self._run.lock_descriptor],
-                start_new_session=True,
-            )
-        atexit.register(self.close)
-
-    def _write(self, request: Mapping[str, Any]) -> None:
-        assert self._keeper is not None
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(json.dumps(request) + "\n")
-        self._keeper.stdin.flush()
-
     def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
-        """Let the keeper do something and return its answer.
-
-        Raises:
-            ClusterError: the keeper is gone, or could not do it.
-        """
-        if self._closed or self._keeper is None or self._keeper.stdout is None:
+        if self._closed or self._keeper is None:
             raise ClusterError("this private cluster was closed")
-        self._requests += 1
-        request = {"do": what, "number": self._requests, "log": str(self.log_path)}
-        answer: dict[str, Any] = {}
-        try:
-            self._write({**request, "environment": _environment(), **arguments})
-            # The answer to an earlier request may still lie there, when a Ctrl-C came between.
-            while answer.get("number") != self._requests:
-                answer = json.loads(self._keeper.stdout.readline())
-        except (OSError, ValueError):
-            answer = {}
-        if not answer:
-            raise ClusterError(
-                "the process that keeps the private PostgreSQL has ended",
-                cause=self.log_tail(5) or "it was killed",
-                hint="run again; what is left of it is removed then",
-            )
-        if "error" in answer:
-            raise ClusterError(f"the private PostgreSQL could not be run ({what})", cause=answer["error"])
-        return answer
+        return self._keeper.ask(what, **arguments)
 
     def _is_ready(self, pid: int) -> bool:
         """Return whether the postmaster says `ready` in line 8 of its postmaster.pid, as pg_ctl asks too."""
@@ -418,8 +354,3 @@ class Cluster:
 
 def _quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def _environment() -> dict[str, str]:
-    """Return what the server's programs see: nothing of ours that could redirect them, such as PGDATA."""
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}

@@ -8,7 +8,6 @@ a slow line.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.line import Line, cut
 from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.top_frame import as_text, filled, legend, title_bar
 from pgsweep.ui.top_help import Help, help_text
 from pgsweep.ui.top_text import (
     KEYS,
@@ -34,7 +34,6 @@ from pgsweep.ui.top_text import (
     missing_line,
     page_head,
     relation_table,
-    title,
 )
 
 INTERVALS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -70,13 +69,15 @@ class Control(Protocol):
 
 Show = Callable[[Moment], None]
 Fail = Callable[[PgsweepError, float], None]
+Break = Callable[[Exception], None]
 
 
 class TopApp(App[None]):
     """The screen.
 
     Args:
-        control_of: makes the one who takes the looks, given whom to tell.
+        control_of: makes the one who takes the looks, given whom to tell: of a look, of one that failed and
+            will be tried again, of what ends it all.
         interval_seconds: from one look to the next, at first.
         view: the order at first.
         unicode: whether the terminal shows more than ASCII.
@@ -128,16 +129,23 @@ class TopApp(App[None]):
             self.error = error
             self.retry_at = time.monotonic() + retry_seconds
 
+    class Broken(Message):
+        """What takes the looks has ended by an error that nobody foresaw."""
+
+        def __init__(self, error: Exception) -> None:
+            super().__init__()
+            self.error = error
+
     def __init__(
         self,
-        control_of: Callable[[Show, Fail], Control],
+        control_of: Callable[[Show, Fail, Break], Control],
         *,
         interval_seconds: float = 1.0,
         view: TopView | None = None,
         unicode: bool = True,
     ) -> None:
         super().__init__(ansi_color=True)
-        self._control = control_of(self._take, self._tell)
+        self._control = control_of(self._take, self._tell, self._break)
         self._interval_seconds = interval_seconds
         view = view or TopView()
         self._order, self._turned, self._wanted = view.sort, view.reverse, view.filter
@@ -150,6 +158,20 @@ class TopApp(App[None]):
         self._reads: deque[float] = deque(maxlen=_TREND_LENGTH)
         self._evictions: deque[float] = deque(maxlen=_TREND_LENGTH)
         self._trend_at = 0.0
+
+    def show(self) -> None:
+        """Show the screen until somebody ends it, then put the terminal back.
+
+        Raises:
+            Exception: whatever made it impossible to go on.
+        """
+        self.run(mouse=False)
+        if self._exception is not None:
+            raise self._exception
+
+    def _fatal_error(self) -> None:
+        """End; Textual's own would print a traceback, with all local variables, in place of our sentence."""
+        self._close_messages_no_wait()
 
     def compose(self) -> ComposeResult:
         """Make the page and the line of the filter."""
@@ -174,6 +196,18 @@ class TopApp(App[None]):
     def _tell(self, error: PgsweepError, retry_seconds: float) -> None:
         with contextlib.suppress(RuntimeError):
             self.post_message(self.Failed(error, retry_seconds))
+
+    def _break(self, error: Exception) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.post_message(self.Broken(error))
+
+    def on_top_app_broken(self, message: Broken) -> None:
+        """End with what was not foreseen.
+
+        Raises:
+            Exception: that.
+        """
+        raise message.error
 
     def on_top_app_taken(self, message: Taken) -> None:
         """Show a look."""
@@ -296,11 +330,11 @@ class TopApp(App[None]):
 
     def _page(self, width: int, height: int) -> list[Text]:
         terminal = self._terminal(width)
+        foot = [as_text(line) for line in legend(terminal, order=self._order, paused=self._paused)]
         if self._moment is None:
             waiting = "connecting" if self._trouble is None else self._trouble_text(self._trouble)
-            foot = [_text(line) for line in self._legend(terminal)]
-            middle = [_text(cut([(waiting, ())], terminal))]
-            return _filled([self._title_bar(terminal)], middle, foot, height)
+            middle = [as_text(cut([(waiting, ())], terminal))]
+            return filled([self._bar(terminal)], middle, foot, height)
         head_lines = 6 if height >= 14 else 2 if height >= 8 else 0
         view = TopView(
             sort=self._order, reverse=self._turned, filter=self._wanted, limit=self._first_row + height
@@ -308,21 +342,20 @@ class TopApp(App[None]):
         sample = self._sample = self._moment.sample(view)
         self._first_row = min(self._first_row, max(0, sample.relations_found - 1))
         self._remember(sample)
-        top = [self._title_bar(terminal)]
+        top = [self._bar(terminal)]
         trend = Trend(reads=self._reads, evictions=self._evictions)
-        top += [_text(line) for line in page_head(sample, terminal, trend)[:head_lines]]
-        foot = [_text(cut(line, terminal)) for line in self._notices(sample)]
-        foot += [_text(line) for line in self._legend(terminal)]
+        top += [as_text(line) for line in page_head(sample, terminal, trend)[:head_lines]]
+        foot = [*(as_text(cut(line, terminal)) for line in self._notices(sample)), *foot]
         if height < 8:
             foot = foot[-1:]
         wanted = self._first_row + max(0, height - len(top) - len(foot) - 1)
         seen = msgspec.structs.replace(sample, relations=sample.relations[self._first_row : wanted])
         table = relation_table(seen, terminal, sort=self._order, reverse=self._turned)
-        header = _text(table[0])
+        header = as_text(table[0])
         header.stylize("reverse")
         header.pad_right(max(0, width - header.cell_len))
         header.stylize("reverse")
-        return _filled(top, [header, *(_text(line) for line in table[1:])], foot, height)
+        return filled(top, [header, *(as_text(line) for line in table[1:])], foot, height)
 
     def _remember(self, sample: TopSample) -> None:
         now = time.monotonic()
@@ -332,26 +365,11 @@ class TopApp(App[None]):
         self._reads.append(sample.rates.reads_per_second)
         self._evictions.append(sample.rates.evictions_per_second or 0.0)
 
-    def _title_bar(self, terminal: Terminal) -> Text:
-        left, right = " pgsweep top ", ""
-        if self._sample is not None:
-            left += f" {title(self._sample)}"
-            at = datetime.datetime.fromisoformat(self._sample.at).astimezone()
-            every = max(
-                self._sample.interval_seconds if self._sample.held_back else 0, self._interval_seconds
-            )
-            right = f"{self._sample.pool_source}  every {every:.2g} s  {at:%H:%M:%S} "
-        if self._wanted:
-            right = f"filter {shown(self._wanted)}  {right}"
-        if self._paused:
-            right = f"PAUSED  {right}"
-        if self._trouble is not None:
-            right = f"LOST  {right}"
-        space = max(1, terminal.width - len(left) - len(right))
-        bar = Text(left, style="bold reverse")
-        bar.append(" " * space + right)
-        bar.truncate(terminal.width)
-        return bar
+    def _bar(self, terminal: Terminal) -> Text:
+        states = ["LOST"] if self._trouble is not None else []
+        states += ["PAUSED"] if self._paused else []
+        states += [f"filter {shown(self._wanted)}"] if self._wanted else []
+        return title_bar(self._sample, self._interval_seconds, states, terminal)
 
     def _notices(self, sample: TopSample) -> list[Line]:
         lines: list[Line] = []
@@ -369,29 +387,3 @@ class TopApp(App[None]):
         left = max(0.0, trouble.retry_at - time.monotonic())
         again = f"trying again in {left:.0f} s" if left >= 0.5 else "trying again"
         return f"{again}: {shown(trouble.error.message)}"
-
-    def _legend(self, terminal: Terminal) -> list[Line]:
-        keys = [("q", "Quit"), ("?", "Help"), ("Space", "Go on" if self._paused else "Pause")]
-        keys += [("+", "Slower"), ("-", "Faster"), ("/", "Filter"), ("r", "Reverse")]
-        first: Line = []
-        for key, word in keys:
-            first += [(key, ("bold",)), (f" {word}  ", ("cyan",))]
-        second: Line = [("sort: ", ())]
-        for sort, (key, word) in KEYS.items():
-            mark = terminal.pick("●", "*") if sort == self._order else " "
-            second += [(key, ("bold",)), (f" {word}{mark} ", ("cyan",))]
-        return [cut(first, terminal), cut(second, terminal)]
-
-
-def _filled(top: list[Text], middle: list[Text], foot: list[Text], height: int) -> list[Text]:
-    """Return exactly so many lines: the foot at the bottom, and as much of the rest as there is room for."""
-    foot = foot[-height:]
-    body = [*top, *middle][: height - len(foot)]
-    return [*body, *(Text("") for _ in range(height - len(foot) - len(body))), *foot]
-
-
-def _text(line: Line) -> Text:
-    text = Text(no_wrap=True, overflow="crop")
-    for part, paints in line:
-        text.append(part, style=" ".join(paints))
-    return text

@@ -1,0 +1,318 @@
+"""One recording by probes: what they tell becomes evidence, beside the pool's contents and the counters.
+
+The pool's contents at the beginning and at the end are read from the server's memory, so that a simulation
+can start from them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+import pgsweep
+from pgsweep._native import Tracer, read_pool
+from pgsweep.evidence.observe import CounterLog, relation_columns
+from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.pg.catalog import Server, read_databases, read_relations
+from pgsweep.pg.connect import session_lives
+from pgsweep.pg.counters import CounterReader
+from pgsweep.progress import Progress
+from pgsweep.records.prediction import RecordResult
+
+POLL_SECONDS: Final = 0.25
+COUNTER_SECONDS: Final = 10.0
+FIRST_GUESS_ROW_BYTES: Final = 12
+"""Bytes that a row takes on disk, until the first part shows it."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What ends a recording, where it is not None."""
+
+    seconds: float | None
+    events: int | None
+    bytes: int | None
+
+
+class TraceRecording:
+    """One recording: what it knows and what it has gathered.
+
+    Args:
+        connection: a session for inspection.
+        postmaster_pid: of the server that the session is with.
+        progress: told the cost before it is spent, and time passing.
+        stop: set it to end early with valid evidence.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        server: Server,
+        postmaster_pid: int,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self._postmaster_pid = postmaster_pid
+        self._progress = progress
+        self._stop = stop
+        self._databases = read_databases(connection)
+        self._begin = read_relations(connection)
+        own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
+        self._reader = CounterReader(connection, self._databases, own)
+        self._warnings: list[str] = []
+        self._rows = 0
+        self._database_accesses = 0
+        self._snapshots = 0
+
+    def meta(self) -> EvidenceMeta:
+        """Return what is known at the beginning."""
+        server = self._server
+        return EvidenceMeta(
+            source="trace",
+            pgsweep_version=pgsweep.__version__,
+            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            server_version_num=server.version_num,
+            server_version=server.version,
+            block_size_bytes=server.block_size_bytes,
+            shared_buffers_blocks=server.shared_buffers_blocks,
+            settings=server.settings,
+            database=server.database,
+            database_oid=server.database_oid,
+            host={
+                "kernel": platform.release(),
+                "processors": str(os.cpu_count() or 1),
+                "postmaster_pid": str(self._postmaster_pid),
+            },
+        )
+
+    def tell_cost(self, cost_seconds: float) -> float:
+        """Say what tracing will cost, and return it as a share of all processors' time.
+
+        An access costs one event, a miss another one.
+        """
+        self._progress.stage("measuring the load", 1.0)
+        self._reader.settle()
+        begin, counts = time.monotonic(), self._total_accesses()
+        # The server's processes report their counts at most once a second.
+        self._stop.wait(2.0)
+        elapsed = time.monotonic() - begin
+        accesses, misses = (
+            after - before for after, before in zip(self._total_accesses(), counts, strict=True)
+        )
+        events = (accesses + misses) / elapsed
+        processors = os.cpu_count() or 1
+        share = events * cost_seconds / processors
+        self._progress.note(
+            f"expected cost: about {accesses / elapsed:,.0f} page accesses a second, of which "
+            f"{misses / elapsed:,.0f} misses, at {cost_seconds * 1e6:.2f} microseconds an event: "
+            f"{share:.1%} of {processors} processors"
+        )
+        return share
+
+    def _total_accesses(self) -> tuple[float, float]:
+        counters = self._reader.databases()
+        read = sum(c.value for c in counters if c.name == "blks_read")
+        hit = sum(c.value for c in counters if c.name == "blks_hit")
+        return read + hit, read
+
+    def run(
+        self,
+        writer: EvidenceWriter,
+        limits: Limits,
+        start: Callable[[], Tracer],
+        cost_seconds: float,
+        expected: float,
+    ) -> RecordResult:
+        """Record until something ends it, then close the evidence."""
+        # In the evidence from the beginning, for the case that the recording is killed.
+        writer.replace("relations", relation_columns(self._begin, None, self._databases))
+        processor_seconds = time.process_time()
+        tracer = start()
+        try:
+            started = tracer.start_ns() / 1e9
+            log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
+            self._snapshot(writer, started)
+            log.sample(full=True)
+            # What the pool held at the beginning is on disk before anything can go wrong.
+            writer.flush()
+            self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
+            ended_by = self._loop(tracer, writer, limits, log, started)
+            if ended_by != "server":
+                self._snapshot(writer, started)
+            length_seconds = time.monotonic() - started
+            tracer.stop()
+            while (batch := tracer.poll(0.0)) is not None:
+                self._append(writer, batch, limits)
+        finally:
+            tracer.stop()
+        counts = tracer.counts()
+        lost = tracer.lost()
+        measured = counts["events"] * cost_seconds + time.process_time() - processor_seconds
+        measured /= length_seconds * (os.cpu_count() or 1)
+        if ended_by != "server":
+            self._finish(writer, log)
+        self._judge(lost, counts)
+        writer.close(
+            msgspec.structs.replace(
+                writer.meta,
+                seconds=length_seconds,
+                ended_by=ended_by,
+                lost_events=lost,
+                losses={"ring_full": lost} if lost else {},
+                warnings=self._warnings,
+                overhead={
+                    "event_cost_seconds": cost_seconds,
+                    "events": float(counts["events"]),
+                    "expected_share": expected,
+                    "measured_share": measured,
+                    "reader_processor_seconds": tracer.reader_processor_seconds(),
+                },
+                host={**writer.meta.host, "attachment": tracer.attachment()},
+            )
+        )
+        return RecordResult(
+            path=str(writer.path),
+            source="trace",
+            seconds=length_seconds,
+            shared_buffers_bytes=self._server.shared_buffers_blocks * self._server.block_size_bytes,
+            snapshots=self._snapshots,
+            accesses=self._database_accesses,
+            lost_events=lost,
+            bytes_written=writer.bytes_written,
+            ended_by=ended_by,
+            expected_overhead_ratio=expected,
+            measured_overhead_ratio=measured,
+            warnings=self._warnings,
+        )
+
+    def _loop(
+        self, tracer: Tracer, writer: EvidenceWriter, limits: Limits, log: CounterLog, started: float
+    ) -> str:
+        """Store what comes until something ends it, and return what."""
+        self._progress.stage("recording page accesses", limits.seconds)
+        counters_due = COUNTER_SECONDS
+        try:
+            while True:
+                now = time.monotonic() - started
+                if self._stop.is_set():
+                    return "interrupt"
+                if limits.seconds is not None and now >= limits.seconds:
+                    return "time"
+                if not self._server_lives():
+                    self._warnings.append(
+                        "the server was stopped, restarted or crashed; the evidence ends there"
+                    )
+                    return "server"
+                if now >= counters_due:
+                    log.sample()
+                    counters_due = now + COUNTER_SECONDS
+                patience = POLL_SECONDS if limits.seconds is None else min(POLL_SECONDS, limits.seconds - now)
+                batch = tracer.poll(max(0.0, patience))
+                if batch is not None and not self._append(writer, batch, limits):
+                    return "limit"
+                self._progress.advance(now)
+        except KeyboardInterrupt:
+            return "interrupt"
+        except psycopg.OperationalError:
+            self._warnings.append("the connection to the server was lost; the evidence ends there")
+            return "server"
+
+    def _append(self, writer: EvidenceWriter, batch: Any, limits: Limits) -> bool:
+        """Store a batch; return whether there is room for more."""
+        accesses = batch["accesses"]
+        count = len(accesses["kind"])
+        if limits.events is not None and self._rows + count > limits.events:
+            count = max(0, limits.events - self._rows)
+            accesses = {name: column[:count] for name, column in accesses.items()}
+        if count:
+            writer.append("accesses", accesses)
+            self._rows += count
+            ours = (accesses["db"] == self._server.database_oid) & (accesses["kind"] != 2)
+            self._database_accesses += int(np.count_nonzero(ours))
+        for table in ("scans", "drops"):
+            if len(next(iter(batch[table].values()))):
+                writer.append(table, batch[table])
+        if limits.events is not None and self._rows >= limits.events:
+            return False
+        return limits.bytes is None or self._bytes_left(writer, limits.bytes)
+
+    def _bytes_left(self, writer: EvidenceWriter, limit_bytes: int) -> bool:
+        """Return whether the evidence is smaller than its limit, counting rows that wait in memory."""
+        row_bytes = writer.bytes_written / self._rows if writer.bytes_written else 0
+        if self._rows * max(row_bytes, FIRST_GUESS_ROW_BYTES) >= limit_bytes > writer.bytes_written:
+            writer.flush()
+        return writer.bytes_written < limit_bytes
+
+    def _snapshot(self, writer: EvidenceWriter, started: float) -> None:
+        """Store what lies in the buffers."""
+        try:
+            pool = read_pool(self._postmaster_pid, self._server.version_num)
+        except (RuntimeError, OSError) as error:
+            self._warnings.append(f"the pool's contents are not in the evidence: {error.args[0]}")
+            return
+        number = self._snapshots
+        self._snapshots += 1
+        begin, end = pool["begin_ns"] / 1e9 - started, pool["end_ns"] / 1e9 - started
+        frames = len(pool["frame"])
+        columns = {name: column for name, column in pool.items() if name in TABLES["snapshots"]}
+        columns["snapshot"] = np.full(frames, number, np.int32)
+        writer.append("snapshots", cast("dict[str, NDArray[Any]]", columns))
+        writer.append(
+            "snapshot_times",
+            {"snapshot": [number], "begin_seconds": [begin], "end_seconds": [end], "used_frames": [frames]},
+        )
+        if pool["hand"] is not None:
+            names = ["next_victim", "complete_passes", "first_free"]
+            writer.append(
+                "counters",
+                {
+                    "sample": [number] * 3,
+                    "seconds": [begin] * 3,
+                    "scope": ["pool"] * 3,
+                    "object": [""] * 3,
+                    "name": names,
+                    "value": [float(value) for value in pool["hand"]],
+                },
+            )
+
+    def _server_lives(self) -> bool:
+        """Return whether our session is still there: a server that crashes ends all of them."""
+        return session_lives(self._connection) and Path(f"/proc/{self._postmaster_pid}").exists()
+
+    def _finish(self, writer: EvidenceWriter, log: CounterLog) -> None:
+        """Read the last counters, and the sizes at the end."""
+        try:
+            log.sample(full=True)
+            writer.replace(
+                "relations", relation_columns(self._begin, read_relations(self._connection), self._databases)
+            )
+        except psycopg.OperationalError:
+            self._warnings.append(
+                "the connection to the server was lost at the end; the last counters are missing"
+            )
+
+    def _judge(self, lost: int, counts: dict[str, int]) -> None:
+        """Add what a reader of this evidence must know."""
+        if lost:
+            share = lost / (lost + counts["events"])
+            self._warnings.append(
+                f"{lost} events ({share:.2%}) were lost because they were not read in time: hits and misses "
+                f"are less certain; record for a shorter time or on a less busy machine"
+            )
+        if self._database_accesses == 0:
+            self._warnings.append(
+                f"no block of database `{self._server.database}` was accessed: is it the right one?"
+            )

@@ -1,0 +1,102 @@
+"""How long to record, and how often to look: the clock hand's lap time decides both."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.pace import LEAST_SECONDS, Pace
+from pgsweep.pg.buffercache import SnapshotReader
+from pgsweep.pg.catalog import require_buffercache
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
+from pgsweep.pg.counters import CounterReader
+from tests.fix_page import load_running
+
+
+def steady_clock(snapshots: int, *, lap_seconds: float, interval_seconds: float) -> LapClock:
+    clock = LapClock(1000)
+    for number in range(snapshots):
+        seconds = number * interval_seconds
+        clock.add(seconds, zero_frames=400, used_frames=1000, allocations=400 * seconds / lap_seconds)
+    return clock
+
+
+def test_laps_are_estimated_from_allocations() -> None:
+    clock = steady_clock(21, lap_seconds=2.0, interval_seconds=1.0)
+    assert clock.lap_seconds == pytest.approx(2.0)
+    assert clock.laps == pytest.approx(10.0)
+    assert clock.effective_snapshots == pytest.approx(1 + 20 * (1 - np.exp(-0.5)))
+    assert not clock.suffices
+    assert clock.wanted_seconds(1.0) == pytest.approx(11 / (1 - np.exp(-0.5)))
+    assert steady_clock(31, lap_seconds=2.0, interval_seconds=1.0).suffices
+    still = LapClock(1000)
+    for number in range(10):
+        still.add(number, zero_frames=10, used_frames=500, allocations=number * 50)
+    assert np.isinf(still.lap_seconds)
+    assert not still.pool_is_full
+    assert still.effective_snapshots == 1.0
+
+
+def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> None:
+    """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
+    frames = 2048
+    clock = LapClock(frames)
+    with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
+        reader = SnapshotReader(connection, require_buffercache(connection), frames)
+        counters = CounterReader(connection, {}, [])
+        time.sleep(2)
+        before, hand, passed, moved = None, None, 0, []
+        begin = time.monotonic()
+        while (now := time.monotonic() - begin) < 8:
+            snapshot = reader.take()
+            pages = np.zeros(frames, dtype=np.uint64)
+            pages[snapshot.frame - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
+            changed = np.flatnonzero(pages != before) if before is not None else np.zeros(0, dtype=np.int64)
+            if len(changed) > 1:
+                # The hand stands where the longest stretch without a change begins.
+                gaps = np.diff(np.append(changed, changed[0] + frames))
+                at = int(changed[gaps.argmax()])
+                passed += 0 if hand is None else (at - hand) % frames
+                hand = at
+                moved.append(now)
+            before = pages
+            allocations = next(c.value for c in counters.writers() if c.name == "buffers_alloc")
+            clock.add(
+                now,
+                zero_frames=snapshot.zero_frames,
+                used_frames=snapshot.used_frames,
+                allocations=allocations,
+            )
+    seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)
+    assert 0.8 * seen_lap_seconds < clock.lap_seconds < 1.6 * seen_lap_seconds
+
+
+def test_the_pace_keeps_its_duty_and_ends() -> None:
+    rng = np.random.default_rng(1)
+    clock = steady_clock(100, lap_seconds=0.5, interval_seconds=1.0)
+    pace = Pace(0.1, seconds=None, max_snapshots=None, clock=clock, rng=rng)
+    assert pace.share <= 0.025
+    assert pace.reason_to_end(LEAST_SECONDS + 1) == "enough"
+    assert pace.reason_to_end(LEAST_SECONDS - 1) is None
+    assert Pace(1.0, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 10
+    assert Pace(0.2, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 2.5
+    pace = Pace(0.004, seconds=40, max_snapshots=None, clock=LapClock(8192), rng=rng)
+    times = []
+    while pace.due_seconds < 40:
+        times.append(pace.due_seconds)
+        pace.choose_next(pace.due_seconds)
+    assert 40 <= len(times) <= 62
+    assert pace.reason_to_end(39.9) is None
+    assert pace.reason_to_end(40.0) == "time"
+    slow = steady_clock(6, lap_seconds=100.0, interval_seconds=1.0)
+    pace = Pace(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
+    pace.choose_next(6.0)
+    assert pace.interval_seconds == 10.0
+    assert pace.reason_to_end(600) is None
+    assert (
+        Pace(0.1, seconds=None, max_snapshots=None, clock=LapClock(5), rng=rng).reason_to_end(61) == "still"
+    )

@@ -1,0 +1,165 @@
+"""Whatever ends a recording of snapshots, by SQL or from memory, what was seen until then is evidence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.errors import EvidenceError
+from pgsweep.evidence import writer
+from pgsweep.evidence.sql import record_sql
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg.cluster import Cluster
+from tests.fix_page import load_running
+from tests.test_record_sql import RECORDERS, Recorder
+
+
+def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+@RECORDERS
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION pg_buffercache")
+        timer = later(3, cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True))
+        result = record(cluster.conninfo(), path, seconds=60)
+        timer.join()
+    assert result.ended_by == "server"
+    assert any(
+        "connection to the server was lost" in warning or "stopped, restarted or crashed" in warning
+        for warning in result.warnings
+    )
+    evidence = Evidence.open(path)
+    assert evidence.complete
+    assert evidence.meta.ended_by == "server"
+    assert evidence.has("snapshots")
+    assert evidence.has("relations")
+    assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots
+    assert 1 < evidence.meta.seconds < 20
+
+
+def test_a_full_disk_is_told_and_keeps_what_was_complete(
+    server: Cluster, database: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small_disk / "a.evidence"
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 1.0)  # so that the disk is full soon
+    (small_disk / "ballast").write_bytes(bytes((2 << 20) - (80 << 10)))
+    with load_running(server, database), pytest.raises(EvidenceError) as caught:
+        record_sql(server.conninfo(database), path, seconds=300)
+    assert caught.value.cause == "the file system is full"
+    assert caught.value.exit_code == 1
+    evidence = Evidence.open(path)
+    assert not evidence.complete
+    assert evidence.has("snapshots")
+    assert evidence.has("relations")
+    assert evidence.meta.ended_by == "disk"
+    assert 1 < evidence.meta.seconds < 300
+
+
+@RECORDERS
+def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
+    stop = threading.Event()
+    timer = later(2.5, stop.set)
+    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop)
+    timer.join()
+    assert result.ended_by == "interrupt"
+    assert result.seconds < 10
+    assert Evidence.open(tmp_path / "a.evidence").complete
+    with pytest.raises(KeyboardInterrupt):
+        record(wheel18.conninfo(), tmp_path / "b.evidence", seconds=60, stop=stop)
+    assert not (tmp_path / "b.evidence").exists()
+
+
+def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def cancel() -> None:
+        with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+            while not over.is_set():
+                connection.execute(
+                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'pgsweep' AND state = 'active'"
+                )
+
+    thread = threading.Timer(3, cancel)
+    thread.start()
+    try:
+        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60)
+    finally:
+        over.set()
+        thread.join()
+    assert result.ended_by == "cancelled"
+    assert Evidence.open(tmp_path / "a.evidence").has("snapshots")
+
+
+@RECORDERS
+def test_max_snapshots_ends(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
+    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, max_snapshots=3)
+    assert (result.snapshots, result.ended_by) == (3, "limit")
+
+
+def test_existing_evidence_is_not_overwritten_unless_asked(wheel18: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    record_sql(wheel18.conninfo(), path, seconds=1)
+    with pytest.raises(EvidenceError, match="already holds evidence"):
+        record_sql(wheel18.conninfo(), path, seconds=1)
+    record_sql(wheel18.conninfo(), path, seconds=1, overwrite=True)
+
+
+@RECORDERS
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_signals_leave_readable_evidence_and_no_session(
+    record: Recorder, wheel18: Cluster, tmp_path: Path, how: signal.Signals
+) -> None:
+    path = tmp_path / "a.evidence"
+    code = f"""
+        from pathlib import Path
+        from pgsweep.evidence import writer
+        from {record.__module__} import {record.__name__} as record
+        writer.FLUSH_SECONDS = 1.0
+        print(record({wheel18.conninfo()!r}, Path({str(path)!r}), seconds=60).ended_by)
+        """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PGAPPNAME": "to be killed"},
+    )
+    give_up = time.monotonic() + 60
+    while not (path / "snapshots/part-00001.parquet").exists() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=30)
+    evidence = Evidence.open(path)
+    assert evidence.has("snapshots")
+    assert evidence.has("relations")
+    if how == signal.SIGINT:
+        assert output.strip() == "interrupt"
+        assert evidence.complete
+    else:
+        assert not evidence.complete
+        ends = [("snapshot_times", "end_seconds"), ("counters", "seconds")]
+        last_seconds = max(evidence.table(table)[column].max() for table, column in ends)
+        assert evidence.meta.seconds == pytest.approx(last_seconds)
+        assert last_seconds > 0
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        alive = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'to be killed'"
+        while connection.execute(alive).fetchone() != (0,):
+            assert time.monotonic() < give_up
+            time.sleep(0.1)

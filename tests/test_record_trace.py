@@ -1,0 +1,142 @@
+"""Recording a trace of a real server: the evidence is whole, whatever ends the recording."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from pgsweep.errors import EvidenceError, MissingAbility
+from pgsweep.evidence import writer
+from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.trace import record_trace
+from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import recorded_by_nobody
+from tests.fix_disk import fill_disk
+from tests.fix_trace import EXTEND, can_trace, database, fill
+
+pytestmark = can_trace
+
+
+def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
+    with database(server, "recorded") as connection:
+        fill(connection)
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                connection.execute(
+                    "SELECT filler FROM t WHERE i = %s", (1 + time.monotonic_ns() % 60_000,), prepare=True
+                )
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            result = record_trace(server.conninfo("recorded"), tmp_path / "x.evidence", seconds=2.0)
+        finally:
+            stop.set()
+            worker.join()
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    accesses = evidence.table("accesses")
+    assert evidence.complete
+    assert result.ended_by == evidence.meta.ended_by == "time"
+    assert result.accesses == np.count_nonzero(
+        (accesses["db"] == evidence.meta.database_oid) & (accesses["kind"] != EXTEND)
+    )
+    assert result.accesses > 1000
+    assert result.lost_events == 0
+    assert result.snapshots == 2
+    assert result.expected_overhead_ratio is not None
+    assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
+    assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())
+
+
+def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
+    with database(server, "limited") as connection:
+        fill(connection, 20_000)
+        timer = threading.Timer(
+            3.5, lambda: connection.execute("SELECT count(*) FROM t CROSS JOIN generate_series(1, 3)")
+        )
+        timer.start()
+        result = record_trace(server.conninfo("limited"), tmp_path / "x.evidence", seconds=30, max_events=100)
+        timer.join()
+    assert result.ended_by == "limit"
+    assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
+
+
+def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
+    stop = threading.Event()
+    threading.Timer(3.0, stop.set).start()
+    result = record_trace(server.conninfo(), tmp_path / "x.evidence", stop=stop)
+    assert result.ended_by == "interrupt"
+    assert Evidence.open(tmp_path / "x.evidence").complete
+
+
+@pytest.mark.parametrize("immediately", [False, True])
+def test_a_server_that_stops_ends_the_recording(wheel18: Cluster, tmp_path: Path, immediately: bool) -> None:
+    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
+        threading.Timer(3.5, lambda: cluster.stop(immediately=immediately)).start()
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    assert result.ended_by == evidence.meta.ended_by == "server"
+    assert evidence.complete
+    assert any("stopped, restarted or crashed" in text for text in result.warnings)
+
+
+def test_a_crash_of_a_backend_ends_the_recording(wheel18: Cluster, tmp_path: Path) -> None:
+    """The postmaster lives on, but the pool is emptied: what follows is another story."""
+    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
+        victim = psycopg.connect(cluster.conninfo(), autocommit=True)
+        threading.Timer(3.5, os.kill, (victim.info.backend_pid, signal.SIGKILL)).start()
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
+        victim.close()
+    assert result.ended_by == "server"
+
+
+def test_a_server_elsewhere_cannot_be_traced(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The start time that the server says fits no process here, as with a server on another host.
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", lambda _pid: -1)
+    with pytest.raises(MissingAbility, match="does not run on this host") as caught:
+        record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=1)
+    assert "pgsweep doctor" in (caught.value.hint or "")
+    assert not (tmp_path / "x.evidence").exists()
+
+
+def test_an_unprivileged_user_is_told_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
+    told = recorded_by_nobody(wheel18, "trace", tmp_path / "x.evidence")
+    assert "may not be read" in told
+    assert "sudo" in told
+
+
+def test_a_full_disk_is_told_and_what_was_written_stays(
+    wheel18: Cluster, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 1.0)  # so that the disk is full soon
+    fill_disk(small_disk, but_bytes=512 << 10)
+    with database(wheel18, "disk") as connection:
+        fill(connection)
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                connection.execute("SELECT count(filler) FROM t WHERE i > 0")
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            with pytest.raises(EvidenceError, match="cannot write evidence"):
+                record_trace(wheel18.conninfo("disk"), small_disk / "x.evidence", seconds=60)
+        finally:
+            stop.set()
+            worker.join()
+    evidence = Evidence.open(small_disk / "x.evidence")
+    assert not evidence.complete
+    assert evidence.meta.ended_by == "disk"

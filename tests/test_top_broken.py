@@ -1,0 +1,70 @@
+"""A fault of our own under the live screen: the terminal comes back, and it ends as every command does."""
+
+from __future__ import annotations
+
+import termios
+from pathlib import Path
+
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_screen import screen_of
+
+# What breaks, and how: imported by the interpreter before our command, from a folder on its path.
+_FAULTS = {
+    "drawing": """
+import pgsweep.ui.top as top
+draw, drawn = top.relation_table, []
+def broken(*arguments, **options):
+    drawn.append(1)
+    if len(drawn) > 1:
+        secret = "s3cret"
+        raise LookupError("the table is not to be drawn")
+    return draw(*arguments, **options)
+top.relation_table = broken
+""",
+    "looking": """
+import pgsweep.live as live
+look, looks = live.Live.look, []
+def broken(self, **options):
+    looks.append(1)
+    if len(looks) > 1:
+        secret = "s3cret"
+        raise LookupError("the pool is not to be looked at")
+    return look(self, **options)
+live.Live.look = broken
+""",
+    "a key": """
+import pgsweep.ui.top as top
+def broken(self):
+    raise LookupError("the key has no meaning")
+top.TopApp.action_help = broken
+""",
+}
+
+
+@pytest.mark.parametrize("where", _FAULTS)
+def test_a_fault_ends_with_a_sentence_and_the_terminal_as_it_was(
+    wheel18: Cluster, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_FAULTS[where])
+    with screen_of(
+        "top",
+        wheel18.conninfo(),
+        *("--interval", "0.2s", "--source", "peek"),
+        columns=160,
+        env={"PYTHONPATH": str(tmp_path)},
+    ) as screen:
+        before = termios.tcgetattr(screen.master)
+        if where == "a key":
+            screen.wait_for("in pool▼")
+            screen.press("?")
+        assert screen.wait_end() == 1
+        said = screen.text()
+        assert "error: pgsweep failed in a way it should not: LookupError: the" in said, said
+        assert "hint: run it again with `--debug`" in said
+        assert b"Traceback" not in screen.raw
+        assert b"s3cret" not in screen.raw
+        assert termios.tcgetattr(screen.master) == before
+        assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h") >= 0
+        assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
