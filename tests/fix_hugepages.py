@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
+from pgsweep.pg.cluster import Cluster
 
+MB = 1 << 20
+PAGE = 2 * MB
 LOCK = Path(tempfile.gettempdir()) / "pgsweep-hugepages.lock"
+
+needs_2mb = pytest.mark.skipif(
+    not any(pool.is_default and pool.size_bytes == PAGE for pool in read_pools()),
+    reason="needs a kernel whose huge pages are of 2 MB",
+)
 
 
 class Pages:
@@ -51,3 +60,21 @@ def available_pages(count: int) -> Iterator[Pages]:
         if not pages.make_available(count):
             pytest.skip("not enough memory in one piece for huge pages")
         yield pages
+
+
+def start_with(pages: Pages, count: int, cluster: Cluster, settings: dict[str, str] | None = None) -> None:
+    """Start a server with just so many pages; once more where another program was faster to take them."""
+    for attempt in range(4):
+        give(pages, count)
+        try:
+            cluster.restart(settings)
+        except ClusterError:
+            if attempt == 3:
+                raise
+        else:
+            return
+
+
+def give(pages: Pages, count: int) -> None:
+    if not pages.make_available(count):
+        pytest.skip("not enough memory in one piece for huge pages, or somebody else changes them")

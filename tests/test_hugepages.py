@@ -5,39 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import ClusterError, PgsweepError, UsageError
-from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
-from pgsweep.host.hugepages import Pool, pool_file, read_pools, read_transparent
-from pgsweep.host.reserve import Reserver
+from pgsweep.errors import ClusterError
+from pgsweep.host.hugepages import read_pools, read_transparent
 from pgsweep.hugepages import examine, explain_log
 from pgsweep.hugepages_why import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.sharedmemory import ScratchServer
 from pgsweep.records.hugepages import HugePagesResult
-from tests.fix_hugepages import Pages, available_pages, locked_pages
-from tests.fix_process import run_restricted
+from tests.fix_hugepages import MB, PAGE, give, locked_pages, needs_2mb, start_with
 from tests.test_cli import run
 from tests.test_cluster import needs_root
 
-MB = 1 << 20
-PAGE = 2 * MB
 SMALL = {"shared_buffers": "16MB", "max_connections": "20", "autovacuum": "off"}
 SETTINGS = (("128kB", 50), ("48MB", 500), ("512MB", 500))
 TOO_FEW = "could not map anonymous shared memory"
-needs_2mb = pytest.mark.skipif(
-    not any(pool.is_default and pool.size_bytes == PAGE for pool in read_pools()),
-    reason="needs a kernel whose huge pages are of 2 MB",
-)
 
 
 def mapped_bytes(cluster: Cluster) -> int:
@@ -127,24 +115,6 @@ def test_a_server_starts_with_so_many_and_not_with_one_fewer(server: Cluster) ->
         assert "1 too few" in explained.reasons[1]
         done = run("hugepages", "--log", str(tried.log_path), "--json")
         assert json.loads(done.stdout)["huge_pages_needed"] == needed
-
-
-def start_with(pages: Pages, count: int, cluster: Cluster, settings: dict[str, str] | None = None) -> None:
-    """Start a server with just so many pages; once more where another program was faster to take them."""
-    for attempt in range(4):
-        give(pages, count)
-        try:
-            cluster.restart(settings)
-        except ClusterError:
-            if attempt == 3:
-                raise
-        else:
-            return
-
-
-def give(pages: Pages, count: int) -> None:
-    if not pages.make_available(count):
-        pytest.skip("not enough memory in one piece for huge pages, or somebody else changes them")
 
 
 @contextmanager
@@ -242,124 +212,6 @@ def test_pages_that_are_free_but_reserved_do_not_count(bindir: Path | None) -> N
             assert f"{missing} too few" in " ".join(more.reasons)
 
 
-@needs_root
-@needs_2mb
-def test_apply_and_undo(server: Cluster, tmp_path: Path) -> None:
-    state, sysctl = tmp_path / "state", tmp_path / "sysctl.d"
-    sysctl.mkdir()
-    words = ["hugepages", server.conninfo(), "--state-dir", str(state), "--sysctl-dir", str(sysctl)]
-    with locked_pages() as pages:
-        give(pages, 0)
-        before = pages.pool().persistent
-        unasked = run(*words, "--apply")
-        assert unasked.returncode == 2
-        assert "--yes" in unasked.stderr
-        dry = run(*words, "--apply", "--persist", "--dry-run", "--json")
-        assert dry.returncode == 0, dry.stderr
-        assert "nothing was changed" in dry.stderr
-        plan = [step["text"] for step in json.loads(dry.stdout)["plan"]]
-        assert pages.pool().persistent == before
-        assert not state.exists()
-        done = run(*words, "--apply", "--persist", "--yes", "--json")
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        target, needed = result["target"], result["huge_pages_needed"]
-        assert result["change"]["before"] == before
-        assert result["change"]["after"] == target == before + needed
-        line = f"vm.nr_hugepages = {target}"
-        assert line in (sysctl / "90-pgsweep-hugepages.conf").read_text()
-        assert plan[0].endswith(f"nr_hugepages: {target}")
-        assert line in plan[2]
-        # Nothing is left to do, and the number before is not forgotten.
-        again = run(*words, "--apply", "--yes")
-        assert again.returncode == 0, again.stderr
-        assert "restart the server" in again.stdout
-        undone = run("hugepages", "--undo", "--yes", *words[2:])
-        assert undone.returncode == 0, undone.stderr
-        assert pages.pool().persistent == before
-        assert not state.exists()
-        assert list(sysctl.iterdir()) == []
-        nothing = run("hugepages", "--undo", "--yes", *words[2:])
-        assert nothing.returncode == 1
-        assert "nothing to undo" in nothing.stderr
-
-
-@needs_root
-@needs_2mb
-def test_somebody_else_changed_the_number_since(tmp_path: Path) -> None:
-    reserver = Reserver(state_directory=tmp_path / "state", sysctl_directory=tmp_path)
-    with locked_pages() as pages:
-        pool = pages.pool()
-        reserver.reserve(pool, pool.persistent + 2)
-        pool_file(PAGE).write_text(str(pool.persistent + 3))
-        with pytest.raises(PgsweepError, match="had made it"):
-            reserver.undo()
-        assert pages.pool().persistent == pool.persistent + 3
-        pool_file(PAGE).write_text(str(pool.persistent + 2))
-        reserver.undo()
-        assert pages.pool().persistent == pool.persistent
-
-
-class StingyKernel(Reserver):
-    """A captured kernel that has memory for a few pages only."""
-
-    has = 7
-
-    def _write(self, pool: Pool, target: int) -> None:
-        super()._write(pool, min(target, self.has))
-
-
-def captured_sys(folder: Path, total: int = 3, free: int = 2, reserved: int = 1, surplus: int = 0) -> Path:
-    pool = folder / "sys/kernel/mm/hugepages/hugepages-2048kB"
-    pool.mkdir(parents=True)
-    names = ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages")
-    for name, value in zip(names, (total, free, reserved, surplus), strict=True):
-        (pool / name).write_text(f"{value}\n")
-    (pool / "nr_overcommit_hugepages").write_text("5\n")
-    (folder / "proc").mkdir()
-    (folder / "proc/meminfo").write_text(
-        "HugePages_Total: 3\nHugePages_Free: 2\nHugePages_Rsvd: 1\nHugepagesize: 2048 kB\n"
-    )
-    return folder / "sys"
-
-
-def test_the_kernel_gives_fewer(tmp_path: Path) -> None:
-    sys = captured_sys(tmp_path)
-    (pool,) = read_pools(sys, tmp_path / "proc")
-    assert (pool.available, pool.persistent, pool.overcommit, pool.is_default) == (1, 3, 5, True)
-    compact = tmp_path / "compact_memory"
-    reserver = StingyKernel(
-        state_directory=tmp_path / "state", sysctl_directory=tmp_path, sys=sys, compact=compact
-    )
-    with pytest.raises(PgsweepError, match=r"gave 4 of 17 huge pages of 2 MB.*the number is 3 again") as few:
-        reserver.reserve(pool, 20, persist=True)
-    assert "hugepagesz=2M hugepages=20" in (few.value.hint or "")
-    assert compact.read_text() == "1"
-    assert pool_file(PAGE, sys).read_text() == "3"
-    assert not (tmp_path / "state").exists()
-    assert not list(tmp_path.glob("*.conf"))
-    assert reserver.reserve(pool, 7).after == 7
-
-
-@needs_2mb
-def test_more_than_there_is_memory_is_not_even_tried(tmp_path: Path) -> None:
-    pool = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
-    with pytest.raises(PgsweepError, match=r"more huge pages of 2 MB are .* and this host has .* available"):
-        Reserver(state_directory=tmp_path / "state").reserve(pool, pool.persistent + (1 << 50) // PAGE)
-    now = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
-    assert now.persistent == pool.persistent
-    assert not (tmp_path / "state").exists()
-
-
-def test_pages_of_another_size_are_not_kept_by_sysctl(tmp_path: Path) -> None:
-    pool = Pool(1 << 30, False, 0, 0, 0, 0, 0)
-    with pytest.raises(UsageError) as refused:
-        Reserver(state_directory=tmp_path).reserve(pool, 3, persist=True)
-    assert refused.value.hint is not None
-    assert "hugepagesz=1G hugepages=3" in refused.value.hint
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_pages_of_1_gb(server: Cluster) -> None:
     result = examine(server.conninfo(), page_bytes=1 << 30)
     assert result.huge_pages_needed == 1
@@ -371,150 +223,6 @@ def test_pages_of_1_gb(server: Cluster) -> None:
         assert "no huge pages of 1 GB" in " ".join(result.reasons)
 
 
-@needs_root
-def test_neither_root_nor_the_servers_user(tmp_path: Path) -> None:
-    """The number is still exact; what needs root says so."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    settings = {"shared_buffers": "16MB", "listen_addresses": "127.0.0.1", "port": port}
-    with Cluster.create(settings=settings):
-        target = make_conninfo(host="127.0.0.1", port=port, user="postgres", dbname="postgres")
-        # As root once, so that all modules are loaded before they may not be read any more.
-        code = """
-        import os
-        from pgsweep.cli.app import run
-        words = ["hugepages", "-d", sys.argv[1]]
-        run([*words, "-o", sys.argv[2] + "/root.json"])
-        run([*words, "--apply", "--dry-run"])
-        os.chmod(sys.argv[2], 0o777)
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        os.chdir(sys.argv[2])
-        run([*words, "-o", "nobody.json"])
-        os.dup2(1, 2)
-        print("code", run([*words, "--apply", "--yes"]))
-        """
-        before = [pool.persistent for pool in read_pools()]
-        with open_to_all(tmp_path):
-            said = run_restricted(code, target, tmp_path)
-        assert [pool.persistent for pool in read_pools()] == before
-        by_root, by_nobody = (
-            json.loads((tmp_path / f"{who}.json").read_text()) for who in ("root", "nobody")
-        )
-        assert by_nobody["methods"]["exact"] == by_root["methods"]["exact"] > 8
-        assert by_nobody["missing"][0]["what"] == "huge pages of the host"
-        assert "code 4" in said
-
-
-@contextmanager
-def open_to_all(folder: Path) -> Iterator[None]:
-    """Let every user pass through the folders above; pytest's own are for its user only."""
-    closed = [path for path in folder.parents if not path.stat().st_mode & 1]
-    modes = [path.stat().st_mode for path in closed]
-    for path in closed:
-        path.chmod(0o711)
-    try:
-        yield
-    finally:
-        for path, mode in zip(closed, modes, strict=True):
-            path.chmod(mode)
-
-
-@needs_root
-def test_a_server_that_is_not_seen_from_here() -> None:
-    """In a PID namespace of our own no process is the server's: its kernel's pages are not told."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    settings = {"shared_buffers": "16MB", "listen_addresses": "127.0.0.1", "port": port}
-    from tests.test_cli import PGSWEEP
-
-    inside = ["unshare", "--pid", "--fork", "--mount-proc", PGSWEEP, "hugepages"]
-    with Cluster.create(settings=settings):
-        words = ["-h", "127.0.0.1", "-p", port, "-U", "postgres", "-d", "postgres"]
-        done = subprocess.run([*inside, *words, "--json"], capture_output=True, text=True, check=False)
-        if "unshare" in done.stderr:
-            pytest.skip("needs PID namespaces")
-        result = json.loads(done.stdout)
-        assert result["available"] is None
-        assert result["page_tables"] is None
-        assert result["methods"]["vmpeak"] is None
-        assert result["methods"]["exact"] == result["huge_pages_needed"] > 8
-        assert result["missing"][0]["what"] == "huge pages of the host"
-        refused = subprocess.run(
-            [*inside, *words, "--apply", "--yes"], capture_output=True, text=True, check=False
-        )
-        assert refused.returncode == 4
-        assert "would not be the server's own" in refused.stderr
-
-
-@pytest.fixture
-def hugetlb_group(tmp_path: Path) -> Iterator[Path]:
-    """A cgroup of version 1 with the hugetlb controller."""
-    top = tmp_path / "hugetlb"
-    top.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "cgroup", "-o", "hugetlb", "none", str(top)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("needs root and the hugetlb controller in version 1")
-    group = top / "pgsweep-test"
-    group.mkdir()
-    try:
-        yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            (top / "cgroup.procs").write_text(pid)
-        group.rmdir()
-        subprocess.run(["umount", str(top)], check=True)
-
-
-@needs_root
-@needs_2mb
-def test_try_does_not_help_where_the_cgroup_allows_none(hugetlb_group: Path, bindir: Path | None) -> None:
-    """The trap of Kubernetes: the kernel grants the pages and kills the server when it touches them."""
-    with Cluster.create(bindir, {"shared_buffers": "16MB", "huge_pages": "off"}) as cluster:
-        for pid in (cluster.postmaster_pid, parent(cluster.postmaster_pid)):
-            (hugetlb_group / "cgroup.procs").write_text(str(pid))
-        (hugetlb_group / "hugetlb.2MB.limit_in_bytes").write_text("0")
-        result = examine(cluster.conninfo())
-        assert "hugetlb cgroup allows none" in result.reasons[-1] + result.reasons[-2]
-        with available_pages((result.huge_pages_needed or 0) + 5):
-            with pytest.raises(ClusterError) as killed:
-                cluster.restart({"huge_pages": "try"})
-            assert "signal 7" in (killed.value.cause or "")
-        (hugetlb_group / "hugetlb.2MB.limit_in_bytes").write_text("-1")
-        cluster.restart({"huge_pages": "off"})
-        assert "hugetlb" not in " ".join(examine(cluster.conninfo()).reasons[:1])
-
-
-def parent(pid: int | None) -> int:
-    return int(re.findall(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_limits_of_captured_kernels(tmp_path: Path, version: int) -> None:
-    kind, options = ("cgroup", "rw,hugetlb") if version == 1 else ("cgroup2", "rw")
-    (tmp_path / "self").mkdir()
-    (tmp_path / "7").mkdir()
-    top = tmp_path / "cgroup"
-    (top / "pod/server").mkdir(parents=True)
-    (tmp_path / "self/mountinfo").write_text(f"30 20 0:26 / {top} rw - {kind} none {options}\n")
-    number = "12:hugetlb" if version == 1 else "0:"
-    (tmp_path / "7/cgroup").write_text(f"{number}:/pod/server\n")
-    assert huge_page_limit_of(7, PAGE, tmp_path) is None
-    file = "hugetlb.2MB.limit_in_bytes" if version == 1 else "hugetlb.2MB.max"
-    (top / "pod/server" / file).write_text("0\n")
-    (top / "pod" / file).write_text("4194304\n")
-    # None at all is less than the limit of the group above.
-    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod/server", 0, None)
-    (top / "pod/server" / file).write_text("9223372036854771712\n" if version == 1 else "max\n")
-    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod", 4194304, None)
-    assert huge_page_limit_of(7, 1 << 30, tmp_path) is None
-
-
 def test_a_kernel_without(tmp_path: Path, wheel18: Cluster) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 1024 kB\n")
     assert read_pools(tmp_path, tmp_path) == []
@@ -523,13 +231,6 @@ def test_a_kernel_without(tmp_path: Path, wheel18: Cluster) -> None:
 
     without = msgspec.structs.replace(examine(wheel18.conninfo()), huge_pages="try", pools=[], available=None)
     assert any("this kernel has no huge pages" in r for r in reasons_for(without, Circumstances(here=True)))
-
-
-@needs_root
-def test_less_memory_than_shared_buffers() -> None:
-    with Cluster.create(settings={"shared_buffers": "256MB"}, memory_limit_bytes=200 * MB) as cluster:
-        reasons = " ".join(examine(cluster.conninfo()).reasons)
-    assert "limited to 200 MB, less than its shared memory" in reasons
 
 
 def test_every_form_of_the_result(wheel18: Cluster, tmp_path: Path) -> None:

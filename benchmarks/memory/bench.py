@@ -29,6 +29,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.huge import huge_pages_set_aside
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.budget import connections_of, measure_own_tables, page_tables_of, touched_at_most
 from pgsweep.host.procfile import read_host_memory
@@ -48,7 +49,6 @@ LOOKS = 9
 ROUNDS = 8
 ROUND_SECONDS = 4
 WATCH_SECONDS = 2.0
-HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
 SETTINGS = {
     "shared_buffers": f"{POOL_MB}MB",
     "max_connections": str(BACKENDS + 10),
@@ -56,24 +56,6 @@ SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "track_activities": "on",
 }
-
-
-@contextmanager
-def huge_pages_set_aside(pages: int) -> Iterator[None]:
-    """Set huge pages aside beside those that there are, and give them back.
-
-    Raises:
-        RuntimeError: the kernel gives fewer.
-    """
-    before = int(HUGE_PAGES.read_text())
-    HUGE_PAGES.write_text(str(before + pages))
-    try:
-        if int(HUGE_PAGES.read_text()) < before + pages:
-            raise RuntimeError(f"the kernel gives {HUGE_PAGES.read_text().strip()} huge pages only")
-        yield
-    finally:
-        # Not `before`: others may have changed it meanwhile.
-        HUGE_PAGES.write_text(str(max(0, int(HUGE_PAGES.read_text()) - pages)))
 
 
 @contextmanager

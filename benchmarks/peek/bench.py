@@ -22,8 +22,9 @@ from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.demo import EVERYTHING
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
+from pgsweep.lab.filling import PoolContent
 from pgsweep.lab.pgbench import DATABASE, create_database, prepare
-from pgsweep.lab.truth import PoolContent, SettledWorkload, Truth, measure
+from pgsweep.lab.truth import SettledWorkload, Truth, measure
 from pgsweep.lab.workloads import WORKLOADS, Workload
 from pgsweep.pg.cluster import Cluster
 from pgsweep.predict import predict

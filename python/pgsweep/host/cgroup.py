@@ -40,6 +40,23 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class PageCacheRoom:
+    """How much page cache a process and its neighbours in memory cgroups may bring.
+
+    Attributes:
+        path: the group that leaves least, of the process's own and those above.
+        limit_bytes: of that group.
+        available_bytes: the limit, less what the group holds and cannot drop for it: all but page cache.
+        shmem_bytes: shared memory counted to the group.
+    """
+
+    path: Path
+    limit_bytes: int
+    available_bytes: int
+    shmem_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryCgroup:
     """A memory cgroup of ours.
 
@@ -101,12 +118,7 @@ class MemoryCgroup:
 
     def page_cache_bytes(self) -> int:
         """Return the page cache counted to the group; like the kernel's figure it includes shared memory."""
-        key = "cache" if self.version == 1 else "file"
-        for line in (self.path / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-        return 0
+        return _cached(self.path)[0]
 
     def processes(self) -> list[int]:
         """Return the ids of the processes in the group."""
@@ -195,6 +207,56 @@ def limit_of(pid: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
     return _limit_of(pid, "memory", _V1_FILES, _V2_FILES, proc)
 
 
+def page_cache_room(pid: int, proc: Path = Path("/proc")) -> PageCacheRoom | None:
+    """Return how much page cache the memory cgroups of a process have room for; nothing without a limit.
+
+    Page cache is counted to the group of whoever reads a page first (Documentation/admin-guide/cgroup-v2.rst,
+    "Memory Ownership"), and at the limit the group drops its own.
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    place = _place_of(pid, "memory", proc)
+    if place is None:
+        return None
+    folder, top, version = place
+    rooms = [_room_in(group, version) for group in _upwards(folder, top)]
+    return min((room for room in rooms if room is not None), key=_available, default=None)
+
+
+def _available(room: PageCacheRoom) -> int:
+    return room.available_bytes
+
+
+def _room_in(group: Path, version: int) -> PageCacheRoom | None:
+    limit, usage = _V1_FILES if version == 1 else _V2_FILES
+    # Above memory.high the kernel takes page cache back too, before the limit is met.
+    limits = [_number(group / name) for name in (limit, *(() if version == 1 else ("memory.high",)))]
+    least = min((value for value in limits if value is not None and value < _NO_LIMIT), default=None)
+    used = _number(group / usage)
+    if least is None or used is None:
+        return None
+    try:
+        cached, shmem = _cached(group)
+    except OSError:
+        return None
+    return PageCacheRoom(group, least, max(0, least - used + cached - shmem), shmem)
+
+
+def _cached(group: Path) -> tuple[int, int]:
+    """Return the page cache of a group and those below, shared memory included, and the shared memory.
+
+    Raises:
+        OSError: the group has gone.
+    """
+    stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
+    # Version 1 has the group's own figures, and with `total_` those of all below; version 2 only the latter.
+    cached = stat.get("total_cache") or stat.get("cache") or stat.get("file") or "0"
+    shmem = stat.get("total_shmem") or stat.get("shmem") or "0"
+    return int(cached), int(shmem)
+
+
 def huge_page_limit_of(pid: int, page_bytes: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
     """Return the limit on huge pages of one size that holds for a process, or nothing where there is none.
 
@@ -226,19 +288,34 @@ def _limit_of(
         v2: likewise in version 2.
         proc: the proc file system to read.
     """
+    place = _place_of(pid, name, proc)
+    if place is None:
+        return None
+    folder, top, version = place
+    return _smallest_limit(folder, top, v1 if version == 1 else v2)
+
+
+def _place_of(pid: int, name: str, proc: Path) -> tuple[Path, Path, int] | None:
+    """Return the group of a process, the topmost mounted one, and the version; by the controller's name."""
     try:
         mounts, paths = _mounts(proc), _paths(proc, str(pid))
     except OSError:
         return None
-    for controller, names in ((name, v1), ("", v2)):
+    for version, controller in ((1, name), (2, "")):
         for point, root, kind, options in mounts:
             wanted = kind == "cgroup" and name in options if controller else kind == "cgroup2"
             if wanted and controller in paths:
                 below = Path(paths[controller])
                 folder = Path(point) / below.relative_to(root) if below.is_relative_to(root) else None
                 if folder is not None and ".." not in folder.parts and folder.is_dir():
-                    return _smallest_limit(folder, Path(point), names)
+                    return folder, Path(point), version
     return None
+
+
+def _upwards(folder: Path, top: Path) -> list[Path]:
+    """Return a group and those above it, up to the mounted one."""
+    above = [folder, *folder.parents]
+    return above[: above.index(top) + 1] if top in above else above
 
 
 _V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -250,13 +327,11 @@ _NO_LIMIT = 1 << 62
 def _smallest_limit(folder: Path, top: Path, names: tuple[str, str]) -> MemoryLimit:
     """Return the smallest limit on the way from a group up to the mounted one."""
     smallest = MemoryLimit(folder, None, _number(folder / names[1]))
-    for group in (folder, *folder.parents):
+    for group in _upwards(folder, top):
         limit_bytes = _number(group / names[0])
         least = _NO_LIMIT if smallest.limit_bytes is None else smallest.limit_bytes
         if limit_bytes is not None and limit_bytes < least:
             smallest = MemoryLimit(group, limit_bytes, _number(group / names[1]))
-        if group == top:
-            break
     return smallest
 
 

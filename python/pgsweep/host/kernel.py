@@ -91,7 +91,7 @@ def read_kernel(
         postmaster_pid=postmaster_pid,
         postmaster_oom_score_adj=None if postmaster_pid is None else _score(postmaster_pid, proc),
         child_oom_score_adj=min(scores, default=None),
-        data_device=None if postmaster_pid is None else _device_of(proc / str(postmaster_pid) / "cwd", sys),
+        data_device=None if postmaster_pid is None else _data_device(proc / str(postmaster_pid) / "cwd", sys),
     )
 
 
@@ -124,14 +124,18 @@ def _count_ranges(file: Path) -> int:
     return 1
 
 
-def _device_of(folder: Path, sys: Path) -> BlockDevice | None:
-    """Return the block device that a folder lies on; a partition's is the device it is part of."""
+def _data_device(folder: Path, sys: Path) -> BlockDevice | None:
     with suppress(OSError):
-        number = folder.stat().st_dev
-        device = (sys / f"dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-        for candidate in (device, device.parent):
-            read_ahead = _number(candidate / "queue/read_ahead_kb")
-            if read_ahead is not None:
-                rotational = _number(candidate / "queue/rotational") == 1
-                return BlockDevice(candidate.name, read_ahead * 1024, rotational)
+        return device_of(folder.stat().st_dev, sys)
+    return None
+
+
+def device_of(number: int, sys: Path = SYS) -> BlockDevice | None:
+    """Return the block device of a file by its number (st_dev); for a partition the device it is part of."""
+    device = (sys / f"dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    for candidate in (device, device.parent):
+        read_ahead = _number(candidate / "queue/read_ahead_kb")
+        if read_ahead is not None:
+            rotational = _number(candidate / "queue/rotational") == 1
+            return BlockDevice(candidate.name, read_ahead * 1024, rotational)
     return None

@@ -1,0 +1,134 @@
+"""Setting huge pages aside on the real kernel, and on captured ones: what was done can be undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.host.hugepages import Pool, pool_file, read_pools
+from pgsweep.host.reserve import Reserver
+from pgsweep.pg.cluster import Cluster
+from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb
+from tests.test_cli import run
+from tests.test_cluster import needs_root
+
+
+@needs_root
+@needs_2mb
+def test_apply_and_undo(server: Cluster, tmp_path: Path) -> None:
+    state, sysctl = tmp_path / "state", tmp_path / "sysctl.d"
+    sysctl.mkdir()
+    words = ["hugepages", server.conninfo(), "--state-dir", str(state), "--sysctl-dir", str(sysctl)]
+    with locked_pages() as pages:
+        give(pages, 0)
+        before = pages.pool().persistent
+        unasked = run(*words, "--apply")
+        assert unasked.returncode == 2
+        assert "--yes" in unasked.stderr
+        dry = run(*words, "--apply", "--persist", "--dry-run", "--json")
+        assert dry.returncode == 0, dry.stderr
+        assert "nothing was changed" in dry.stderr
+        plan = [step["text"] for step in json.loads(dry.stdout)["plan"]]
+        assert pages.pool().persistent == before
+        assert not state.exists()
+        done = run(*words, "--apply", "--persist", "--yes", "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        target, needed = result["target"], result["huge_pages_needed"]
+        assert result["change"]["before"] == before
+        assert result["change"]["after"] == target == before + needed
+        line = f"vm.nr_hugepages = {target}"
+        assert line in (sysctl / "90-pgsweep-hugepages.conf").read_text()
+        assert plan[0].endswith(f"nr_hugepages: {target}")
+        assert line in plan[2]
+        # Nothing is left to do, and the number before is not forgotten.
+        again = run(*words, "--apply", "--yes")
+        assert again.returncode == 0, again.stderr
+        assert "restart the server" in again.stdout
+        undone = run("hugepages", "--undo", "--yes", *words[2:])
+        assert undone.returncode == 0, undone.stderr
+        assert pages.pool().persistent == before
+        assert not state.exists()
+        assert list(sysctl.iterdir()) == []
+        nothing = run("hugepages", "--undo", "--yes", *words[2:])
+        assert nothing.returncode == 1
+        assert "nothing to undo" in nothing.stderr
+
+
+@needs_root
+@needs_2mb
+def test_somebody_else_changed_the_number_since(tmp_path: Path) -> None:
+    reserver = Reserver(state_directory=tmp_path / "state", sysctl_directory=tmp_path)
+    with locked_pages() as pages:
+        pool = pages.pool()
+        reserver.reserve(pool, pool.persistent + 2)
+        pool_file(PAGE).write_text(str(pool.persistent + 3))
+        with pytest.raises(PgsweepError, match="had made it"):
+            reserver.undo()
+        assert pages.pool().persistent == pool.persistent + 3
+        pool_file(PAGE).write_text(str(pool.persistent + 2))
+        reserver.undo()
+        assert pages.pool().persistent == pool.persistent
+
+
+class StingyKernel(Reserver):
+    """A captured kernel that has memory for a few pages only."""
+
+    has = 7
+
+    def _write(self, pool: Pool, target: int) -> None:
+        super()._write(pool, min(target, self.has))
+
+
+def captured_sys(folder: Path, total: int = 3, free: int = 2, reserved: int = 1, surplus: int = 0) -> Path:
+    pool = folder / "sys/kernel/mm/hugepages/hugepages-2048kB"
+    pool.mkdir(parents=True)
+    names = ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages")
+    for name, value in zip(names, (total, free, reserved, surplus), strict=True):
+        (pool / name).write_text(f"{value}\n")
+    (pool / "nr_overcommit_hugepages").write_text("5\n")
+    (folder / "proc").mkdir()
+    (folder / "proc/meminfo").write_text(
+        "HugePages_Total: 3\nHugePages_Free: 2\nHugePages_Rsvd: 1\nHugepagesize: 2048 kB\n"
+    )
+    return folder / "sys"
+
+
+def test_the_kernel_gives_fewer(tmp_path: Path) -> None:
+    sys = captured_sys(tmp_path)
+    (pool,) = read_pools(sys, tmp_path / "proc")
+    assert (pool.available, pool.persistent, pool.overcommit, pool.is_default) == (1, 3, 5, True)
+    compact = tmp_path / "compact_memory"
+    reserver = StingyKernel(
+        state_directory=tmp_path / "state", sysctl_directory=tmp_path, sys=sys, compact=compact
+    )
+    with pytest.raises(PgsweepError, match=r"gave 4 of 17 huge pages of 2 MB.*the number is 3 again") as few:
+        reserver.reserve(pool, 20, persist=True)
+    assert "hugepagesz=2M hugepages=20" in (few.value.hint or "")
+    assert compact.read_text() == "1"
+    assert pool_file(PAGE, sys).read_text() == "3"
+    assert not (tmp_path / "state").exists()
+    assert not list(tmp_path.glob("*.conf"))
+    assert reserver.reserve(pool, 7).after == 7
+
+
+@needs_2mb
+def test_more_than_there_is_memory_is_not_even_tried(tmp_path: Path) -> None:
+    pool = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
+    with pytest.raises(PgsweepError, match=r"more huge pages of 2 MB are .* and this host has .* available"):
+        Reserver(state_directory=tmp_path / "state").reserve(pool, pool.persistent + (1 << 50) // PAGE)
+    now = next(pool for pool in read_pools() if pool.size_bytes == PAGE)
+    assert now.persistent == pool.persistent
+    assert not (tmp_path / "state").exists()
+
+
+def test_pages_of_another_size_are_not_kept_by_sysctl(tmp_path: Path) -> None:
+    pool = Pool(1 << 30, False, 0, 0, 0, 0, 0)
+    with pytest.raises(UsageError) as refused:
+        Reserver(state_directory=tmp_path).reserve(pool, 3, persist=True)
+    assert refused.value.hint is not None
+    assert "hugepagesz=1G hugepages=3" in refused.value.hint
+    assert list(tmp_path.iterdir()) == []

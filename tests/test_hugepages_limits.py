@@ -1,0 +1,173 @@
+"""What keeps huge pages from being seen, given or used: users, namespaces, cgroups."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.errors import ClusterError
+from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
+from pgsweep.host.hugepages import read_pools
+from pgsweep.hugepages import examine
+from pgsweep.pg.cluster import Cluster
+from tests.fix_hugepages import MB, PAGE, available_pages, needs_2mb
+from tests.fix_process import run_restricted
+from tests.test_cli import PGSWEEP
+from tests.test_cluster import needs_root
+
+
+@needs_root
+def test_neither_root_nor_the_servers_user(tmp_path: Path) -> None:
+    """The number is still exact; what needs root says so."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = {"shared_buffers": "16MB", "listen_addresses": "127.0.0.1", "port": port}
+    with Cluster.create(settings=settings):
+        target = make_conninfo(host="127.0.0.1", port=port, user="postgres", dbname="postgres")
+        # As root once, so that all modules are loaded before they may not be read any more.
+        code = """
+        import os
+        from pgsweep.cli.app import run
+        words = ["hugepages", "-d", sys.argv[1]]
+        run([*words, "-o", sys.argv[2] + "/root.json"])
+        run([*words, "--apply", "--dry-run"])
+        os.chmod(sys.argv[2], 0o777)
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        os.chdir(sys.argv[2])
+        run([*words, "-o", "nobody.json"])
+        os.dup2(1, 2)
+        print("code", run([*words, "--apply", "--yes"]))
+        """
+        before = [pool.persistent for pool in read_pools()]
+        with open_to_all(tmp_path):
+            said = run_restricted(code, target, tmp_path)
+        assert [pool.persistent for pool in read_pools()] == before
+        by_root, by_nobody = (
+            json.loads((tmp_path / f"{who}.json").read_text()) for who in ("root", "nobody")
+        )
+        assert by_nobody["methods"]["exact"] == by_root["methods"]["exact"] > 8
+        assert by_nobody["missing"][0]["what"] == "huge pages of the host"
+        assert "code 4" in said
+
+
+@contextmanager
+def open_to_all(folder: Path) -> Iterator[None]:
+    """Let every user pass through the folders above; pytest's own are for its user only."""
+    closed = [path for path in folder.parents if not path.stat().st_mode & 1]
+    modes = [path.stat().st_mode for path in closed]
+    for path in closed:
+        path.chmod(0o711)
+    try:
+        yield
+    finally:
+        for path, mode in zip(closed, modes, strict=True):
+            path.chmod(mode)
+
+
+@needs_root
+def test_a_server_that_is_not_seen_from_here() -> None:
+    """In a PID namespace of our own no process is the server's: its kernel's pages are not told."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = {"shared_buffers": "16MB", "listen_addresses": "127.0.0.1", "port": port}
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", PGSWEEP, "hugepages"]
+    with Cluster.create(settings=settings):
+        words = ["-h", "127.0.0.1", "-p", port, "-U", "postgres", "-d", "postgres"]
+        done = subprocess.run([*inside, *words, "--json"], capture_output=True, text=True, check=False)
+        if "unshare" in done.stderr:
+            pytest.skip("needs PID namespaces")
+        result = json.loads(done.stdout)
+        assert result["available"] is None
+        assert result["page_tables"] is None
+        assert result["methods"]["vmpeak"] is None
+        assert result["methods"]["exact"] == result["huge_pages_needed"] > 8
+        assert result["missing"][0]["what"] == "huge pages of the host"
+        refused = subprocess.run(
+            [*inside, *words, "--apply", "--yes"], capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == 4
+        assert "would not be the server's own" in refused.stderr
+
+
+@pytest.fixture
+def hugetlb_group(tmp_path: Path) -> Iterator[Path]:
+    """A cgroup of version 1 with the hugetlb controller."""
+    top = tmp_path / "hugetlb"
+    top.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "cgroup", "-o", "hugetlb", "none", str(top)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("needs root and the hugetlb controller in version 1")
+    group = top / "pgsweep-test"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (top / "cgroup.procs").write_text(pid)
+        group.rmdir()
+        subprocess.run(["umount", str(top)], check=True)
+
+
+@needs_root
+@needs_2mb
+def test_try_does_not_help_where_the_cgroup_allows_none(hugetlb_group: Path, bindir: Path | None) -> None:
+    """The trap of Kubernetes: the kernel grants the pages and kills the server when it touches them."""
+    with Cluster.create(bindir, {"shared_buffers": "16MB", "huge_pages": "off"}) as cluster:
+        for pid in (cluster.postmaster_pid, parent(cluster.postmaster_pid)):
+            (hugetlb_group / "cgroup.procs").write_text(str(pid))
+        (hugetlb_group / "hugetlb.2MB.limit_in_bytes").write_text("0")
+        result = examine(cluster.conninfo())
+        assert "hugetlb cgroup allows none" in result.reasons[-1] + result.reasons[-2]
+        with available_pages((result.huge_pages_needed or 0) + 5):
+            with pytest.raises(ClusterError) as killed:
+                cluster.restart({"huge_pages": "try"})
+            assert "signal 7" in (killed.value.cause or "")
+        (hugetlb_group / "hugetlb.2MB.limit_in_bytes").write_text("-1")
+        cluster.restart({"huge_pages": "off"})
+        assert "hugetlb" not in " ".join(examine(cluster.conninfo()).reasons[:1])
+
+
+def parent(pid: int | None) -> int:
+    return int(re.findall(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limits_of_captured_kernels(tmp_path: Path, version: int) -> None:
+    kind, options = ("cgroup", "rw,hugetlb") if version == 1 else ("cgroup2", "rw")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "7").mkdir()
+    top = tmp_path / "cgroup"
+    (top / "pod/server").mkdir(parents=True)
+    (tmp_path / "self/mountinfo").write_text(f"30 20 0:26 / {top} rw - {kind} none {options}\n")
+    number = "12:hugetlb" if version == 1 else "0:"
+    (tmp_path / "7/cgroup").write_text(f"{number}:/pod/server\n")
+    assert huge_page_limit_of(7, PAGE, tmp_path) is None
+    file = "hugetlb.2MB.limit_in_bytes" if version == 1 else "hugetlb.2MB.max"
+    (top / "pod/server" / file).write_text("0\n")
+    (top / "pod" / file).write_text("4194304\n")
+    # None at all is less than the limit of the group above.
+    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod/server", 0, None)
+    (top / "pod/server" / file).write_text("9223372036854771712\n" if version == 1 else "max\n")
+    assert huge_page_limit_of(7, PAGE, tmp_path) == MemoryLimit(top / "pod", 4194304, None)
+    assert huge_page_limit_of(7, 1 << 30, tmp_path) is None
+
+
+@needs_root
+def test_less_memory_than_shared_buffers() -> None:
+    with Cluster.create(settings={"shared_buffers": "256MB"}, memory_limit_bytes=200 * MB) as cluster:
+        reasons = " ".join(examine(cluster.conninfo()).reasons)
+    assert "limited to 200 MB, less than its shared memory" in reasons
