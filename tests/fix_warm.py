@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.heat import HeatMeta
 from pgsweep.warm.pieces import Piece
 
 BLOCK_BYTES = 8192
@@ -107,6 +108,25 @@ def piece_of(conninfo: str, name: str, *, fork: str = "main") -> Piece:
         fork=fork,
         first_block=0,
         blocks=blocks,
+    )
+
+
+def heat_meta(*, pool_blocks: int = 0, page_cache_blocks: int = 0) -> HeatMeta:
+    """Return what a heat file of a server of 18 with a pool of 1 GB says of itself."""
+    return HeatMeta(
+        pgsweep_version="0.1.0",
+        at="2026-01-01T00:00:00.000+00:00",
+        server_version_num=180000,
+        server_version="18.0",
+        system_identifier="7",
+        in_recovery=False,
+        block_size_bytes=BLOCK_BYTES,
+        shared_buffers_blocks=1 << 17,
+        pool_source="peek",
+        sees_page_cache=True,
+        pool_blocks=pool_blocks,
+        page_cache_blocks=page_cache_blocks,
+        nameless_blocks=0,
     )
 
 

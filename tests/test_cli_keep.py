@@ -81,6 +81,7 @@ def test_a_dry_run_prints_the_statements(shop: str) -> None:
         (("flood",), 2, "a quarter of shared_buffers is 4 MB"),
         (("hot", "--budget", "1GB"), 2, "too much of a pool"),
         (("hot", "--interval", "soon"), 2, "is not a time"),
+        (("hot", "--dry-run", "--csv"), 2, "--dry-run prints its plan"),
         (("hot", "-p", "1"), 3, "hint:"),
     ],
 )

@@ -10,26 +10,32 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from pgsweep.caches.access import opened
 from pgsweep.errors import PgsweepError
 from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
+from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.results import read_result
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.warm_restore import restore_text
 from pgsweep.warm.check import check
-from pgsweep.warm.heat import Heat, read_heat
+from pgsweep.warm.heat import NOT_IN_POOL, Heat, read_heat
 from pgsweep.warm.restore import restore
-from pgsweep.warm.restore_plan import RestoreOptions
+from pgsweep.warm.restore_plan import RestoreOptions, plan_restore, touches_left
 from pgsweep.warm.save import save
 from tests.fix_cluster import DEBIAN_BINDIR
 from tests.fix_standby import PRIMARY, standby_of
+from tests.fix_warm import evict_all
 from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import wait_until
 
@@ -293,6 +299,23 @@ def test_a_full_pool_ends_with_the_hottest_resident(heated: tuple[Cluster, str, 
         empty_caches(cluster)
 
 
+def test_touching_is_left_to_queries_that_push_out_what_was_read(heated: tuple[Cluster, str, Path]) -> None:
+    cluster, conninfo, path = heated
+    empty_caches(cluster)
+    with opened(conninfo) as access:
+        plan = plan_restore(access, read_heat(path), RestoreOptions(into="pool"))
+        assert not plan.touches_at_once
+        restored(conninfo, path, into="pool", heat=False)
+        left = touches_left(plan, access)
+        assert left is not None
+        calls, touches = left
+        assert touches == sum(call.blocks for call in calls)
+        lacking = 4 * 100 + 2 * 100
+        assert lacking <= touches <= plan.sums.touches, "catalogs have been used since the plan was made"
+        evict_all(conninfo)
+        assert touches_left(plan, access) is None
+
+
 def test_what_may_not_be_read_is_told_and_the_rest_restored(heated: tuple[Cluster, str, Path]) -> None:
     cluster, conninfo, path = heated
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -346,6 +369,45 @@ def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[C
     assert again["after"]["resident"] == 1.0
 
 
+def test_what_a_pool_in_use_pushes_out_again_is_told(heated: tuple[Cluster, str, Path]) -> None:
+    cluster, conninfo, path = heated
+    empty_caches(cluster)
+    result = restored(conninfo, path)
+    assert "pushed out again" not in restore_text(result, Terminal())
+    assert result.after is not None
+    half = result.after.resident_bytes // 2
+    less = replace_struct(result, after=replace_struct(result.after, resident_bytes=half))
+    failed = sum(row.target_bytes - row.resident_bytes for row in result.relations if row.error)
+    gone = format_bytes(result.after.target_bytes - half - result.left_out_bytes - failed)
+    assert f"{gone} were pushed out again" in restore_text(less, Terminal())
+    assert "pushed out again" not in restore_text(replace_struct(less, stopped=True), Terminal())
+
+
+def test_where_most_is_there_what_cannot_be_read_is_no_failure(
+    heated: tuple[Cluster, str, Path], tmp_path: Path
+) -> None:
+    cluster, conninfo, _ = heated
+    path = tmp_path / "all.heat"
+    empty_caches(cluster)
+    touch(conninfo, "hot", range(400))
+    with psycopg.connect(cluster.conninfo("template1")) as connection:
+        connection.execute("SELECT count(*) FROM pg_attribute")
+    heat = saved(conninfo, path)
+    # Of two relations, all resident, that in a database without pg_prewarm lacks accesses.
+    lacking = np.array([part.database == "template1" for part in heat.parts])[heat.part] & heat.pooled
+    there = np.array([part.relation == "hot" for part in heat.parts])[heat.part] & heat.pooled
+    lacking[np.flatnonzero(lacking)[10:]] = False  # so few of all that they are touched before the rest
+    assert 0 < np.count_nonzero(lacking) <= 0.2 * np.count_nonzero(there)
+    counts = np.where(lacking, 5, np.where(there, 0, NOT_IN_POOL)).astype(np.uint8)
+    heat = replace(heat, usage_count=counts, page_cache=np.zeros_like(heat.page_cache))
+    result = restore(conninfo, path, heat, RestoreOptions(), stop=threading.Event())
+    assert result.after is not None
+    assert result.after.resident > 0.9
+    errors = {row.database: row.error for row in result.relations if row.error}
+    assert list(errors) == ["template1"]
+    assert "pg_prewarm does not exist" in errors["template1"]
+
+
 def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster, str, Path]) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
@@ -357,7 +419,7 @@ def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster,
     assert plan["after"] is None
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for statement in plan["statements"]:
-            if not statement.startswith("posix_fadvise("):
+            if not statement.startswith(("posix_fadvise(", "sendfile(")):
                 connection.execute(statement.encode())
     assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
 

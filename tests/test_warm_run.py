@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -19,7 +20,10 @@ from pgsweep.errors import UsageError
 from pgsweep.lab.cold import drop_from_page_cache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmRelation, WarmResult
+from pgsweep.ui.numbers import format_bytes, known_bytes
 from pgsweep.ui.results import from_json
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.warm import warm_text
 from pgsweep.warm.journal import Header, Journal, read_journal
 from pgsweep.warm.pieces import calls_of
 from tests.fix_warm import as_reader, evict_all, piece_of, resident_blocks
@@ -28,9 +32,24 @@ PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="looks into the server's files")
 
 
+def state_in(folder: Path) -> dict[str, str]:
+    """Return an environment in which pgsweep keeps its state in a folder."""
+    return {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+
+
+def journals(folder: Path) -> list[Path]:
+    """Return the journals in that state."""
+    return sorted((folder / "state" / "pgsweep").glob("*"))
+
+
 def warm(conninfo: str, *words: str, folder: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [PGSWEEP, "warm", *words, "-d", conninfo], capture_output=True, text=True, check=False, cwd=folder
+        [PGSWEEP, "warm", *words, "-d", conninfo],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=state_in(folder),
     )
     assert done.returncode == expect, done.stderr
     assert "Traceback" not in done.stderr
@@ -64,7 +83,10 @@ def test_a_run_is_verified_block_by_block(server: Cluster, towarm: str, tmp_path
     assert result.verified.pool_bytes == result.verified.pool_asked_bytes == result.asked_bytes
     assert result.work.troubles == []
     assert resident_blocks(towarm, "orders") == piece_of(towarm, "orders").blocks
-    assert list(tmp_path.iterdir()) == [], "a finished run leaves no journal"
+    assert journals(tmp_path) == [], "a finished run leaves no journal"
+    assert {row.relation: row.read_bytes for row in result.relations} == {
+        row.relation: row.size_bytes for row in result.relations
+    }
 
 
 def test_a_plain_client_warms_without_superuser_or_monitor(towarm: str, tmp_path: Path) -> None:
@@ -140,28 +162,53 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
     conninfo = warm_databases(wheel18)
     evict_all(conninfo)
     command = [PGSWEEP, "warm", "run", "--relations", "orders", "--rate", "500kB", "--json", "-d", conninfo]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    journal = tmp_path / "pgsweep-warm.journal"
-    while time.monotonic() < deadline and not (journal.exists() and b'"done"' in journal.read_bytes()):
-        time.sleep(0.05)
+    process = started(command, tmp_path)
+    # Another run of the same goes on without a journal, of something else with its own.
+    twice = warm(conninfo, "run", "--relations", "orders", "--budget", "80kB", folder=tmp_path)
+    assert "another run of the same is at work and keeps the journal" in twice.stderr
+    other = warm(conninfo, "run", "--relations", "notes", folder=tmp_path)
+    assert "could not be resumed" not in other.stderr
+    [journal] = journals(tmp_path)
+    held = warm(conninfo, "run", "--resume", folder=tmp_path, expect=2)
+    assert "kept by another run" in held.stderr
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
-    assert "go on with --resume" in said
+    assert said.rstrip().endswith(f"kept: {journal}; go on with --resume")
     stopped: dict[str, Any] = json.loads(out)
     assert stopped["work"]["stopped"]
     assert 0 < stopped["work"]["read_bytes"] < stopped["work"]["asked_bytes"]
+    assert sum(row["read_bytes"] for row in stopped["relations"]) == stopped["work"]["read_bytes"]
+    told = from_json(out.encode(), "stdout")
+    assert isinstance(told, WarmResult)
+    read = next(row.read_bytes for row in told.relations if row.relation == "orders")
+    [line] = [line for line in warm_text(told, Terminal()).splitlines() if " orders " in line]
+    assert line.split()[4:6] == known_bytes(read).split(), "what was read, not what was planned"
     rest = result_of(warm(conninfo, "run", "--resume", "--json", folder=tmp_path))
     assert rest.work is not None
     assert rest.work.asked_bytes + stopped["work"]["read_bytes"] == stopped["work"]["asked_bytes"]
     assert rest.work.read_bytes == rest.work.asked_bytes
     assert not journal.exists()
     assert resident_blocks(conninfo, "orders") == piece_of(conninfo, "orders").blocks
-    assert "cannot read the journal" in warm(conninfo, "run", "--resume", folder=tmp_path, expect=2).stderr
+    assert journals(tmp_path) == []
+    assert "no stopped run" in warm(conninfo, "run", "--resume", folder=tmp_path, expect=2).stderr
+
+
+def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a run, and return when its journal knows of a call that is done."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=state_in(folder),
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(b'"done"' in one.read_bytes() for one in journals(folder)):
+        time.sleep(0.05)
+    return process
 
 
 def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
@@ -171,8 +218,7 @@ def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
     piece = piece_of(warm_databases(wheel18), "orders")
     header = Header(server="18.1", started_us=7, block_size_bytes=8192, into="pool", mode="buffer")
     calls = list(calls_of([piece], 50))
-    journal = Journal(path, header)
-    journal.add("pool", calls)
+    journal = Journal(path, header, calls)
     journal.done(calls[0], 50)
     journal.done(calls[2], 50)
     journal.close(remove=False)
@@ -235,3 +281,22 @@ def test_mistakes_are_told(
     done = warm(warm_databases(wheel18), *words, folder=tmp_path, expect=2)
     assert message in done.stderr
     assert "hint:" in done.stderr
+
+
+def test_what_was_pushed_out_again_is_told(towarm: str, tmp_path: Path) -> None:
+    result = result_of(warm(towarm, "run", "--relations", "orders", "--json", folder=tmp_path))
+    assert "pushed out" not in warm_text(result, Terminal())
+    assert result.verified is not None
+    half = result.verified.pool_asked_bytes // 2
+    left = msgspec.structs.replace(result, verified=msgspec.structs.replace(result.verified, pool_bytes=half))
+    gone = format_bytes(result.verified.pool_asked_bytes - half)
+    assert f"{gone} were read into shared_buffers and pushed out again" in warm_text(left, Terminal())
+
+
+def test_relations_of_users_come_first_among_those_that_may_not_be_read(towarm: str, tmp_path: Path) -> None:
+    said = warm(as_reader(towarm), "plan", "--assume-rate", "1GB", folder=tmp_path).stdout
+    refused = [line for line in said.splitlines() if line.startswith("not read:")]
+    assert "public.secret, " in said
+    assert "pg_catalog." not in "".join(refused)
+    assert refused[-1].endswith("--json lists them")
+    assert " system catalogs, " in refused[-1]

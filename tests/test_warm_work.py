@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import msgspec
 import psycopg
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
 from pgsweep.warm.pieces import Call, Piece, calls_of
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
-from pgsweep.warm.session import DROPPED, SHORTER, PrewarmSession, Read
-from pgsweep.warm.work import Work, WorkOptions, WorkOutcome, WorkState
+from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
+from pgsweep.warm.statements import by_fork
+from pgsweep.warm.work import Work
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
 
 
@@ -68,7 +71,7 @@ def test_dropped_and_truncated_and_locked_relations_cost_only_themselves(fresh: 
     assert {trouble.relation: trouble.why for trouble in outcome.troubles} == {
         "secret": DROPPED,
         "scratch": SHORTER,
-        "notes": "another session holds a lock on it",
+        "notes": LOCKED,
     }
 
 
@@ -79,6 +82,42 @@ def test_a_table_that_has_shrunk_is_read_as_far_as_it_goes(towarm: str) -> None:
     assert outcome.read_blocks == piece.blocks
     [trouble] = outcome.troubles
     assert (trouble.why, trouble.blocks) == (SHORTER, 10)
+
+
+def stretches_of(piece: Piece, blocks: int) -> list[Piece]:
+    """Return every second block of a piece that is taken to have so many blocks, each by itself."""
+    return [msgspec.structs.replace(piece, first_block=block, blocks=1) for block in range(0, blocks, 2)]
+
+
+def test_many_stretches_of_a_fork_are_read_each_once(towarm: str) -> None:
+    evict_all(towarm)
+    orders, notes = piece_of(towarm, "orders"), piece_of(towarm, "notes")
+    stretches = stretches_of(orders, orders.blocks)
+    assert len(by_fork([*stretches, notes])) == 2, "a statement for each fork"
+    assert by_fork([stretches[0], notes, stretches[1]]) == [], "one for all, where there are few of each"
+    outcome = carry_out(towarm, [*stretches, notes])
+    assert outcome.read_blocks == len(stretches) + notes.blocks
+    assert resident_blocks(towarm, "orders") == len(stretches)
+    assert resident_blocks(towarm, "notes") == notes.blocks
+
+
+def test_of_many_stretches_those_that_fail_are_told(fresh: str) -> None:
+    orders, secret, scratch = (piece_of(fresh, name) for name in ("orders", "secret", "scratch"))
+    longer = stretches_of(orders, orders.blocks + 20)
+    pieces = [*stretches_of(secret, 40), *longer, *stretches_of(scratch, scratch.blocks)]
+    with (
+        psycopg.connect(fresh, autocommit=True) as connection,
+        psycopg.connect(fresh) as other,
+    ):
+        connection.execute("DROP TABLE secret")
+        other.execute("LOCK TABLE scratch IN ACCESS EXCLUSIVE MODE")
+        outcome = carry_out(fresh, pieces)
+    assert outcome.read_blocks == -(-orders.blocks // 2)
+    assert {(trouble.relation, trouble.why, trouble.blocks) for trouble in outcome.troubles} == {
+        ("secret", DROPPED, 20),
+        ("orders", SHORTER, 10),
+        ("scratch", LOCKED, -(-scratch.blocks // 2)),
+    }
 
 
 def test_a_database_without_pg_prewarm_is_told(towarm: str, server: Cluster) -> None:
@@ -264,6 +303,46 @@ def test_one_connection_keeps_the_order() -> None:
         for block in range(p.first_block, p.end_block)
     ]
     assert read == [(p.oid, block) for p in pieces for block in range(p.first_block, p.end_block)]
+
+
+class Slow(Counting):
+    """One that takes its time, and notes in which order all readers were asked."""
+
+    def __init__(self, asked: list[int]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def read(self, call: Call) -> Read:
+        self.asked.append(call.number)
+        time.sleep(0.005)
+        return super().read(call)
+
+
+def test_each_session_reads_on_where_it_was_and_the_order_holds_nearly() -> None:
+    options = WorkOptions(connections=3, block_bytes=1 << 20)
+    whole = Piece(
+        database="d",
+        oid=1,
+        schema="s",
+        relation="r",
+        kind="table",
+        fork="main",
+        first_block=0,
+        blocks=120 * options.call_blocks,
+    )
+    asked: list[int] = []
+    readers: list[Slow] = []
+
+    def reader() -> Slow:
+        readers.append(Slow(asked))
+        return readers[-1]
+
+    Work(calls_of([whole], options.call_blocks), reader, options).run(threading.Event())
+    assert sorted(asked) == list(range(120)), "each once"
+    assert max(abs(place - number) for place, number in enumerate(asked)) <= 16
+    numbers = [[call.number for call in slow.calls] for slow in readers]
+    onward = sum(after == before + 1 for own in numbers for before, after in pairwise(own))
+    assert onward >= 120 / 2, "three of four, unless another was quicker"
 
 
 @given(

@@ -40,7 +40,7 @@ from pgsweep.warm.save import save
 HERE = Path(__file__).parent
 WORK_DIR = Path("/var/tmp/pgsweep-restore")
 SCALE = 130
-ROUNDS = 3
+ROUNDS = 5
 WATCHED_SECONDS = 35
 HEATING_SECONDS = 45
 STEADY_SECONDS = 12
@@ -95,7 +95,8 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
     blocks = cluster.data_directory / "autoprewarm.blocks"
     blocks.write_bytes(dumped)
     run = Run(arm, load_average=os.getloadavg()[0])
-    warmer: subprocess.Popen[str] | None = None
+    warmer: subprocess.Popen[bytes] | None = None
+    answer = heat.with_suffix(".json")
     said_before = cluster.log_path.stat().st_size
     begin = time.monotonic()
     if arm == "restore":
@@ -108,7 +109,9 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
             "60s",
         ]
         command += ["--json", "--quiet", "-d", cluster.conninfo(DATABASE)]
-        warmer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # A file, not a pipe: one that is full would keep the command from ending.
+        with answer.open("w") as said:
+            warmer = subprocess.Popen(command, stdout=said)
     cluster.start()
     run.ready_seconds = time.monotonic() - begin
     try:
@@ -130,15 +133,15 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
                 run.tps.append(tps)
     finally:
         if warmer is not None:
-            said, _ = warmer.communicate(timeout=120)
-            if warmer.returncode != 0:
+            if warmer.wait(timeout=120) != 0:
                 raise RuntimeError(f"warm restore ended with {warmer.returncode}")
-            result = json.loads(said)
+            result = json.loads(answer.read_text())
+            answer.unlink()
             print(f"  restore: {result['seconds']:.1f} s, resident after {result['after']['resident']:.4f}")
     return run
 
 
-def is_warm(cluster: Cluster, warmer: subprocess.Popen[str] | None, arm: str, said_before: int) -> bool:
+def is_warm(cluster: Cluster, warmer: subprocess.Popen[bytes] | None, arm: str, said_before: int) -> bool:
     """Return whether the warming has ended."""
     if warmer is not None:
         return warmer.poll() is not None

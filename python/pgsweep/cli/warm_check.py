@@ -11,13 +11,14 @@ from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option, s
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.failures import CONDITION_HOLDS
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.warm_file import heat_file
 
 if TYPE_CHECKING:
     from pgsweep.records.heat import WarmCheckResult
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", metavar="FILE")
 @connection_options
 @click.option(
     "--fail-if",
@@ -33,7 +34,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    file: Path,
+    file: str,
     fail_if: tuple[str, ...],
     source: Literal["auto", "peek", "sql"],
     as_json: bool,
@@ -72,16 +73,17 @@ def command(
     from pgsweep.warm.heat import read_heat
 
     settings = settings_of(ctx)
+    path = heat_file(settings, file, names["database"])
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
-    heat = read_heat(file)
+    heat = read_heat(path)
 
     def checked(conninfo: str) -> WarmCheckResult:
         with opened(conninfo, source) as access:
             if access.pool_source == "sql":
                 settings.say(access.cost_note())
-            return check(access, file, heat, conditions)
+            return check(access, path, heat, conditions)
 
     result = target.use(checked)
     output.write(with_provenance(result, settings.arguments))

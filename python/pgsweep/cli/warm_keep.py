@@ -14,7 +14,7 @@ from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import PgsweepError, UsageError
 
 if TYPE_CHECKING:
     import threading
@@ -113,6 +113,10 @@ def command(
     settings = settings_of(ctx)
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if dry_run and (as_csv or html is not None or out):
+        raise UsageError(
+            "--dry-run prints its plan, as text or with --json", hint="leave out --csv, --html, -o"
+        )
     from pgsweep.warm.keep import Keeper, KeepOptions
 
     options = KeepOptions(

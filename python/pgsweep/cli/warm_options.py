@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,7 +17,21 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONNECTIONS = 4
+_CONNECTIONS = 3
+
+WARM_NAMES = (
+    "relations",
+    "schema",
+    "every_database",
+    "heat",
+    "into",
+    "budget",
+    "mode",
+    "connections",
+    "rate",
+    "source",
+)
+"""The parameters that `warm_options` gives a command, for `options_of`."""
 
 
 class Names(click.ParamType[Any]):
@@ -53,6 +68,13 @@ def warm_options(function: F) -> F:
         ),
         click.option("--schema", multiple=True, metavar="NAME", help="Only this schema. May be repeated."),
         click.option("--every-database", is_flag=True, help="All databases that may be entered."),
+        click.option(
+            "--heat",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
+            "statistics.",
+        ),
         click.option(
             "--into",
             type=click.Choice(["pool", "page-cache", "both"]),
@@ -106,6 +128,7 @@ def options_of(
     relations: tuple[list[str], ...],
     schema: tuple[str, ...],
     every_database: bool,
+    heat: Path | None,
     into: Any,
     budget: int | None,
     mode: Any,
@@ -118,6 +141,7 @@ def options_of(
 
     Raises:
         UsageError: they contradict each other.
+        HeatError: the heat file cannot be read.
     """
     names = [name for part in relations for name in part]
     if every_database and (names or schema):
@@ -129,9 +153,12 @@ def options_of(
             hint="add --into page-cache, or leave out --mode",
         )
     from pgsweep.warm.gather import Selection
+    from pgsweep.warm.heat import read_heat
     from pgsweep.warm.prepare import Options
+    from pgsweep.warm.saved import weigh
 
     return Options(
+        heat=None if heat is None else weigh(heat, read_heat(heat)),
         selection=Selection(relations=names, schemas=schema, every_database=every_database),
         into=into,
         budget_bytes=budget,

@@ -19,11 +19,12 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.warm_file import heat_file
 from pgsweep.cli.warm_run import Told
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", metavar="FILE")
 @connection_options
 @click.option(
     "--into",
@@ -45,10 +46,10 @@ from pgsweep.cli.warm_run import Told
     "-j",
     "--connections",
     type=click.IntRange(1, 64),
-    default=4,
+    default=2,
     show_default=True,
     metavar="N",
-    help="Sessions that read at once.",
+    help="Sessions that read at once; the disk is asked for blocks before they are read, so few suffice.",
 )
 @click.option("--rate", type=Bytes(), metavar="SIZE", help="Read no more than this each second.")
 @click.option(
@@ -66,7 +67,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    file: Path,
+    file: str,
     into: Literal["pool", "page-cache", "both"],
     heat: bool,
     budget: int | None,
@@ -110,9 +111,10 @@ def command(
     from pgsweep.warm.restore_plan import RestoreOptions
 
     settings = settings_of(ctx)
+    path = heat_file(settings, file, names["database"])
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    saved = read_heat(file)
+    saved = read_heat(path)
     options = RestoreOptions(
         into=into,
         heat=heat,
@@ -126,7 +128,7 @@ def command(
     if dry_run:
         output.write(
             with_provenance(
-                target.use(lambda conninfo: feature.dry_run(conninfo, file, saved, options)),
+                target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)),
                 settings.arguments,
             )
         )
@@ -135,7 +137,7 @@ def command(
     with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
         shown.stage("restoring")
         result = target.use(
-            lambda conninfo: feature.restore(conninfo, file, saved, options, stop=stop, listener=Told(shown))
+            lambda conninfo: feature.restore(conninfo, path, saved, options, stop=stop, listener=Told(shown))
         )
     output.write(with_provenance(result, settings.arguments))
     if result.stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,15 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
-from pgsweep.cli.warm_options import latency_option, options_of, warm_options
+from pgsweep.cli.warm_options import WARM_NAMES, latency_option, options_of, warm_options
 from pgsweep.errors import UsageError
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
-    from pgsweep.warm.work import WorkState
-
-_WARM = ("relations", "schema", "every_database", "into", "budget", "mode", "connections", "rate", "source")
-_JOURNAL = Path("pgsweep-warm.journal")
+    from pgsweep.records.warm import WarmResult
+    from pgsweep.warm.outcome import WorkState
+    from pgsweep.warm.prepare import Options
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -35,12 +35,14 @@ _JOURNAL = Path("pgsweep-warm.journal")
     "--journal",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=f"Where to note what is done; it stays only where the run is cut short.  [default: {_JOURNAL}]",
+    help="Where to note what is done; it stays only where the run is cut short.  [default: a file for this "
+    "server, database and selection in ~/.local/state/pgsweep]",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with what the journal says was not done. After a restart of the server, that is all.",
+    help="Go on with what the journal of the stopped run says was not done. After a restart of the server, "
+    "that is all.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Print every statement with its bytes, and read nothing.")
 @output_options
@@ -79,16 +81,19 @@ def command(
       pgsweep warm run shop --resume
     """
     settings = settings_of(ctx)
-    chosen = any(given[name] for name in ("relations", "schema", "every_database", "budget"))
-    options = options_of(**{name: given.pop(name) for name in _WARM}, max_latency=max_latency)
+    chosen = any(given[name] for name in ("relations", "schema", "every_database"))
+    planned_anew = bool(given["budget"] or given["heat"] or (chosen and journal))
+    options = options_of(**{name: given.pop(name) for name in WARM_NAMES}, max_latency=max_latency)
     target = Target(no_password=no_password, ask_password=ask_password, **given)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
-    if resume and chosen:
+    if resume and planned_anew:
         raise UsageError(
-            "--resume reads what the journal says", hint="leave out --relations, --schema and --budget"
+            "--resume reads what the journal says",
+            hint="leave out --budget and --heat, and with --journal also --relations and --schema",
         )
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm import run as warm
+    from pgsweep.warm.journal_place import find_journal
 
     if dry_run:
         if resume:
@@ -97,23 +102,33 @@ def command(
         output.write(with_provenance(result, settings.arguments))
         settings.say("dry run: nothing was read")
         return 0
-    place = _writable(settings, journal)
+    if journal is not None and not os.access(journal if journal.exists() else journal.parent, os.W_OK):
+        raise UsageError(f"`{journal}` may not be written", hint="name a file in a folder of yours")
+
+    def warmed(conninfo: str) -> WarmResult:
+        place = journal
+        if place is None and resume:
+            place = find_journal(conninfo, options.selection if chosen else None)
+        elif place is None:
+            place = _own_place(settings, conninfo, options)
+        return warm.run(
+            conninfo,
+            options,
+            stop=stop,
+            listener=Told(shown),
+            journal=place,
+            resume=place if resume else None,
+        )
+
     with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
         shown.stage("warming")
-        result = target.use(
-            lambda conninfo: warm.run(
-                conninfo,
-                options,
-                stop=stop,
-                listener=Told(shown),
-                journal=place,
-                resume=(place or _JOURNAL) if resume else None,
-            )
-        )
+        result = target.use(warmed)
     output.write(with_provenance(result, settings.arguments))
     assert result.work is not None
     if result.work.stopped:
-        settings.say("interrupted" + (f"; kept: {place}; go on with --resume" if place else ""))
+        kept = result.work.journal
+        words = "--resume" + (f" --journal {shlex.quote(str(journal))}" if journal is not None else "")
+        settings.say("interrupted" + (f"; kept: {kept}; go on with {words}" if kept else ""))
         return INTERRUPTED
     return 0
 
@@ -142,12 +157,18 @@ class Told:
         self._shown.portion(state.done_bytes / max(1, state.total_bytes), ", ".join(words))
 
 
-def _writable(settings: Settings, journal: Path | None) -> Path | None:
-    """Return where the journal goes; nothing where the folder takes none and none was asked for."""
-    path = journal or _JOURNAL
-    if os.access(path if path.exists() else path.parent, os.W_OK):
-        return path
-    if journal is not None:
-        raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
-    settings.warn("no journal can be written here, so the run could not be resumed; name one: --journal FILE")
+def _own_place(settings: Settings, conninfo: str, options: Options) -> Path | None:
+    """Return where the journal goes by itself; nothing, with a warning, where it can go nowhere."""
+    from pgsweep.warm.journal import is_held
+    from pgsweep.warm.journal_place import place_for
+
+    place = place_for(conninfo, options.selection, options.into)
+    why = None
+    if place is None:
+        why = "there is no folder for a journal ($XDG_STATE_HOME, or a home of yours)"
+    elif is_held(place):
+        why = "another run of the same is at work and keeps the journal"
+    if why is None:
+        return place
+    settings.warn(f"{why}, so this run could not be resumed; name one: --journal FILE")
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -13,6 +12,7 @@ from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, check_writable
+from pgsweep.cli.warm_file import heat_file
 from pgsweep.errors import PgsweepError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.argument("file", metavar="FILE")
 @connection_options
 @click.option(
     "--every", type=Duration(), metavar="TIME", help="Save again and again, until Ctrl-C or SIGTERM."
@@ -45,7 +45,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    file: Path,
+    file: str,
     every: float | None,
     keep: int,
     source: Literal["auto", "peek", "sql"],
@@ -71,9 +71,10 @@ def command(
       pgsweep warm save shop.heat -h db1 -U monitor shop --source sql
     """
     settings = settings_of(ctx)
+    path = heat_file(settings, file, names["database"], writes=True)
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     output = Output(settings, as_json=as_json)
-    check_writable(file)
+    check_writable(path)
 
     def saved(conninfo: str) -> WarmSaveResult | None:
         from pgsweep.caches.access import opened
@@ -83,10 +84,10 @@ def command(
             if access.pool_source == "sql":
                 settings.say(access.cost_note())
             if dry_run:
-                settings.say(f"reading the pool by {access.pool_source}; would write {file}")
+                settings.say(f"reading the pool by {access.pool_source}; would write {path}")
                 settings.say("dry run: nothing was done")
                 return None
-            return save(access, file, keep=keep)
+            return save(access, path, keep=keep)
 
     def once() -> None:
         from pgsweep.cli.provenance import with_provenance

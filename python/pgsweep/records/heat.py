@@ -148,7 +148,8 @@ class WarmRestoreResult(msgspec.Struct, frozen=True, kw_only=True):
         to_pool_bytes: what is read into the pool: no more than it holds, and what is not there yet.
         to_page_cache_bytes: what is read into the page cache alone.
         left_out_bytes: what was in the pool and finds no room in this one; the coldest.
-        touches: accesses that only raise a usage count.
+        touches: accesses that only raise a usage count, as planned; queries leave fewer.
+        touches_left_out: queries pushed out some of what was read, so touching would not have lasted.
         before: null where the pool cannot be seen, as is after; that also where nothing was done.
         stopped: it was ended early.
         statements: what is sent to the server, with the first ranges as an example.
@@ -171,6 +172,7 @@ class WarmRestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     before: HeatState | None
     after: HeatState | None
     relations: list[HeatRelation]
+    touches_left_out: bool = False
     restarts: int = 0
     stopped: bool = False
     statements: list[str] = []

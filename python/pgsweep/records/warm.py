@@ -6,6 +6,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
+from pgsweep.records.heat import HeatSource
 
 
 class WarmTrouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +25,15 @@ class WarmBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cache: `pool` or `page cache`.
-        holds_bytes: shared_buffers, or the memory available on the host; null where it is not known.
+        holds_bytes: shared_buffers, or the memory available on the host or left by the limit of a memory
+            cgroup; null where it is not known.
+        holds_why: which of these; nothing for the pool.
         planned_bytes: never more than the budget.
     """
 
     cache: str
     holds_bytes: int | None
+    holds_why: str = ""
     reserve_bytes: int
     reserve_why: str
     budget_bytes: int
@@ -51,11 +55,15 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         order: its place, from 1; relations of which nothing is read come last.
-        heat: accesses of a block since statistics began; null where nothing was counted.
+        heat: accesses of a block since statistics began; null where nothing was counted. With `saved`, the
+            usage of a block in the heat file: usage_count + 1 of its saved blocks, over all that it has now
+            (main fork).
+        saved: the heat is that of a heat file.
         size_bytes: what there is of it.
         pool_bytes: to be brought into the pool.
         page_cache_bytes: to be brought into the page cache only.
         left_out_bytes: does not fit.
+        read_bytes: the server or the kernel said it read or found them; null where nothing was read yet.
         pool_resident_bytes: of pool_bytes, in the pool at the end; null where that was not looked at.
         page_cache_resident_bytes: of what was to be brought into either, in the page cache at the end.
     """
@@ -73,6 +81,8 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
     left_out_bytes: int
     pool_resident_bytes: int | None = None
     page_cache_resident_bytes: int | None = None
+    saved: bool = False
+    read_bytes: int | None = None
 
 
 class WarmStatement(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +100,9 @@ class WarmWork(msgspec.Struct, frozen=True, kw_only=True):
         asked_bytes: of the plan, or of what an earlier run left of it.
         read_bytes: the server or the kernel said it read or found them.
         again_bytes: read once more because the server lost its pool.
+        pushed_out_bytes: what a pool in use had pushed out by the end of the reading; what of it came back is
+            told by what lies in the caches now.
+        brought_back_seconds: what that took.
         journal: the file that `--resume` goes on from, where not all was done.
     """
 
@@ -98,6 +111,8 @@ class WarmWork(msgspec.Struct, frozen=True, kw_only=True):
     asked_bytes: int
     read_bytes: int
     again_bytes: int
+    pushed_out_bytes: int = 0
+    brought_back_seconds: float = 0.0
     seconds: float
     bytes_per_second: float
     reconnects: int
@@ -135,6 +150,8 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
         into: pool, page-cache or both.
         expected_seconds: at the rate, or at --rate where that is less; null where the rate is not known.
         heat_source: what the order rests on.
+        heat_file: the heat file that it rests on first; null without one.
+        statistics_since: when the statistics of the database began; null where that is not known.
         relations: in their order; then those that do not fit.
         refused: relations that this role may not read.
         statements: of a dry run.
@@ -149,6 +166,8 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
     into: str
     mode: str
     heat_source: str
+    heat_file: HeatSource | None = None
+    statistics_since: str | None = None
     budgets: list[WarmBudget]
     asked_bytes: int
     left_out_bytes: int

@@ -14,7 +14,7 @@ from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
 
 _ROWS_SHOWN = 20
@@ -57,6 +57,8 @@ def levels(counts: Sequence[int]) -> str:
 
 
 _HEAD = ("relation", "kind", "match", "saved", "resident now", "share", "by heat")
+_RANKS = (0, 3, 5, 4, 1, 2, 6)
+"""On a narrow terminal the columns of the highest rank give way first."""
 _WORDED = (0, 1, 2)
 
 
@@ -67,8 +69,11 @@ def relations_text(relations: Sequence[HeatRelation], terminal: Terminal) -> str
     lines = [*(_cells(row) for row in rows), *_together(catalogs)]
     if not lines:
         return ""
-    columns = [Column(name, left=number in _WORDED) for number, name in enumerate(_HEAD)]
-    text = table(columns, lines, terminal)
+    fields = [
+        Field(name, rank, [line[number] for line in lines], left=number in _WORDED)
+        for number, (name, rank) in enumerate(zip(_HEAD, _RANKS, strict=True))
+    ]
+    text = fitted_table(fields, terminal)
     if len(own) > len(rows):
         text += f"\n... and {count(len(own) - len(rows))} rows more; all of them: --json, --csv, or a pipe"
     return text

@@ -15,6 +15,7 @@ __all__ = [
     "points",
     "seconds",
     "server_name",
+    "times",
 ]
 
 
@@ -50,6 +51,11 @@ def count(value: float) -> str:
     if abs(value) < 10 and value != round(value):
         return f"{value:.2g}"
     return f"{value:,.0f}".replace(",", " ")
+
+
+def times(number: int) -> str:
+    """Return how often: `once`, `3 times`."""
+    return "once" if number == 1 else f"{count(number)} times"
 
 
 def seconds(value: float) -> str:

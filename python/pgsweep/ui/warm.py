@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from pgsweep.records.warm import WarmRelation, WarmResult, WarmVerified, WarmWork
+from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 
+R = TypeVar("R", WarmRelation, WarmTrouble)
+
 _ROWS_SHOWN = 30
 _TROUBLES_SHOWN = 10
+_SYSTEM_CALLS = ("posix_fadvise(", "sendfile(")
+PUSHED_OUT_SHARE = 0.05
+"""Less than this of what was read is what queries and catalogs take."""
+
 _FIRST_NORMAL_OBJECT_ID = 16384
 _CACHES = {"pool": "shared_buffers", "page-cache": "the page cache", "both": "both caches"}
 
@@ -28,7 +35,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
     hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
     parts = ["\n".join([_head(result), *_plan_lines(result)])]
     if result.work is not None:
-        parts.append("\n".join([*work_lines(result.work), *verified_lines(result.verified)]))
+        parts.append("\n".join(_done(result)))
     if rows:
         parts.append(_table(result, rows[: len(rows) - hidden], terminal))
     if hidden:
@@ -49,6 +56,7 @@ def _plan_lines(result: WarmResult) -> list[str]:
     lines = [f"Order: indexes before tables, hottest first: {result.heat_source}."]
     for budget in result.budgets:
         holds = "" if budget.holds_bytes is None else f" of {format_bytes(budget.holds_bytes)}"
+        holds += f" {budget.holds_why}" if budget.holds_why else ""
         reserve = ""
         if budget.reserve_bytes:
             reserve = f"; {format_bytes(budget.reserve_bytes)} not used: {budget.reserve_why}"
@@ -84,10 +92,18 @@ def work_lines(work: WarmWork) -> list[str]:
     ]
     if work.again_bytes:
         lines.append(f"The server lost its pool meanwhile: {format_bytes(work.again_bytes)} were read again.")
+    if work.brought_back_seconds:
+        gone, took = format_bytes(work.pushed_out_bytes), format_seconds(work.brought_back_seconds)
+        lines.append(
+            f"The pool was in use and pushed {gone} out meanwhile: all was read and touched again, {took}."
+        )
     if work.reconnects:
-        lines.append(f"{count(work.reconnects)} lost sessions were opened again.")
+        sessions = (
+            "1 lost session was" if work.reconnects == 1 else f"{count(work.reconnects)} lost sessions were"
+        )
+        lines.append(f"{sessions} opened again.")
     if work.pauses:
-        lines.append(f"Paused {count(work.pauses)} times, {format_seconds(work.paused_seconds)} altogether.")
+        lines.append(f"Paused {times(work.pauses)}, {format_seconds(work.paused_seconds)} altogether.")
     if work.other_warmers:
         lines.append("Another `pgsweep warm` was at work on this server when this one began.")
     if work.stopped:
@@ -119,35 +135,59 @@ def verified_lines(verified: WarmVerified | None) -> list[str]:
     return lines
 
 
+def pushed_out_lines(result: WarmResult) -> list[str]:
+    """Tell where shared_buffers has not kept what was read into it."""
+    work, verified = result.work, result.verified
+    if work is None or verified is None or verified.pool_bytes is None:
+        return []
+    missing = verified.pool_asked_bytes - verified.pool_bytes
+    unread = work.asked_bytes - work.read_bytes
+    if missing - unread <= PUSHED_OUT_SHARE * verified.pool_asked_bytes:
+        return []
+    return [
+        f"{format_bytes(missing - unread)} were read into shared_buffers and pushed out again: it was full, "
+        "and its buffers in use outlast what was read once. `pgsweep cache` tells what it holds."
+    ]
+
+
 def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> str:
-    ran = result.verified is not None
-    columns = [Column("order"), Column("relation", left=True), Column("size"), Column("read")]
-    columns += [Column("left\nout"), Column("why", left=True)]
+    looked = [] if result.verified is None else [Column("in\npool"), Column("in page\ncache")]
+    if result.into == "page-cache":
+        looked = looked[1:]
+    columns = [Column("order"), Column("relation", left=True), Column("size"), _read_column(result)]
+    columns += [Column("left\nout"), *looked, Column("why", left=True)]
     cells = []
     for row in rows:
+        resident = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
         line = [
             str(row.order),
             _name(row, result.database),
             format_bytes(row.size_bytes),
-            known_bytes(row.pool_bytes + row.page_cache_bytes),
+            known_bytes(_read(row)),
             known_bytes(row.left_out_bytes),
+            *resident[len(resident) - len(looked) :],
             row.why,
         ]
-        if ran:
-            line[5:5] = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
         cells.append(line)
-    if ran:
-        columns[5:5] = [Column("in\npool"), Column("in page\ncache")]
     return table(columns, cells, terminal)
 
 
-def _parted(rows: Sequence[WarmRelation]) -> tuple[list[WarmRelation], list[WarmRelation]]:
+def _read_column(result: WarmResult) -> Column:
+    return Column("to\nread" if result.work is None else "read")
+
+
+def _read(row: WarmRelation) -> int:
+    """Return what was read, or what is to be where nothing was yet."""
+    return row.pool_bytes + row.page_cache_bytes if row.read_bytes is None else row.read_bytes
+
+
+def _parted(rows: Sequence[R]) -> tuple[list[R], list[R]]:
     """Return the relations that users made, and the system's, which are many and small."""
     own = [row for row in rows if not _is_system(row)]
     return own, [row for row in rows if _is_system(row)]
 
 
-def _is_system(row: WarmRelation) -> bool:
+def _is_system(row: WarmRelation | WarmTrouble) -> bool:
     # The name of a TOAST table has its table's oid; those below are made by initdb (transam.h).
     numbers = row.relation.split("_")
     of_system = row.schema == "pg_toast" and numbers[2:3] and int(numbers[2]) < _FIRST_NORMAL_OBJECT_ID
@@ -156,10 +196,9 @@ def _is_system(row: WarmRelation) -> bool:
 
 def _catalogs_line(rows: Sequence[WarmRelation]) -> str:
     """Return the system catalogs in one line."""
-    read = sum(row.pool_bytes + row.page_cache_bytes for row in rows)
-    out = sum(row.left_out_bytes for row in rows)
+    read, out = sum(_read(row) for row in rows), sum(row.left_out_bytes for row in rows)
     line = f"System catalogs, between these in the same order: {count(len(rows))} relations, "
-    line += f"{format_bytes(read)} to be read"
+    line += f"{format_bytes(read)} " + ("to be read" if rows[0].read_bytes is None else "read")
     return f"{line}, {format_bytes(out)} left out." if out else f"{line}."
 
 
@@ -172,14 +211,20 @@ def _trouble_lines(result: WarmResult, terminal: Terminal) -> list[str]:
     troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
     if not troubles:
         return []
+    own, catalogs = _parted(troubles)
+    own.sort(key=lambda trouble: -trouble.blocks)
+    mark = terminal.paint("not read:", "yellow")
     lines = []
-    for trouble in troubles[:_TROUBLES_SHOWN]:
+    for trouble in own[:_TROUBLES_SHOWN]:
         name = shown(f"{trouble.schema}.{trouble.relation}")
         size = format_bytes(trouble.blocks * result.block_size_bytes)
-        line = f"{terminal.paint('not read:', 'yellow')} {name}, {size}: {trouble.why}"
+        line = f"{mark} {name}, {size}: {trouble.why}"
         lines.append(line + (f"; {trouble.enable}" if trouble.enable else ""))
-    if len(troubles) > _TROUBLES_SHOWN:
-        lines.append(f"... and {count(len(troubles) - _TROUBLES_SHOWN)} more: --json lists them")
+    if len(own) > _TROUBLES_SHOWN:
+        lines.append(f"... and {count(len(own) - _TROUBLES_SHOWN)} more: --json lists them")
+    if catalogs:
+        size = format_bytes(sum(trouble.blocks for trouble in catalogs) * result.block_size_bytes)
+        lines.append(f"{mark} {count(len(catalogs))} system catalogs, {size}: --json lists them")
     return ["\n".join(lines)]
 
 
@@ -191,7 +236,8 @@ def _statements_text(result: WarmResult) -> str:
     ]
     for statement in result.statements:
         lines.append(f"-- database {shown(statement.database)}, {count(statement.size_bytes)} bytes")
-        lines.append(statement.text if "posix_fadvise" in statement.text else f"{statement.text};")
+        is_sql = not statement.text.startswith(_SYSTEM_CALLS)
+        lines.append(f"{statement.text};" if is_sql else statement.text)
     return "\n".join(lines) + "\n"
 
 
@@ -208,7 +254,9 @@ def _title(result: WarmResult) -> str:
 
 
 def _done(result: WarmResult) -> list[str]:
-    return [] if result.work is None else [*work_lines(result.work), *verified_lines(result.verified)]
+    if result.work is None:
+        return []
+    return [*work_lines(result.work), *verified_lines(result.verified), *pushed_out_lines(result)]
 
 
 def _section(result: WarmResult) -> Section:
@@ -227,13 +275,17 @@ def _section(result: WarmResult) -> Section:
         "relation": [_name(row, result.database) for row in own],
         "order": [str(row.order) for row in own],
         "size": [format_bytes(row.size_bytes) for row in own],
-        "into shared_buffers": [known_bytes(row.pool_bytes) for row in own],
-        "left out": [known_bytes(row.left_out_bytes) for row in own],
     }
-    if any(row.page_cache_bytes for row in own):
-        columns["into the page cache"] = [known_bytes(row.page_cache_bytes) for row in own]
-    if result.verified is not None:
+    if result.work is None:
+        columns["into shared_buffers"] = [known_bytes(row.pool_bytes) for row in own]
+        if any(row.page_cache_bytes for row in own):
+            columns["into the page cache"] = [known_bytes(row.page_cache_bytes) for row in own]
+    columns["left out"] = [known_bytes(row.left_out_bytes) for row in own]
+    if result.work is not None:
+        columns["read"] = [known_bytes(row.read_bytes) for row in own]
+    if result.verified is not None and result.into != "page-cache":
         columns["in shared_buffers now"] = [known_bytes(row.pool_resident_bytes) for row in own]
+    if result.verified is not None:
         columns["in the page cache now"] = [known_bytes(row.page_cache_resident_bytes) for row in own]
     columns["why"] = [row.why for row in own]
     rows = [[Cell(text) for text in line] for line in zip(*columns.values(), strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepRelation, WarmKeepResult
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import shown
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -33,7 +33,7 @@ def moment_line(moment: WarmKeepMoment) -> str:
     lap = "stands still" if moment.lap_seconds is None else f"goes round in {seconds(moment.lap_seconds)}"
     touched, read = count(round(moment.touched_blocks * rate)), count(round(moment.read_blocks * rate))
     return (
-        f"{moment.at[11:19]} resident: {', '.join(parts)}; a second: {moment.rounds * rate:.2g} rounds, "
+        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {moment.rounds * rate:.2g} rounds, "
         f"{touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
     )
 
@@ -48,6 +48,8 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
         f"Missing now, to be read: {known_bytes(plan.read_bytes)}, at {rate} a second at most; to be touched "
         f"at once: {count(plan.touch_blocks)} times a block."
     )
+    if not any(row.kept_bytes for row in plan.relations):
+        head += "\nNo block of them is in use now; those that clients use will be kept, up to the budget."
     if plan.pool_source == "peek":
         head += "\nThe pool is looked at in the server's memory, without a statement."
     columns = [
@@ -108,7 +110,7 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     else:
         lines.append("The clock hand stood still: nothing threatened these relations.")
     if result.reconnects:
-        lines.append(f"The server was lost and found again {count(result.reconnects)} times.")
+        lines.append(f"The server was lost and found again {times(result.reconnects)}.")
     return lines
 
 
@@ -188,7 +190,7 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
         ]
         for row in result.relations
     ]
-    section = Section("Kept relations", "kept", "", facts, [], [], head, rows)
+    section = Section("Kept relations", "kept", "", facts, [], [], head, rows, worded=(0, 1))
     return Page(title, lead, [section], notes=result.notes)
 
 

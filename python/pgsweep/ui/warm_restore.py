@@ -12,10 +12,11 @@ from pgsweep.ui.heat import (
     state_text,
 )
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, times
 from pgsweep.ui.section import Page
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.ui.warm import PUSHED_OUT_SHARE
 
 
 def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
@@ -40,15 +41,35 @@ def _work_text(result: WarmRestoreResult) -> str:
         f"{known_bytes(result.to_page_cache_bytes)} into the page cache; {count(result.ranges)} ranges, "
         f"{result.connections} connections"
     ]
-    if result.touches:
+    if result.touches_left_out:
+        lines.append(
+            "usage counts are left to the queries: they push out what was read, so the clock hand moves"
+        )
+    elif result.touches:
         lines.append(f"{count(result.touches)} accesses more raise usage counts")
     if result.left_out_bytes:
         lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
     if not result.dry_run:
         lines.append(f"took {seconds(result.seconds)}" + (", ended early" if result.stopped else ""))
     if result.restarts:
-        lines.append(f"the server was gone {result.restarts} times; what was lost was read again")
+        lines.append(f"the server was gone {times(result.restarts)}; what was lost was read again")
+    gone = _pushed_out_bytes(result)
+    if gone:
+        lines.append(
+            f"{format_bytes(gone)} were pushed out again: the pool is full, and what else is in it was used "
+            "more often; `pgsweep cache` tells what it holds"
+        )
     return "\n".join(lines)
+
+
+def _pushed_out_bytes(result: WarmRestoreResult) -> int:
+    """Return what is missing though there is room for it and it could be read; 0 where that is little."""
+    after = result.after
+    if after is None or result.dry_run or result.stopped:
+        return 0
+    failed = sum(row.target_bytes - row.resident_bytes for row in result.relations if row.error)
+    gone = after.target_bytes - after.resident_bytes - result.left_out_bytes - failed
+    return gone if gone > PUSHED_OUT_SHARE * after.target_bytes else 0
 
 
 def restore_page(result: WarmRestoreResult) -> Page:
@@ -57,9 +78,8 @@ def restore_page(result: WarmRestoreResult) -> Page:
     title = (
         "What a restore would read" if result.after is None else f"{percent(result.after.resident)} restored"
     )
-    lead = (
-        source_text(result.source, result.server_version) + ". " + " ".join(_work_text(result).splitlines())
-    )
+    done = "; ".join(_work_text(result).splitlines())
+    lead = f"{source_text(result.source, result.server_version)}. {done[:1].upper()}{done[1:]}."
     facts = [] if state is None else state_facts(state)
     return Page(title, lead, [relations_page(result.relations, facts, result.missing)])
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 from pgsweep.errors import UsageError
-from pgsweep.host.procfile import HostMemory
+from pgsweep.host.cgroup import PageCacheRoom, page_cache_room
+from pgsweep.host.procfile import HostMemory, read_host_memory
 from pgsweep.records.warm import WarmBudget
+from pgsweep.units import format_bytes
 
 _POOL_RESERVE_PART = 8
 _POOL_RESERVE_MOST_BYTES = 256 << 20
 _PAGE_CACHE_RESERVE_PART = 10
+_RESTORE_RESERVE_PART = 128
 
 
 def pool_budget(shared_buffers_bytes: int, given_bytes: int | None) -> WarmBudget:
@@ -36,17 +41,59 @@ def pool_budget(shared_buffers_bytes: int, given_bytes: int | None) -> WarmBudge
     )
 
 
-def page_cache_budget(
-    memory: HostMemory | None, shared_buffers_bytes: int, given_bytes: int | None
-) -> WarmBudget:
-    """Return what may be brought into the page cache.
+def restore_blocks(shared_buffers_blocks: int, budget_blocks: int | None = None) -> int:
+    """Return how many blocks a restore may want in a pool: nearly all, as they lay there together before.
 
-    MemAvailable counts memory that shared_buffers will take when it is used: that part is not given away.
+    One buffer in 128 is left alone: for catalogs that our own sessions read, and for pins.
+    """
+    room = shared_buffers_blocks - -(-shared_buffers_blocks // _RESTORE_RESERVE_PART)
+    return room if budget_blocks is None else min(room, budget_blocks)
+
+
+def page_cache_budget_of(
+    postmaster: int | None, shared_buffers_bytes: int, given_bytes: int | None, *, past_server: bool
+) -> WarmBudget:
+    """Return what may be brought into the page cache of a server's host now.
+
+    Args:
+        postmaster: process of a server on this host; None for one elsewhere.
+        shared_buffers_bytes, given_bytes: as in `page_cache_budget`.
+        past_server: this process reads the server's files itself.
+
+    Raises:
+        UsageError: the server is elsewhere, and there is no budget.
+    """
+    if postmaster is None:
+        return page_cache_budget(None, shared_buffers_bytes, given_bytes)
+    return page_cache_budget(
+        read_host_memory(),
+        shared_buffers_bytes,
+        given_bytes,
+        server=page_cache_room(postmaster),
+        reader=page_cache_room(os.getpid()) if past_server else None,
+    )
+
+
+def page_cache_budget(
+    memory: HostMemory | None,
+    shared_buffers_bytes: int,
+    given_bytes: int | None,
+    *,
+    server: PageCacheRoom | None = None,
+    reader: PageCacheRoom | None = None,
+) -> WarmBudget:
+    """Return what may be brought into the page cache: what the host has, or a memory cgroup that has less.
+
+    MemAvailable counts memory that shared_buffers will take when it is used: that part is not given away. So
+    it is in the server's memory cgroup. What is read past the server counts to the cgroup of who reads; but
+    what the server reads again later counts to its own, so neither is exceeded.
 
     Args:
         memory: of the server's host; None where that is not this one.
         shared_buffers_bytes: what the pool will take of it.
         given_bytes: the user's own budget.
+        server: the room in the server's memory cgroup; None without a limit.
+        reader: likewise in the one of the process that reads past the server; None where none does.
 
     Raises:
         UsageError: the memory is not known, and there is no budget.
@@ -65,16 +112,29 @@ def page_cache_budget(
             reserve_why="by --budget",
             budget_bytes=given_bytes,
         )
-    untouched = 0 if memory.huge_pages >= shared_buffers_bytes else shared_buffers_bytes - memory.shmem
-    reserve = max(0, untouched) + memory.available // _PAGE_CACHE_RESERVE_PART
+    pool = 0 if memory.huge_pages >= shared_buffers_bytes else shared_buffers_bytes
+    rooms = [(memory.available, max(0, pool - memory.shmem), "available on the host")]
+    if server is not None:
+        untouched = max(0, pool - server.shmem_bytes)
+        rooms.append((server.available_bytes, untouched, _limited(server, "the server is in")))
+    if reader is not None:
+        rooms.append((reader.available_bytes, 0, _limited(reader, "pgsweep is in")))
+    budget, holds, holds_why = min(
+        (max(0, available - untouched - available // _PAGE_CACHE_RESERVE_PART), available, where)
+        for available, untouched, where in rooms
+    )
     why = "kept free: a tenth, and what shared_buffers has not touched yet"
-    budget = max(0, memory.available - reserve)
     if given_bytes is not None and given_bytes < budget:
         budget, why = given_bytes, "by --budget"
     return WarmBudget(
         cache="page cache",
-        holds_bytes=memory.available,
-        reserve_bytes=memory.available - budget,
+        holds_bytes=holds,
+        holds_why=holds_why,
+        reserve_bytes=holds - budget,
         reserve_why=why,
         budget_bytes=budget,
     )
+
+
+def _limited(room: PageCacheRoom, whose: str) -> str:
+    return f"left by the limit of {format_bytes(room.limit_bytes)} of the memory cgroup {whose}, {room.path}"

@@ -1,23 +1,40 @@
-"""Reading blocks into the page cache past the server: posix_fadvise(2) on its files, on its host.
+"""Reading blocks into the page cache past the server, through its files, on its host.
 
-POSIX_FADV_WILLNEED starts the reading of a whole stretch at once and returns (mm/readahead.c,
-force_page_cache_readahead), so one thread keeps many requests in the device's queue. One byte at the end of
-each stretch is then read, which waits for it: the pace stays that of the device, and nothing is copied.
+A long stretch is sent to /dev/null (sendfile(2)), which copies nothing (fs/splice.c, splice_direct_to_actor;
+drivers/char/mem.c, splice_write_null). The kernel reads ahead as for any sequential reader, by requests as
+long as the device's readahead window, into folios of many pages (mm/readahead.c, page_cache_ra_order).
+
+For a short stretch that would read more than was asked, and where the window is short it keeps too few
+requests in the device's queue. There posix_fadvise(2), POSIX_FADV_WILLNEED, starts the reading and returns,
+page by page (page_cache_ra_unbounded), which costs more. It is asked in small steps: of one that is longer
+than the window or the device's largest request the kernel drops the rest without a word
+(force_page_cache_ra). One byte at the end of each step is then read, which waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from pgsweep.host.datafiles import DataFiles, Fork
+from pgsweep.host.kernel import device_of
 from pgsweep.warm.pieces import Piece
 from pgsweep.warm.session import DROPPED, SHORTER, Failed, Read
 
 FORK_NUMBERS = {"main": 0, "fsm": 1, "vm": 2, "init": 3}
+
+_STEP_BYTES = 128 << 10
+"""The kernel's own readahead window where nobody set another (VM_READAHEAD_PAGES, include/linux/mm.h)."""
+
+_LONG_BYTES = 4 << 20
+_LONG_WINDOW_BYTES = 1 << 20
+"""A readahead window of this length keeps a device busy without being asked for more."""
 
 Owner = tuple[str, int]
 """Database and oid of a relation, as a piece names it."""
@@ -84,6 +101,22 @@ class FileReader:
                 )
         return Read(blocks, failed)
 
+    def asking(self, pieces: Sequence[Piece]) -> str:
+        """Return the system calls of `ask`, for people to read."""
+        return "\n".join(_advice(*stretch) for piece in pieces for stretch in self.stretches(piece))
+
+    def reading(self, pieces: Sequence[Piece]) -> str:
+        """Return the system calls of `read`, for people to read."""
+        calls = []
+        for piece in pieces:
+            for path, offset, length in self.stretches(piece):
+                file = Path(path)
+                if file.exists() and _is_long(file.stat().st_dev, length):
+                    calls.append(f"sendfile(/dev/null, {path}, {offset}, {length})")
+                else:
+                    calls.append(_advice(path, offset, length))
+        return "\n".join(calls)
+
     def ask(self, pieces: Sequence[Piece]) -> None:
         """Ask the kernel for the pieces and do not wait; what cannot be opened is left to whoever reads."""
         descriptors: dict[str, int] = {}
@@ -93,7 +126,7 @@ class FileReader:
                     with contextlib.suppress(OSError):
                         if path not in descriptors:
                             descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                        os.posix_fadvise(descriptors[path], offset, length, os.POSIX_FADV_WILLNEED)
+                        _ask(descriptors[path], offset, length)
         finally:
             for descriptor in descriptors.values():
                 os.close(descriptor)
@@ -125,13 +158,58 @@ def read_ahead(path: str, offset: int, length: int) -> int:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        length = max(0, min(length, os.fstat(descriptor).st_size - offset))
-        if length > 0:
-            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
-            os.pread(descriptor, 1, offset + length - 1)
+        status = os.fstat(descriptor)
+        length = max(0, min(length, status.st_size - offset))
+        if not _is_long(status.st_dev, length) or not _send_away(descriptor, offset, length):
+            _ask(descriptor, offset, length)
+            for step, step_length in _steps(offset, length):
+                os.pread(descriptor, 1, step + step_length - 1)
         return length
     finally:
         os.close(descriptor)
+
+
+def _send_away(descriptor: int, offset: int, length: int) -> bool:
+    """Send a stretch to /dev/null; false where the file system cannot."""
+    sink = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        end, sent = offset + length, 1
+        while offset < end and sent > 0:  # nothing is sent where the file has become shorter
+            sent = os.sendfile(sink, descriptor, offset, end - offset)
+            offset += sent
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        return False
+    finally:
+        os.close(sink)
+    return True
+
+
+def _is_long(device_number: int, length: int) -> bool:
+    """Whether a stretch is read best as a sequential reader reads it."""
+    return length >= _LONG_BYTES and _window_bytes(device_number) >= _LONG_WINDOW_BYTES
+
+
+@functools.cache
+def _window_bytes(device_number: int) -> int:
+    device = device_of(device_number)
+    return _STEP_BYTES if device is None else device.read_ahead_bytes
+
+
+def _advice(path: str, offset: int, length: int) -> str:
+    return f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED), {_STEP_BYTES} bytes a step"
+
+
+def _ask(descriptor: int, offset: int, length: int) -> None:
+    for step, step_length in _steps(offset, length):
+        os.posix_fadvise(descriptor, step, step_length, os.POSIX_FADV_WILLNEED)
+
+
+def _steps(offset: int, length: int) -> Iterator[tuple[int, int]]:
+    end = offset + length
+    for begin in range(offset, end, _STEP_BYTES):
+        yield begin, min(_STEP_BYTES, end - begin)
 
 
 def places_of(

@@ -7,6 +7,7 @@ ones can, though after a crash they are empty.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,18 +15,21 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.caches.rows import KINDS
+from pgsweep.caches.names import Named, tables_served
+from pgsweep.caches.rows import kind_word
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.catalog import Relation, Server, read_connectable, read_relations, read_server
+from pgsweep.pg.catalog import Relation, Server, read_cluster, read_connectable, read_relations, read_server
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.files import Owner
+from pgsweep.warm.grants import NO_RIGHT, grant_to_read
 from pgsweep.warm.pieces import Piece
 from pgsweep.warm.plan import reason
-from pgsweep.warm.session import require_prewarm
+from pgsweep.warm.saved import SavedHeat
+from pgsweep.warm.statements import require_prewarm
 
 _SEQUENCE = "S"
 
@@ -59,6 +63,9 @@ class Gathered:
         places: tablespace, database and relfilenode of each relation.
         refused: relations that this role may not read.
         accesses: that statistics have counted, of all relations together.
+        counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
+        saved: relations with blocks that the heat file holds.
+        relations: with blocks, that may be read.
     """
 
     server: Server
@@ -67,14 +74,20 @@ class Gathered:
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     accesses: float = 0.0
+    counted_since: str | None = None
+    saved: int = 0
+    relations: int = 0
 
 
-def gather(conninfo: str, selection: Selection, *, through_server: bool = True) -> Gathered:
+def gather(
+    conninfo: str, selection: Selection, *, heat: SavedHeat | None = None, through_server: bool = True
+) -> Gathered:
     """Return what there is to warm.
 
     Args:
         conninfo: as libpq understands it.
         selection: what of it.
+        heat: of a heat file, which counts more than statistics do.
         through_server: by pg_prewarm, so that it and SELECT are needed; else past the server.
 
     Raises:
@@ -86,7 +99,12 @@ def gather(conninfo: str, selection: Selection, *, through_server: bool = True) 
         found = Gathered(read_server(connection))
         if through_server:
             require_prewarm(connection)
-        _gather_here(found, connection, selection, through_server=through_server)
+        found.counted_since = _counted_since(connection)
+        cluster = None if heat is None else read_cluster(connection)
+        known = _Known(
+            heat, cluster is not None and heat is not None and cluster[0] == heat.system_identifier
+        )
+        _gather_here(found, connection, selection, known, through_server=through_server)
         databases = read_connectable(connection) if selection.every_database else []
     for database in databases:
         if database.name in (found.server.database, "template0"):
@@ -104,7 +122,7 @@ def gather(conninfo: str, selection: Selection, *, through_server: bool = True) 
                 with connect(make_conninfo("", **parts)) as inside, explained():
                     if through_server:
                         require_prewarm(inside)
-                    _gather_here(found, inside, Selection(), through_server=through_server)
+                    _gather_here(found, inside, Selection(), known, through_server=through_server)
             except PgsweepError as error:
                 why, enable = error.message, error.hint
         if why:
@@ -112,10 +130,24 @@ def gather(conninfo: str, selection: Selection, *, through_server: bool = True) 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The heat file, where there is one, and whether it comes from this cluster or a physical copy of it."""
+
+    heat: SavedHeat | None
+    same_cluster: bool
+
+
 def _gather_here(
-    found: Gathered, connection: psycopg.Connection[Any], selection: Selection, *, through_server: bool
+    found: Gathered,
+    connection: psycopg.Connection[Any],
+    selection: Selection,
+    known: _Known,
+    *,
+    through_server: bool,
 ) -> None:
     relations = [r for r in read_relations(connection) if r.kind != _SEQUENCE]
+    weights = {} if known.heat is None else _weights(known.heat, connection, relations, known.same_cluster)
     chosen = _chosen(connection, relations, selection)
     relations = [r for r in relations if chosen is None or r.oid in chosen]
     database = connection.info.dbname
@@ -133,14 +165,51 @@ def _gather_here(
         blocks = relation.main_blocks + relation.fsm_blocks + relation.vm_blocks
         if relation.oid not in allowed:
             if blocks:
-                found.refused.append(_refusal(database, relation, blocks))
+                found.refused.append(_refusal(database, relation, blocks, connection.info.user))
             continue
         found.places[database, relation.oid] = place
-        kind, per_block = _kind(relation), None
-        if not unused:
+        if not blocks:
+            continue
+        found.relations += 1
+        kind, per_block = kind_word(relation.kind, relation.schema), None
+        saved = relation.oid in weights
+        if saved:
+            found.saved += 1
+            per_block = weights[relation.oid] / max(1, relation.main_blocks)
+        elif not unused:
             per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))
-        why = reason(kind, per_block, of_table=relation.oid in borrowed)
-        found.pieces += _pieces(database, relation, kind, per_block, why)
+        why = reason(
+            kind,
+            per_block,
+            saved=saved,
+            of_table=relation.oid in borrowed,
+            unsaved=known.heat is not None and not saved,
+        )
+        found.pieces += _pieces(database, relation, kind, per_block, why, saved=saved)
+
+
+def _weights(
+    heat: SavedHeat, connection: psycopg.Connection[Any], relations: Sequence[Relation], same_cluster: bool
+) -> dict[int, float]:
+    """Return the saved weight of the relations that the heat file holds, by oid."""
+    names = {relation.oid: (relation.schema, relation.name) for relation in relations}
+    served = tables_served(relations)
+    weights = {}
+    for relation in relations:
+        table = names.get(served[relation.oid], names[relation.oid])
+        database = connection.info.dbname if relation.database_oid else ""
+        weight = heat.weight_of(Named(database, relation, table, table), same_cluster=same_cluster)
+        if weight is not None:
+            weights[relation.oid] = weight
+    return weights
+
+
+def _counted_since(connection: psycopg.Connection[Any]) -> str | None:
+    row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
+    if row is None or row[0] is None:
+        return None
+    at: datetime.datetime = row[0]
+    return at.astimezone(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _scanned(connection: psycopg.Connection[Any]) -> set[int]:
@@ -159,7 +228,7 @@ def _borrowed_heat(
     tables = {relation.oid: relation for relation in relations}
     of_table: dict[int, list[int]] = {}
     for relation in relations:
-        if _kind(relation) == "index" and relation.table_oid in tables:
+        if kind_word(relation.kind, relation.schema) == "index" and relation.table_oid in tables:
             of_table.setdefault(relation.table_oid, []).append(relation.oid)
     return {
         index: heat[table] / max(1, tables[table].main_blocks)
@@ -169,7 +238,9 @@ def _borrowed_heat(
     }
 
 
-def _pieces(database: str, relation: Relation, kind: str, heat: float | None, why: str) -> list[Piece]:
+def _pieces(
+    database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool
+) -> list[Piece]:
     forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
     return [
         Piece(
@@ -182,6 +253,7 @@ def _pieces(database: str, relation: Relation, kind: str, heat: float | None, wh
             first_block=0,
             blocks=blocks,
             heat=heat,
+            saved=saved,
             why=why,
         )
         for fork, blocks in forks
@@ -189,23 +261,14 @@ def _pieces(database: str, relation: Relation, kind: str, heat: float | None, wh
     ]
 
 
-def _kind(relation: Relation) -> str:
-    if relation.kind == "i" and relation.schema == "pg_toast":
-        return "TOAST index"
-    return KINDS.get(relation.kind, relation.kind)
-
-
-def _refusal(database: str, relation: Relation, blocks: int) -> WarmTrouble:
-    enable = "GRANT pg_read_all_data TO ROLE_NAME"
-    if relation.kind in ("r", "m"):
-        enable = f"GRANT SELECT ON {relation.schema}.{relation.name} TO ROLE_NAME"
+def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmTrouble:
     return WarmTrouble(
         database=database,
         schema=relation.schema,
         relation=relation.name,
-        why="this role may not read it",
+        why=NO_RIGHT,
         blocks=blocks,
-        enable=enable,
+        enable=grant_to_read(role, relation.schema, relation.name, kind_word(relation.kind, relation.schema)),
     )
 
 
@@ -286,9 +349,10 @@ def require_readable(found: Gathered) -> None:
         MissingAbility: there are relations, and it may read none of them.
     """
     if not found.pieces and found.refused:
-        first = found.refused[0]
+        first, refused = found.refused[0], len(found.refused)
+        what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
         raise MissingAbility(
-            f"this role may read none of the {len(found.refused)} relations",
+            f"this role may {what}",
             cause="pg_prewarm wants SELECT on what it reads",
             hint=first.enable,
         )

@@ -132,6 +132,10 @@ class Heat:
             yield part, slice(int(edges[number]), int(edges[number + 1]))
 
 
+class NoHeatFile(HeatError):
+    """A file that `pgsweep warm save` did not write."""
+
+
 def write_heat(path: Path, heat: Heat) -> int:
     """Write the file whole or not at all; return its size in bytes.
 
@@ -170,15 +174,15 @@ def read_heat(path: Path) -> Heat:
         HeatError: it cannot be read, is no heat file, was cut short, or comes from a newer pgsweep.
     """
     if path.is_dir():
-        raise HeatError(f"`{path}` is a folder", hint="name a file that `pgsweep warm save` wrote")
+        raise HeatError(f"`{path}` is a folder", hint=_OURS)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             text = (file.metadata.metadata or {}).get(_KEY)
             if text is None:
-                raise HeatError(
+                raise NoHeatFile(
                     f"`{path}` is no heat file",
                     cause="it is Parquet, but nothing in it says what it holds",
-                    hint=f"make one: pgsweep warm save {path}",
+                    hint=_OURS,
                 )
             meta = _meta(text, path)
             table = file.read()
@@ -266,6 +270,7 @@ def _meta(text: bytes, path: Path) -> HeatMeta:
         raise HeatError(f"`{path}` is damaged", cause=str(error), hint=_OTHER_FILE) from error
 
 
+_OURS = "name a file that `pgsweep warm save` wrote"
 _OTHER_FILE = "take an older one (`pgsweep warm save --keep` keeps them as FILE.1, FILE.2, ...)"
 
 
@@ -286,12 +291,12 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
             f"`{path}` was cut short", cause="the end of the file is missing; it was copied in part",
             hint=f"copy it again, or {_OTHER_FILE}",
         )  # fmt: skip
-    if begins != b"PAR1":
+    if not begins:
         return HeatError(
-            f"`{path}` is no heat file",
-            cause="it is empty" if not begins else "it is not Parquet",
-            hint=f"make one: pgsweep warm save {path}",
+            f"`{path}` is no heat file", cause="it is empty", hint=f"make one: pgsweep warm save {path}"
         )
+    if begins != b"PAR1":
+        return NoHeatFile(f"`{path}` is no heat file", cause="it is not Parquet", hint=_OURS)
     return HeatError(f"`{path}` is damaged", cause=str(error).splitlines()[0], hint=_OTHER_FILE)
 
 

@@ -1,12 +1,17 @@
 """The journal of a run: what was to be read, and what of it is done, so that another run can go on.
 
 JSON, one object a line: a header, the calls in their order, then one line for each call that is done. Lines
-are only ever added, so whatever cuts the file short costs the last line at most. It is removed when all is
-done.
+are only ever added, so whatever cuts the file short costs the last line at most. It is begun aside and
+renamed, so that the journal of the run that is gone on with is never half replaced; it is locked while its
+run is at work, and removed when all is done.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -18,6 +23,25 @@ from pgsweep.warm.pieces import Call, Piece
 Into = Literal["pool", "page-cache", "both"]
 
 SCHEMA = "pgsweep.warm-journal/1"
+
+
+class RunKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells a run from others: the server, and what of it is warmed.
+
+    Attributes:
+        system_identifier: of the cluster; nothing where the role may not ask.
+        host: as libpq says where it was reached, as is port.
+        relations: as they were named, sorted, as are schemas; nothing for all of the database.
+    """
+
+    system_identifier: str | None
+    host: str
+    port: int
+    database: str
+    relations: list[str]
+    schemas: list[str]
+    every_database: bool
+    into: Into
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +58,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     block_size_bytes: int
     into: Into
     mode: str
+    run: RunKey | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -48,33 +73,53 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Journal:
-    """Writes one; `begin` comes first.
+    """Writes one.
 
     Args:
-        path: is written over.
+        path: is replaced.
+        header: what the run is about.
+        pool: what is to be done in the pool.
+        page_cache: and after that in the page cache.
 
     Raises:
+        UsageError: it is no file, or another run is at work and keeps it.
         PgsweepError: it cannot be written.
     """
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(
+        self, path: Path, header: Header, pool: Iterable[Call], page_cache: Iterable[Call] = ()
+    ) -> None:
         self.path = path
+        if path.exists() and not path.is_file():  # a device would be replaced, and removed at the end
+            raise UsageError(
+                f"`{path}` is no file, so no journal can be kept in it",
+                hint="name a file in a folder of yours: --journal FILE",
+            )
+        if is_held(path):
+            raise UsageError(
+                f"the journal `{path}` is kept by another run, which is at work",
+                hint="let it end, or name another place: --journal FILE",
+            )
+        place = path.resolve()
+        part = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
-            self._file: BinaryIO = path.open("wb", buffering=0)
+            self._file: BinaryIO = part.open("wb", buffering=0)
         except OSError as error:
-            raise PgsweepError(
-                f"cannot write the journal `{path}`: {error.strerror}",
-                hint="name another place: --journal FILE",
-            ) from error
-        self._write(msgspec.json.encode(header))
-
-    def add(self, cache: str, calls: list[Call]) -> None:
-        """Write down what is to be done in one cache."""
-        lines = [
-            msgspec.json.encode(_Line(call=call.number, cache=cache, pieces=list(call.pieces)))
-            for call in calls
-        ]
-        self._write(*lines)
+            raise self._unwritable(error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._write(msgspec.json.encode(header))
+            for cache, calls in (("pool", pool), ("page cache", page_cache)):
+                lines = [_Line(call=call.number, cache=cache, pieces=list(call.pieces)) for call in calls]
+                self._write(*map(msgspec.json.encode, lines))
+            part.replace(place)
+        except BaseException as error:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                part.unlink()
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
+            raise
 
     def done(self, call: Call, read_blocks: int) -> None:
         """Write down that a call is done."""
@@ -96,10 +141,25 @@ class Journal:
         try:
             self._file.write(b"".join(line + b"\n" for line in lines))
         except OSError as error:
-            raise PgsweepError(
-                f"cannot write the journal `{self.path}`: {error.strerror}",
-                hint="name another place: --journal FILE",
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> PgsweepError:
+        return PgsweepError(
+            f"cannot write the journal `{self.path}`: {error.strerror}",
+            hint="name another place: --journal FILE",
+        )
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a run is at work that keeps this journal."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,30 +187,10 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
     Raises:
         UsageError: it is no journal, or one of a newer version.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the journal `{path}`: {error.strerror}",
-            hint="a run that is finished has removed its journal; begin anew without --resume",
-        ) from error
-    try:
-        header = msgspec.json.decode(lines[0], type=Header)
-    except msgspec.DecodeError as error:
-        raise UsageError(
-            f"`{path}` is no journal of `pgsweep warm run`",
-            cause=str(error),
-            hint="name the file that the stopped run told of",
-        ) from error
-    if header.schema != SCHEMA:
-        raise UsageError(
-            f"`{path}` is a journal that this pgsweep does not know",
-            cause=f'its schema is "{header.schema}"',
-            hint="use the pgsweep that wrote it, or begin anew without --resume",
-        )
+    header = read_header(path)
     calls: dict[int, tuple[str, list[Piece]]] = {}
     done: dict[int, int] = {}
-    for text in lines[1:]:
+    for text in path.read_bytes().split(b"\n")[1:]:
         try:
             line = msgspec.json.decode(text, type=_Line)
         except msgspec.DecodeError:
@@ -170,3 +210,34 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
         page_cache=[piece for cache, pieces in left if cache != "pool" for piece in pieces],
         done_blocks=sum(done.values()),
     )
+
+
+def read_header(path: Path) -> Header:
+    """Return what the run of a journal was about.
+
+    Raises:
+        UsageError: it is no journal, or one of a newer version.
+    """
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the journal `{path}`: {error.strerror}",
+            hint="a run that is finished has removed its journal; begin anew without --resume",
+        ) from error
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"`{path}` is no journal of `pgsweep warm run`",
+            cause=str(error),
+            hint="name the file that the stopped run told of",
+        ) from error
+    if header.schema != SCHEMA:
+        raise UsageError(
+            f"`{path}` is a journal that this pgsweep does not know",
+            cause=f'its schema is "{header.schema}"',
+            hint="use the pgsweep that wrote it, or begin anew without --resume",
+        )
+    return header

@@ -27,7 +27,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_query, snapshot_of_query
 from pgsweep.pg.connect import explained
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
-from pgsweep.units import format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes
 from pgsweep.warm.keep_choice import stretches
 from pgsweep.warm.keep_ledger import Ledger
 from pgsweep.warm.keep_rounds import LOOK_SHARE, Rounds
@@ -40,6 +40,7 @@ from pgsweep.warm.keep_session import (
     find_kept,
     places_statement,
     read_places,
+    refusal,
     touch_statements,
     written_out,
 )
@@ -161,8 +162,14 @@ class Keeper:
             PgsweepError: as `run`.
         """
         with self._session(claiming=False) as (access, rounds):
-            rounds.look(time.monotonic())
             connection, server = access.connection, access.server
+            for relation in self._relations:
+                relation.trouble, relation.enable = refusal(relation.kept, connection)
+                if relation.trouble is not None:
+                    self._note(f"{relation.kept.label}: {relation.trouble}; {relation.enable}")
+            rounds.look(time.monotonic())
+            if not any(relation.active for relation in self._relations):
+                self._check_rights("gone")
             missing = sum(len(relation.missing()) for relation in self._relations)
             rounds.tokens = rounds.burst
             oids = [relation.kept.oid for relation in self._relations]
@@ -281,6 +288,12 @@ def budget(wanted_bytes: int | None, pool_bytes: int, size_bytes: int) -> int:
         UsageError: more than the pool should give, or the relations do not fit and nobody said what then.
     """
     most = int(pool_bytes * MOST_BUDGET_SHARE)
+    if wanted_bytes is not None and wanted_bytes < BLOCK_BYTES:
+        raise UsageError(
+            f"a budget of {format_bytes(wanted_bytes)} is less than a block",
+            cause="a number without a unit is bytes",
+            hint=f"--budget {int(pool_bytes * DEFAULT_BUDGET_SHARE) >> 20}MB is a quarter of this pool",
+        )
     if wanted_bytes is None:
         default = int(pool_bytes * DEFAULT_BUDGET_SHARE)
         if size_bytes > default:

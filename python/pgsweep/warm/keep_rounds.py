@@ -24,7 +24,7 @@ from pgsweep.warm.keep_choice import choose, hottest, stretches, touches, visits
 from pgsweep.warm.keep_ledger import Ledger
 from pgsweep.warm.keep_session import LOCK_TIMEOUT, read_places, reason, touch, touch_statements
 from pgsweep.warm.keep_state import HandSpeed, Tracked
-from pgsweep.warm.session import require_prewarm
+from pgsweep.warm.statements import require_prewarm
 
 _ROUNDS_A_LAP: Final = 4
 _SHORTEST_SECONDS: Final = 0.02
@@ -115,6 +115,7 @@ class Rounds:
         while True:
             begin = time.monotonic()
             if stop.is_set() or begin >= until:
+                self.look(begin)  # what the last touches brought counts too
                 return "stop" if stop.is_set() else "time"
             self.look(begin)
             if not any(relation.active for relation in self._relations):
@@ -182,7 +183,7 @@ class Rounds:
         for relation, mask in zip(active, masks, strict=True):
             relation.chosen = mask
             lost += relation.count(seconds)
-            kept += len(mask)
+            kept += int(mask.sum())
         self._ledger.lost_blocks += lost
         self._ledger.see(active, seconds)
         # What was lost in spite of all tells that the hand is faster than was thought.
@@ -243,7 +244,8 @@ class Rounds:
                     with explained():
                         raise
                 relation.trouble, relation.enable = reason(error, relation.kept, self._connection)
-                self._note(f"{relation.kept.label}: {relation.trouble}; it is kept no more")
+                enable = f"; {relation.enable}" if relation.enable else ""
+                self._note(f"{relation.kept.label}: {relation.trouble}; it is kept no more{enable}")
                 return
             if done is None:
                 self._drop(relation)

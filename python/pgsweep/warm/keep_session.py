@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
 
-from pgsweep.caches.rows import KINDS
+from pgsweep.caches.rows import kind_word
 from pgsweep.errors import UsageError
 from pgsweep.pg.queries import load
+from pgsweep.warm.grants import NO_RIGHT, grant_to_read
 
 CLAIM_CLASS: Final = 1885827947
 """First key of the advisory locks that say `this relation is being kept`; the second is its oid."""
@@ -97,7 +97,7 @@ def find_kept(
                 hint="write it as in SQL: schema.table, or '\"Odd Name\"' with quotes; its database by -d",
             ) from error
         kept = [
-            Kept(oid, _text(schema), _text(relation), KINDS.get(kind, kind))
+            Kept(oid, _text(schema), _text(relation), kind_word(kind, _text(schema)))
             for oid, schema, relation, kind, temporary, filenode in rows
             if filenode is not None and not temporary
         ]
@@ -189,15 +189,27 @@ def reason(
 ) -> tuple[str, str | None]:
     """Return in our words why a relation could not be touched, and what would allow it."""
     if isinstance(error, sqlstates.InsufficientPrivilege):
-        name = sql.Identifier(relation.schema, relation.name).as_string(connection)
-        grant = f"GRANT SELECT ON {name} TO {sql.Identifier(connection.info.user).as_string(connection)}"
-        if relation.kind == "index":
-            grant = (
-                "GRANT SELECT on its table; before 15.15, 16.11, 17.7, 18.1 only its owner, superusers and "
-                "members of pg_read_all_data may do so"
-            )
-        return "this role may not read it", grant
+        return _no_right(relation, connection)
     return str(error).strip().splitlines()[0], None
+
+
+def refusal(relation: Kept, connection: psycopg.Connection[Any]) -> tuple[str | None, str | None]:
+    """Return why a table could not be touched, and what would allow it, without trying.
+
+    Of an index nothing is told: whether its own rights or its table's decide differs by minor version.
+    """
+    if relation.kind.endswith("index"):
+        return None, None
+    row = connection.execute(
+        "SELECT pg_catalog.has_table_privilege(%s::oid, 'SELECT')", [relation.oid]
+    ).fetchone()
+    # A table that was dropped meanwhile gives a null; the first look tells of it.
+    return (None, None) if row is None or row[0] is not False else _no_right(relation, connection)
+
+
+def _no_right(relation: Kept, connection: psycopg.Connection[Any]) -> tuple[str, str]:
+    role = connection.info.user
+    return NO_RIGHT, grant_to_read(role, relation.schema, relation.name, relation.kind)
 
 
 def _parts(stretches: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -29,7 +29,8 @@ from pgsweep.records.cache import Missing
 from pgsweep.warm.heat import FORKS, NOT_IN_POOL, Heat, HeatPart
 
 Blocks = NDArray[np.int64]
-_Name = tuple[str, str, str, str]
+Name = tuple[str, str, str, str]
+"""Database, schema, relation, nothing; for a TOAST relation those of its table, and its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,12 @@ def look_around(access: Access, heat: Heat) -> Sight:
 def find_targets(heat: Heat, sight: Sight, block_bytes: int) -> list[Target]:
     """Return every saved fork with what became of it on this server, in the order of the file."""
     names = sight.names
-    by_name = {_name_of(named): named for named in names.relations.values()}
+    by_name = {name_of(named): named for named in names.relations.values()}
     by_file = dict(names.relations)
     database_oids = {name: oid for oid, name in names.databases.items()}
     targets = []
     for part, rows in heat.by_part():
-        named = by_name.get(_saved_name(part))
+        named = by_name.get(saved_name(part))
         if named is None and sight.same_cluster:  # it was renamed since
             named = by_file.get((part.tablespace_oid, part.database_oid, part.filenode))
         saved = (heat.block[rows], heat.usage_count[rows], heat.page_cache[rows])
@@ -147,13 +148,15 @@ def find_targets(heat: Heat, sight: Sight, block_bytes: int) -> list[Target]:
 _Columns = tuple[Blocks, NDArray[np.uint8], NDArray[np.bool_]]
 
 
-def _saved_name(part: HeatPart) -> _Name:
+def saved_name(part: HeatPart) -> Name:
+    """Return what a saved relation is known by, on this server and on others."""
     if part.kind.startswith("TOAST"):
         return part.database, part.table_schema, part.table, part.kind
     return part.database, part.schema, part.relation, ""
 
 
-def _name_of(named: Named) -> _Name:
+def name_of(named: Named) -> Name:
+    """Return what a relation of this server is known by, likewise."""
     relation = named.relation
     if relation.schema == "pg_toast":
         kind = "TOAST index" if relation.kind == "i" else "TOAST table"
@@ -221,11 +224,13 @@ def by_share(
     scaled = block.astype(np.uint64) * np.uint64(now) // np.uint64(was)
     first = scaled.astype(np.int64)
     if now >= was:
-        end = ((block.astype(np.uint64) + np.uint64(1)) * np.uint64(now) // np.uint64(was)).astype(np.int64)
-        length = end - first
-        begins = np.cumsum(length) - length
-        every = np.repeat(first - begins, length) + np.arange(int(length.sum()))
-        return every, np.repeat(usage_count, length), np.repeat(page_cache, length)
+        begins = np.arange(len(block) + 1, dtype=np.uint64) * np.uint64(now) // np.uint64(was)
+        before, length = begins[:-1].astype(np.int64), np.diff(begins).astype(np.int64)
+        # One begins where it lay in proportion, or a block or two later, where the one before it ends.
+        ahead = np.maximum.accumulate(first - before)
+        every = np.repeat(ahead, length) + np.arange(int(length.sum()))
+        there = every < now
+        return every[there], np.repeat(usage_count, length)[there], np.repeat(page_cache, length)[there]
     places, place = np.unique(first, return_inverse=True)
     pooled = usage_count != NOT_IN_POOL
     warmth = np.bincount(place[pooled], weights=usage_count[pooled] + 1.0, minlength=len(places))

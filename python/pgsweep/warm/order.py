@@ -7,15 +7,16 @@ A pure function of what was saved and what is resident. A block that is read get
 later access of pg_prewarm adds one, up to 5 (bufmgr.c, `BufferAlloc` and `PinBuffer`; with the read streams
 of 17 and 18 too): so counts come back by touching, in as many passes as they lack.
 
-In a pool with room for all nothing can be pushed out, and the passes come after the reading. In a full one
-the clock sweep takes what was read first, at usage_count 1, to make room for what is read last: there each
-portion is touched as soon as it is read, so that the hottest blocks have their counts before it comes round.
+In a pool with room for all, the passes come after the reading, but for one that sets the hottest above the
+rest. In a full one the clock sweep takes what was read first, at usage_count 1, to make room for what is read
+last: there each portion is touched as soon as it is read, and has its counts before the hand comes round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +25,14 @@ from pgsweep.warm.heat import NOT_IN_POOL, joined
 from pgsweep.warm.match import Target
 from pgsweep.warm.pieces import Call, Piece, calls_of
 
-_RESERVE = 128
-"""Of a pool, one buffer in so many is left alone: for catalogs that our own sessions read, and for pins."""
-
+Part = Literal["all", "reads", "touches"]
 
 REGION_BLOCKS = 1024
 """8 MB of a file: long enough that a device reads it at its full rate."""
 
-_CROWDED = 0.05
-"""A pool that lacks less room than this share of itself is not called crowded: others read meanwhile."""
+_CROWDED = 0.25
+"""A pool that lacks room for less than this share of what is to be read is not called crowded: what the
+queries of a starting server have read is mostly what is to be read anyway, and they touch the hottest."""
 
 _SINGLY = 0.2
 """The hottest blocks that come one by one are this share of all at most."""
@@ -91,12 +91,6 @@ class RestoreOrder:
         return lacking
 
 
-def capacity_blocks(shared_buffers_blocks: int, budget_blocks: int | None = None) -> int:
-    """Return how many blocks a restore may want in a pool."""
-    room = shared_buffers_blocks - -(-shared_buffers_blocks // _RESERVE)
-    return room if budget_blocks is None else min(room, budget_blocks)
-
-
 def order_blocks(
     targets: Sequence[Target],
     usage_now: Sequence[NDArray[np.uint8]],
@@ -132,7 +126,7 @@ def order_blocks(
         usage_now=now[kept],
         singly=singly,
         left_out=len(hottest) - len(kept),
-        crowded=unused is None or reading - unused > _CROWDED * capacity,
+        crowded=unused is None or unused < (1 - _CROWDED) * reading,
     )
 
 
@@ -159,11 +153,13 @@ class RestoreSums:
         read_blocks: into the pool.
         ranges: stretches that these make.
         touches: accesses that only raise a usage count.
+        first_touches: those of them that come between the reads, where the pool is not crowded.
     """
 
-    read_blocks: int
-    ranges: int
-    touches: int
+    read_blocks: int = 0
+    ranges: int = 0
+    touches: int = 0
+    first_touches: int = 0
 
 
 def sums_of(order: RestoreOrder, *, heat: bool) -> RestoreSums:
@@ -171,14 +167,18 @@ def sums_of(order: RestoreOrder, *, heat: bool) -> RestoreSums:
     wanted = np.flatnonzero(order.wanted)
     apart = (np.diff(order.block[wanted]) != 1) | (np.diff(order.target[wanted]) != 0)
     ranges = int(np.count_nonzero(apart)) + 1 if len(wanted) else 0
-    return RestoreSums(len(wanted), ranges, int(order.lacking().sum()) if heat else 0)
+    if not heat:
+        return RestoreSums(len(wanted), ranges)
+    lacking = order.lacking()
+    first = int(np.count_nonzero(lacking[: order.singly]))
+    return RestoreSums(len(wanted), ranges, int(lacking.sum()), first)
 
 
 def restore_calls(
     order: RestoreOrder,
     call_blocks: int,
     *,
-    reads: bool = True,
+    part: Part = "all",
     heat: bool = True,
     uncached: Sequence[NDArray[np.int64]] | None = None,
 ) -> Iterator[HeatCall]:
@@ -187,28 +187,41 @@ def restore_calls(
     Args:
         order: of the blocks.
         call_blocks: how many a call has at most.
-        reads: read them.
-        heat: bring their usage counts back too, taking those that are to be read as read.
+        part: all of them; or those that read, and the first touches; or those that only touch.
+        heat: bring their usage counts back too.
         uncached: of each target, the blocks that shall come into the page cache too, ascending: what lies
             between others is then asked for with them.
     """
-    blocks = len(order.block)
-    portion = call_blocks if order.crowded and heat else max(1, blocks)
-    lacking = order.lacking() if heat else np.zeros(blocks, dtype=np.int64)
     number = 0
-    for begin in range(0, blocks, portion):
-        rows = np.arange(begin, min(begin + portion, blocks))
-        wanted = rows[order.wanted[rows]]
-        single = int(np.count_nonzero(wanted < order.singly))
-        passes = [(wanted[:single], False, False), (wanted[single:], False, True)] if reads else []
-        passes += [(rows[lacking[rows] >= turn], True, False) for turn in range(1, 6)]
-        for chosen, touches, regions in passes:
-            for call in calls_of(_pieces(order, chosen), call_blocks, first_number=number):
-                ahead = () if touches else call.pieces
-                if regions and uncached is not None:
-                    ahead = tuple(_with_neighbours(order, call, uncached))
-                yield HeatCall(call.number, call.database, call.pieces, touches, ahead)
-                number = call.number + 1
+    for chosen, touches, regions in _passes(order, call_blocks, part, heat=heat):
+        for call in calls_of(_pieces(order, chosen), call_blocks, first_number=number):
+            ahead = () if touches else call.pieces
+            if regions and uncached is not None:
+                ahead = tuple(_with_neighbours(order, call, uncached))
+            yield HeatCall(call.number, call.database, call.pieces, touches, ahead)
+            number = call.number + 1
+
+
+def _passes(
+    order: RestoreOrder, call_blocks: int, part: Part, *, heat: bool
+) -> Iterator[tuple[NDArray[np.int64], bool, bool]]:
+    """Yield rows, whether they are only touched, and whether they are read by regions."""
+    lacking = order.lacking() if heat else np.zeros(len(order.block), dtype=np.int64)
+    rows = np.arange(len(order.block))
+    crowded = order.crowded and heat and part == "all"
+    for begin in range(0, len(rows), call_blocks if crowded else max(1, len(rows))):
+        portion = rows[begin : begin + call_blocks] if crowded else rows
+        singles = portion[portion < order.singly]
+        if part != "touches":
+            yield singles[order.wanted[singles]], False, False
+            # One more than the rest, so that the clock hand, where it comes round, takes of the rest first.
+            yield singles[lacking[singles] > 0], True, False
+            lacking[singles] -= part == "all"
+            rest = portion[portion >= order.singly]
+            yield rest[order.wanted[rest]], False, True
+        if part != "reads":
+            for turn in range(1, 6):
+                yield portion[lacking[portion] >= turn], True, False
 
 
 def _with_neighbours(

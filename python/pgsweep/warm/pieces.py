@@ -24,6 +24,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         kind: as `caches.rows.KINDS` has it.
         fork: main, fsm or vm.
         heat: accesses of a block, whatever the measure; None where it is not known.
+        saved: the heat is that of a heat file; all such come before those that statistics tell of.
         usage_count: that the blocks had when they were saved.
         why: the reason for its place in the order.
     """
@@ -37,6 +38,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     first_block: int
     blocks: int
     heat: float | None = None
+    saved: bool = False
     usage_count: int | None = None
     why: str | None = None
 

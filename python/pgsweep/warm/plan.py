@@ -2,8 +2,9 @@
 
 Indexes come before tables, because one access of a query goes through three or four blocks of an index and
 one of a table, and every block of an index serves many rows: where not all fits, an index in memory spares
-more reads than as much of its table. Within each the hottest come first. What statistics never saw read comes
-last, whatever it is.
+more reads than as much of its table. Within each the hottest come first. What a heat file knows comes before
+what only statistics know, as the two measures cannot be compared. What statistics never saw read comes last,
+whatever it is.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ def make_plan(wanted: Iterable[Piece], budget_blocks: int) -> Plan:
     return plan
 
 
-def rank(piece: Piece) -> tuple[bool, bool, float, str, int, str, int]:
+def rank(piece: Piece) -> tuple[bool, bool, bool, float, str, int, str, int]:
     """Return what pieces are ordered by: a smaller one is read before."""
     return (
         piece.heat == 0,
+        not piece.saved,
         piece.kind not in INDEX_KINDS,
         -(piece.heat or 0.0),
         piece.database,
@@ -72,9 +74,23 @@ def beyond(plan: Plan, budget_blocks: int) -> Plan:
     return make_plan(plan.left_out, budget_blocks)
 
 
-def reason(kind: str, heat: float | None, *, of_table: bool = False) -> str:
-    """Return in words why a relation has its place; of_table: the heat is its table's."""
+def reason(
+    kind: str, heat: float | None, *, saved: bool = False, of_table: bool = False, unsaved: bool = False
+) -> str:
+    """Return in words why a relation has its place.
+
+    Args:
+        kind: of the relation.
+        heat: of one of its blocks.
+        saved: the heat is that of a heat file.
+        of_table: the heat is its table's.
+        unsaved: there is a heat file, and it does not hold the relation.
+    """
     what = "index" if kind in INDEX_KINDS else kind
+    if unsaved:
+        what += "; not in the heat file"
+    if saved:
+        return f"{what}; saved usage a block: {heat:.3g}"
     if heat is None:
         return f"{what}; no statistics of its use"
     if heat == 0:

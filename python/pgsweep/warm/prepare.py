@@ -12,18 +12,19 @@ from pgsweep.caches.access import PoolSource
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
-from pgsweep.warm.capacity import page_cache_budget, pool_budget
+from pgsweep.warm.capacity import page_cache_budget_of, pool_budget
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.gather import Gathered, Selection, gather, require_readable
-from pgsweep.warm.journal import Into, read_journal
+from pgsweep.warm.journal import Into, RunKey, read_journal
+from pgsweep.warm.journal_place import check_server, run_key
+from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.pieces import Call, Piece, calls_of
 from pgsweep.warm.plan import Plan, beyond, make_plan
-from pgsweep.warm.work import WorkOptions
+from pgsweep.warm.saved import SavedHeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +32,22 @@ class Options:
     """What to warm, and how.
 
     Attributes:
+        heat: of a heat file; the order rests on it before it rests on statistics.
         budget_bytes: None for what the cache holds, less a reserve.
         mode: of pg_prewarm where the page cache is warmed through the server; `kernel` past it; None for the
             better of what is possible.
-        connections: how many sessions read at once.
+        connections: how many sessions read at once. On two processors a fourth made nothing faster, and a
+            server of 15 busier: its buffers begin anywhere in a page, so sessions that take buffers side by
+            side meet in the same pages.
         wait_seconds: for a server that goes away meanwhile.
     """
 
     selection: Selection = field(default_factory=Selection)
+    heat: SavedHeat | None = None
     into: Into = "pool"
     budget_bytes: int | None = None
     mode: Literal["read", "prefetch", "kernel"] | None = None
-    connections: int = 4
+    connections: int = 3
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     source: PoolSource = "auto"
@@ -67,7 +72,9 @@ class Planned:
     Attributes:
         files: reads past the server, where that is possible.
         mode: how the page cache is warmed: kernel, read or prefetch.
-        first_us: when the server was started.
+        started_us: when the server was started.
+        run: which run it is.
+        resumed: it is what an earlier run left, in the order of that run.
     """
 
     conninfo: str
@@ -81,6 +88,8 @@ class Planned:
     mode: str
     started_us: int
     missing: list[Missing]
+    run: RunKey
+    resumed: bool
 
     @property
     def block_bytes(self) -> int:
@@ -107,10 +116,12 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
     """
     with connect(conninfo) as connection, explained():
         row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
+        here = run_key(connection, options.selection, options.into)
     assert row is not None
     postmaster, missing = _postmaster(row)
     left = None if resume is None else read_journal(resume, row[1])
-    if left is not None:
+    if left is not None and resume is not None:
+        check_server(left.header, here, resume)
         options = replace(options, into=left.header.into, selection=Selection(every_database=True))
     kernel = options.into != "pool" and options.mode in (None, "kernel") and postmaster is not None
     if options.into != "pool" and options.mode == "kernel" and not kernel:
@@ -122,6 +133,7 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
     found = gather(
         conninfo,
         options.selection,
+        heat=options.heat,
         through_server=not (kernel and options.into == "page-cache"),
     )
     if left is None:
@@ -134,7 +146,7 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
         segment_blocks = int(found.server.settings["segment_size"])
         files = FileReader(data_files, found.places, found.server.block_size_bytes, segment_blocks)
     if left is None:
-        pool, page_cache, budgets = _planned(found, options, on_this_host=postmaster is not None)
+        pool, page_cache, budgets = _planned(found, options, postmaster, past_server=kernel)
     else:
         pool, page_cache, budgets = Plan(left.pool), Plan(left.page_cache), []
         found.refused = []
@@ -154,14 +166,40 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
         mode="kernel" if kernel else options.mode if options.mode in ("read", "prefetch") else "read",
         started_us=row[1],
         missing=found.missing,
+        run=here if left is None or left.header.run is None else left.header.run,
+        resumed=left is not None,
     )
 
 
-def _planned(found: Gathered, options: Options, *, on_this_host: bool) -> tuple[Plan, Plan, list[WarmBudget]]:
+def order_words(planned: Planned) -> str:
+    """Return in words what the order rests on."""
+    found, heat = planned.found, planned.options.heat
+    if planned.resumed:
+        return "as the run planned it that was stopped"
+    counted = "nothing was counted yet (statistics are lost in a crash), so no more is known"
+    if found.accesses:
+        since = f" on {found.counted_since}" if found.counted_since is not None else ""
+        counted = f"accesses a block since statistics began{since} (pg_statio)"
+    if heat is None:
+        return counted
+    saved = f"saved heat of {heat.source.at} ({heat.source.path}), usage a block"
+    if found.saved == found.relations:
+        return saved
+    if found.saved == 0:
+        return f"{heat.source.path}, saved {heat.source.at}, holds none of these relations: {counted}"
+    return f"{saved}, for {found.saved} of {found.relations} relations; the others after them: {counted}"
+
+
+def _planned(
+    found: Gathered, options: Options, postmaster: int | None, *, past_server: bool
+) -> tuple[Plan, Plan, list[WarmBudget]]:
     """Return the plan of each cache: what does not fit the pool goes, where wanted, to the page cache."""
     server = found.server
     pool_bytes = server.shared_buffers_blocks * server.block_size_bytes
-    memory = read_host_memory() if on_this_host else None
+
+    def page_cache_holds(given_bytes: int | None) -> WarmBudget:
+        return page_cache_budget_of(postmaster, pool_bytes, given_bytes, past_server=past_server)
+
     budgets = []
     pool, page_cache = Plan(), Plan()
     given = options.budget_bytes
@@ -173,12 +211,12 @@ def _planned(found: Gathered, options: Options, *, on_this_host: bool) -> tuple[
         # What goes to the pool passes through the page cache, and takes its room there too.
         read = pool.blocks * server.block_size_bytes
         rest = None if given is None else max(0, given - read)
-        budget = page_cache_budget(memory, pool_bytes, rest)
+        budget = page_cache_holds(rest)
         room = max(0, budget.budget_bytes - (read if rest is None else 0))
         budgets.append(budget)
         page_cache = beyond(pool, room // server.block_size_bytes)
     elif options.into == "page-cache":
-        budget = page_cache_budget(memory, pool_bytes, given)
+        budget = page_cache_holds(given)
         budgets.append(budget)
         page_cache = make_plan(found.pieces, budget.budget_bytes // server.block_size_bytes)
     return pool, page_cache, budgets

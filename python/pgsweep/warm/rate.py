@@ -10,9 +10,10 @@ import msgspec
 
 from pgsweep.records.warm import WarmRate
 from pgsweep.warm.files import FileReader
+from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.pieces import Piece, calls_of
 from pgsweep.warm.readers import PageCacheReader, PrewarmReader
-from pgsweep.warm.work import Reader, Work, WorkOptions
+from pgsweep.warm.work import Reader, Work
 
 _STRETCHES = 16
 _STRETCH_BYTES = 4 << 20

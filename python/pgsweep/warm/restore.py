@@ -30,9 +30,8 @@ from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat import Heat
 from pgsweep.warm.match import look_around
-from pgsweep.warm.order import (
-    HeatCall,
-)
+from pgsweep.warm.order import HeatCall
+from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
 from pgsweep.warm.pieces import Call
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.restore_plan import (
@@ -42,13 +41,17 @@ from pgsweep.warm.restore_plan import (
     result_of,
     server_files,
     statements_of,
+    touches_left,
 )
 from pgsweep.warm.run import Listener
-from pgsweep.warm.session import Read
-from pgsweep.warm.work import Work, WorkOutcome, nothing_at_all
+from pgsweep.warm.session import Read, others_note
+from pgsweep.warm.work import Work
 
 _ROUNDS = 3
 """So often a restore is begun anew because the server was restarted meanwhile."""
+
+_MOSTLY_THERE = 0.95
+"""Where so much is resident already, what cannot be read is told with its relation, and is no failure."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class _Done:
     troubles: list[WarmTrouble] = field(default_factory=list)
     restarts: int = 0
     stopped: bool = False
+    touches_left_out: bool = False
 
     def add(self, outcome: WorkOutcome) -> None:
         self.troubles += outcome.troubles
@@ -114,6 +118,7 @@ def restore(
         seconds=time.monotonic() - begun,
         after=after,
         relations=_with_errors(relations, done.troubles),
+        touches_left_out=done.touches_left_out,
         restarts=done.restarts,
         stopped=done.stopped or stop.is_set(),
     )
@@ -209,9 +214,7 @@ def _marked(conninfo: str, listener: Listener | None) -> Iterator[None]:
         with explained():
             row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
         if row is not None and row[0] and listener is not None:
-            listener.note(
-                f"another `pgsweep warm` is at work on this server ({row[0]} sessions): both take longer"
-            )
+            listener.note(others_note(row[0]))
         yield
 
 
@@ -225,7 +228,7 @@ def _carry_out(
 ) -> None:
     """Do what was planned: read into the pool, then into the page cache, then touch."""
     sums, files = plan.sums, server_files(plan)
-    at_once = sums.touches if plan.touches_at_once else 0
+    at_once = sums.touches if plan.touches_at_once else sums.first_touches
     block_bytes = plan.access.server.block_size_bytes
 
     def worked(calls: Iterator[HeatCall], blocks: int) -> WorkOutcome:
@@ -243,15 +246,19 @@ def _carry_out(
             probe.close()
 
     if sums.read_blocks + at_once:
-        outcome = worked(plan.calls(bool(sums.read_blocks), bool(at_once)), sums.read_blocks + at_once)
+        outcome = worked(plan.calls("all" if plan.touches_at_once else "reads"), sums.read_blocks + at_once)
         failure = nothing_at_all(outcome)
-        if failure is not None:
+        if failure is not None and plan.before.resident < _MOSTLY_THERE:
             raise failure
         done.add(outcome)
     if plan.pages and not stop.is_set():
         done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.touches > at_once and not stop.is_set():
-        done.add(worked(plan.calls(False, True), sums.touches))
+        with opened(conninfo, options.source) as access:
+            left = touches_left(plan, access)
+        done.touches_left_out = left is None
+        if left is not None and left[1]:
+            done.add(worked(*left))
 
 
 def _read_pages(

@@ -8,33 +8,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pgsweep.caches.access import Access, PoolSource
+import numpy as np
+
+from pgsweep.caches.access import MAX_USAGE_COUNT, Access, PoolSource
 from pgsweep.caches.pool import PoolReader
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.host.procfile import read_host_memory
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
-from pgsweep.warm.capacity import page_cache_budget
+from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
 from pgsweep.warm.check import PoolNow, cached_now, compare, source_of
 from pgsweep.warm.files import FileReader, places_of
-from pgsweep.warm.heat import Heat
+from pgsweep.warm.heat import NOT_IN_POOL, Heat
 from pgsweep.warm.match import Sight, Target, find_targets, look_around
 from pgsweep.warm.order import (
     HeatCall,
+    Part,
     RestoreOrder,
     RestoreSums,
-    capacity_blocks,
     order_blocks,
     page_cache_pieces,
     restore_calls,
     sums_of,
 )
+from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.pieces import Call, Piece, calls_of
-from pgsweep.warm.session import statement_text
-from pgsweep.warm.work import WorkOptions
+from pgsweep.warm.statements import statement_text
 
 Into = Literal["pool", "page-cache", "both"]
+
+_PUSHED_OUT = 0.01
+"""Share of what was read that may be gone again before touching is left to the queries."""
+
+_OWN_BLOCKS = 256
+"""So much may have been pushed out by what our own sessions read of the catalogs."""
 
 CALL_BLOCKS = 1024
 """8 MB: what is asked of the operating system at once, before it is read."""
@@ -57,7 +64,7 @@ class RestoreOptions:
     into: Into = "both"
     heat: bool = True
     budget_bytes: int | None = None
-    connections: int = 4
+    connections: int = 2
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     wait_seconds: float = 0.0
@@ -80,7 +87,7 @@ class RestorePlan:
 
     Attributes:
         sums: what is to be done in the pool; nothing where it is left alone.
-        calls: make the calls that do it: those that read, those that touch, or both.
+        calls: make the calls that do it, or a part of them.
         pages: into the page cache alone.
         touches_at_once: each portion as it is read; else when all else is done, as no query waits for it.
         started: when the server was, where that may be asked.
@@ -92,22 +99,12 @@ class RestorePlan:
     targets: list[Target]
     order: RestoreOrder
     sums: RestoreSums
-    calls: Callable[[bool, bool], Iterator[HeatCall]]
+    calls: Callable[[Part], Iterator[HeatCall]]
     pages: list[Call]
     before: HeatState
     relations: list[HeatRelation]
     touches_at_once: bool
     started: datetime.datetime | None
-
-    def all_calls(self) -> Iterator[HeatCall]:
-        """Return the calls in the order in which they are sent."""
-        if self.touches_at_once:
-            yield from self.calls(bool(self.sums.read_blocks), bool(self.sums.touches))
-            return
-        if self.sums.read_blocks:
-            yield from self.calls(True, False)
-        if self.sums.touches:
-            yield from self.calls(False, True)
 
     def compare(self) -> tuple[HeatState, list[HeatRelation]]:
         """Return what is resident now."""
@@ -136,7 +133,7 @@ def plan_restore(
     order = order_blocks(
         targets,
         [now.usage_of(target) for target in targets],
-        capacity_blocks(server.shared_buffers_blocks, budget),
+        restore_blocks(server.shared_buffers_blocks, budget),
         server.shared_buffers_blocks - pool.used_frames,
     )
     fills_pool, fills_page_cache = options.into != "page-cache", options.into != "pool"
@@ -155,10 +152,10 @@ def plan_restore(
             ]
     size = min(CALL_BLOCKS, options.work(block_bytes, pool=True).call_blocks)
 
-    def calls(reads: bool, touches: bool) -> Iterator[HeatCall]:
-        return restore_calls(order, size, reads=reads, heat=touches, uncached=uncached)
+    def calls(part: Part) -> Iterator[HeatCall]:
+        return restore_calls(order, size, part=part, heat=options.heat, uncached=uncached)
 
-    sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums(0, 0, 0)
+    sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums()
     if note is not None and access.pool_source == "sql":
         note(access.cost_note() + ", before and after")
     return RestorePlan(
@@ -177,6 +174,33 @@ def plan_restore(
     )
 
 
+def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall], int] | None:
+    """Return the calls that touch what lacks accesses now, and how many accesses these are.
+
+    Nothing where the server's own queries have pushed out some of what was read: there the clock hand is at
+    work, which lowers counts as fast as touching raises them, and the queries touch what they need. Tried
+    under load (benchmarks/restore), touching then slowed the queries for some seconds and kept no more of the
+    blocks resident.
+
+    Args:
+        plan: its reading is done.
+        access: a session that lives.
+    """
+    with explained():
+        now = PoolNow(PoolReader(access).read())
+    found = [now.usage_of(target) for target in plan.targets]
+    wanted = len(plan.order.block)
+    resident = sum(
+        int(np.count_nonzero(target.pooled & (level != NOT_IN_POOL)))
+        for target, level in zip(plan.targets, found, strict=True)
+    )
+    if wanted - resident > _PUSHED_OUT * wanted + _OWN_BLOCKS:
+        return None
+    levels = [np.where(level == NOT_IN_POOL, MAX_USAGE_COUNT, level) for level in found]
+    order = order_blocks(plan.targets, levels, wanted, access.server.shared_buffers_blocks)
+    return restore_calls(order, CALL_BLOCKS, part="touches"), sums_of(order, heat=True).touches
+
+
 def _compared(
     access: Access, heat: Heat, sight: Sight, targets: Sequence[Target], pool: Snapshot
 ) -> tuple[HeatState, list[HeatRelation]]:
@@ -184,12 +208,13 @@ def _compared(
 
 
 def _fitting(pieces: Iterator[Piece], access: Access) -> Iterator[Piece]:
-    """Yield as many pieces as the host has memory for, where the host is this one."""
+    """Yield as many pieces as the host and the memory cgroups have room for, where the host is this one."""
     block_bytes = access.server.block_size_bytes
     room: float = float("inf")
     if access.postmaster_pid is not None:
         size = access.server.shared_buffers_blocks * block_bytes
-        room = page_cache_budget(read_host_memory(), size, None).budget_bytes
+        budget = page_cache_budget_of(access.postmaster_pid, size, None, past_server=access.sees_page_cache)
+        room = budget.budget_bytes
     for piece in pieces:
         room -= piece.blocks * block_bytes
         if room < 0:
@@ -232,31 +257,23 @@ def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
         files: the server's, where they are on this host.
     """
     server, connection = plan.access.server, plan.access.connection
-    for call in plan.all_calls():
+    for call in plan.calls("all") if plan.sums.read_blocks + plan.sums.touches else ():
         size = call.blocks * server.block_size_bytes
         where = f"-- database {call.database or server.database}, {size} bytes"
         if call.touches:
             where += ", resident by then: raises usage counts"
         elif files is not None:
-            yield _advice(call.ahead, files)
+            yield files.asking(call.ahead)
         elif len(call.ahead) > 1:
             yield f"{where}\n{statement_text(connection, call.ahead, 'prefetch')}"
         yield f"{where}\n{statement_text(connection, call.pieces, 'buffer')}"
     for read in plan.pages:
         if files is not None:
-            yield _advice(read.pieces, files)
+            yield files.reading(read.pieces)
         else:
             size = read.blocks * server.block_size_bytes
             text = statement_text(connection, read.pieces, "read")
             yield f"-- database {read.database or server.database}, {size} bytes\n{text}"
-
-
-def _advice(pieces: Sequence[Piece], files: FileReader) -> str:
-    return "\n".join(
-        f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED)"
-        for piece in pieces
-        for path, offset, length in files.stretches(piece)
-    )
 
 
 def server_files(plan: RestorePlan) -> FileReader | None:

@@ -17,18 +17,18 @@ from typing import Protocol
 
 from pgsweep.pg.connect import connect, explained
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
+from pgsweep.warm.back import bring_back
 from pgsweep.warm.journal import Header, Journal
+from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.pieces import Call
-from pgsweep.warm.prepare import Options, Planned, prepare
+from pgsweep.warm.prepare import Options, Planned, order_words, prepare
 from pgsweep.warm.rate import assumed_rate, measure_rate
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
-from pgsweep.warm.rows import relation_rows
-from pgsweep.warm.session import PrewarmSession, Read, statement_text
+from pgsweep.warm.rows import ReadBlocks, relation_rows
+from pgsweep.warm.session import PrewarmSession, Read, others_note
+from pgsweep.warm.statements import statement_text
 from pgsweep.warm.verify import Resident, look
-from pgsweep.warm.work import Reader, Work, WorkOutcome, WorkState, nothing_at_all
-
-_HEAT_SOURCE = "accesses a block since statistics began (pg_statio)"
-_NO_HEAT = "nothing was counted yet (statistics are lost in a crash), so indexes first, and no more is known"
+from pgsweep.warm.work import Reader, Work
 
 
 class Listener(Protocol):
@@ -88,12 +88,7 @@ def dry_run(conninfo: str, options: Options) -> WarmResult:
             for call in calls:
                 if mode == "kernel":
                     assert planned.files is not None
-                    texts = [
-                        f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED)"
-                        for piece in call.pieces
-                        for path, offset, length in planned.files.stretches(piece)
-                    ]
-                    text = "\n".join(texts)
+                    text = planned.files.reading(call.pieces)
                 else:
                     text = statement_text(connection, call.pieces, mode)
                 size = call.blocks * planned.block_bytes
@@ -129,29 +124,31 @@ def run(
     planned = prepare(conninfo, options, resume=resume)
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
-    if journal is not None and planned.asked_bytes:
-        written = Journal(journal, _header(planned))
+    calls = planned.calls()
+    if journal is not None and (planned.asked_bytes or resume is not None):
+        written = Journal(journal, _header(planned), *calls)
     marker = (
         None if planned.files is not None and not planned.pool else PrewarmSession(conninfo, None, "read")
     )
     finished = False
+    stop = stop or threading.Event()
+    read = ReadBlocks()
     try:
         others = 0 if marker is None else marker.others_warming()
         if others:
-            heard.note(
-                f"another `pgsweep warm` is at work on this server ({others} sessions): both take longer"
-            )
-        outcome = _carry_out(planned, stop or threading.Event(), heard, written)
+            heard.note(others_note(others))
+        outcome = _carry_out(planned, calls, stop, heard, written, read)
         finished = not outcome.stopped
+        error = nothing_at_all(outcome)
+        if error is not None:
+            raise error
+        after = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
+        back = bring_back(planned, outcome, after, stop, heard.state)
     finally:
         if marker is not None:
             marker.close()
         if written is not None:
             written.close(remove=finished)
-    error = nothing_at_all(outcome)
-    if error is not None:
-        raise error
-    after = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     block_bytes = planned.block_bytes
     read_bytes = outcome.read_blocks * block_bytes
     work = WarmWork(
@@ -160,6 +157,8 @@ def run(
         asked_bytes=outcome.asked_blocks * block_bytes,
         read_bytes=read_bytes,
         again_bytes=outcome.again_blocks * block_bytes,
+        pushed_out_bytes=back.pushed_out_bytes,
+        brought_back_seconds=back.seconds,
         seconds=outcome.seconds,
         bytes_per_second=(read_bytes + outcome.again_blocks * block_bytes) / max(outcome.seconds, 1e-9),
         reconnects=outcome.reconnects,
@@ -170,7 +169,7 @@ def run(
         journal=str(journal) if written is not None and not finished else None,
         troubles=outcome.troubles,
     )
-    return _result(planned, "run", work=work, before=before, after=after)
+    return _result(planned, "run", work=work, before=before, after=back.after, read=read)
 
 
 def _header(planned: Planned) -> Header:
@@ -180,17 +179,20 @@ def _header(planned: Planned) -> Header:
         block_size_bytes=planned.block_bytes,
         into=planned.options.into,
         mode=planned.mode,
+        run=planned.run,
     )
 
 
 def _carry_out(
-    planned: Planned, stop: threading.Event, listener: Listener, journal: Journal | None
+    planned: Planned,
+    both: tuple[list[Call], list[Call]],
+    stop: threading.Event,
+    listener: Listener,
+    journal: Journal | None,
+    read: ReadBlocks,
 ) -> WorkOutcome:
     """Do the calls of the pool, then those of the page cache."""
-    pool, page_cache = planned.calls()
-    if journal is not None:
-        journal.add("pool", pool)
-        journal.add("page cache", page_cache)
+    pool, page_cache = both
     total = WorkOutcome()
     for calls, mode in ((pool, "buffer"), (page_cache, planned.mode)):
         if not calls:
@@ -200,7 +202,7 @@ def _carry_out(
             total.asked_blocks += sum(call.blocks for call in calls)
             total.stopped = True
             continue
-        total.add(_work(planned, calls, mode, stop, listener.state, journal))
+        total.add(_work(planned, calls, mode, stop, listener.state, journal, read))
     return total
 
 
@@ -211,6 +213,7 @@ def _work(
     stop: threading.Event,
     progress: Callable[[WorkState], None],
     journal: Journal | None,
+    counted: ReadBlocks,
 ) -> WorkOutcome:
     work: Work
     files = planned.files if mode == "kernel" else None
@@ -221,8 +224,14 @@ def _work(
         return PrewarmReader(planned.conninfo, mode, server_started=work.server_started)
 
     def done(call: Call, read: Read) -> None:
+        counted.add(call, read, pool=mode == "buffer")
         if journal is not None:
             journal.done(call, read.blocks)
+
+    def undone() -> None:
+        counted.pool_lost()
+        if journal is not None:
+            journal.undone()
 
     probe = LatencyProbe(planned.conninfo, files)
     work = Work(
@@ -230,7 +239,7 @@ def _work(
         reader,
         planned.options.work(planned.block_bytes, pool=mode == "buffer"),
         done=done,
-        undone=None if journal is None else journal.undone,
+        undone=undone,
         probe=probe,
     )
     try:
@@ -255,6 +264,7 @@ def _result(
     work: WarmWork | None = None,
     before: Resident | None = None,
     after: Resident | None = None,
+    read: ReadBlocks | None = None,
 ) -> WarmResult:
     server = planned.found.server
     verified = None
@@ -280,14 +290,21 @@ def _result(
         block_size_bytes=planned.block_bytes,
         into=planned.options.into,
         mode=_modes(planned),
-        heat_source=_HEAT_SOURCE if planned.found.accesses else _NO_HEAT,
+        heat_source=order_words(planned),
+        heat_file=None if planned.options.heat is None else planned.options.heat.source,
+        statistics_since=planned.found.counted_since,
         budgets=planned.budgets,
         asked_bytes=planned.asked_bytes,
         left_out_bytes=sum(piece.blocks for piece in planned.left_out) * planned.block_bytes,
         rate=rate,
         expected_seconds=expected,
         relations=relation_rows(
-            planned.pool, planned.page_cache, planned.left_out, planned.block_bytes, after
+            planned.pool,
+            planned.page_cache,
+            planned.left_out,
+            planned.block_bytes,
+            resident=after,
+            read=read,
         ),
         refused=planned.found.refused,
         statements=statements or [],

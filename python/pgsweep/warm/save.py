@@ -31,7 +31,17 @@ from pgsweep.pg.catalog import INIT_FORK, read_cluster
 from pgsweep.pg.connect import explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import WarmSaveResult
-from pgsweep.warm.heat import FORKS, NOT_IN_POOL, Heat, HeatMeta, HeatPart, joined, read_heat, write_heat
+from pgsweep.warm.heat import (
+    FORKS,
+    NOT_IN_POOL,
+    Heat,
+    HeatMeta,
+    HeatPart,
+    NoHeatFile,
+    joined,
+    read_heat,
+    write_heat,
+)
 from pgsweep.warm.rotate import kept_files, rotate
 
 _COLDER = 0.5
@@ -117,11 +127,12 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
 
     Raises:
         ConnectionFailed: the server has gone.
-        HeatError: the file cannot be written.
+        HeatError: the file cannot be written, or what is there now is something else.
     """
     begun = time.monotonic()
+    former = _former(path)
     heat, missing = take_heat(access)
-    skipped = _worth_more(access, path, heat)
+    skipped = None if former is None else _worth_more(access, former, heat)
     size = 0
     if skipped is None:
         with rotate(path, keep):
@@ -148,19 +159,31 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
     )
 
 
-def _worth_more(access: Access, path: Path, heat: Heat) -> str | None:
-    """Return why the file there is worth more than the heat of now, if it is."""
-    if not path.exists():
-        return None
+def _former(path: Path) -> HeatMeta | None:
+    """Return what the file that is there says of itself; nothing where it is damaged or there is none.
+
+    Raises:
+        HeatError: it is no heat file, so it is not ours to replace.
+    """
     try:
-        former = read_heat(path).meta
+        return read_heat(path).meta if path.exists() else None
+    except NoHeatFile as error:
+        raise HeatError(
+            f"`{path}` is not replaced: it is no heat file",
+            cause=error.cause,
+            hint="name another file, or remove this one",
+        ) from error
     except HeatError:
         return None
+
+
+def _worth_more(access: Access, former: HeatMeta, heat: Heat) -> str | None:
+    """Return why the file there is worth more than the heat of now, if it is."""
     with explained():
         cluster = read_cluster(access.connection)
     if cluster is None or former.system_identifier != cluster[0]:
         return None
-    started = cluster[1]
+    started = cluster[1].astimezone(datetime.UTC)
     filling = (
         heat.meta.pool_blocks + heat.meta.nameless_blocks < _COLDER * access.server.shared_buffers_blocks
     )
@@ -168,8 +191,9 @@ def _worth_more(access: Access, path: Path, heat: Heat) -> str | None:
     if started <= datetime.datetime.fromisoformat(former.at) or not filling or not colder:
         return None
     return (
-        f"the server was restarted at {started:%Y-%m-%d %H:%M:%S} and has {heat.meta.pool_blocks} blocks in "
-        f"its pool; the file of {former.at} holds {former.pool_blocks} and stays: restore it, or remove it"
+        f"the server was restarted at {started.isoformat(timespec='seconds')} and has "
+        f"{heat.meta.pool_blocks} blocks in its pool; the file of {former.at} holds {former.pool_blocks} and "
+        "stays: restore it, or remove it"
     )
 
 

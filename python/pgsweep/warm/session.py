@@ -12,19 +12,17 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.errors import MissingAbility
-from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
+from pgsweep.warm.grants import NO_RIGHT, grant_to_read
 from pgsweep.warm.pieces import Piece
+from pgsweep.warm.statements import arguments, by_fork, fork_arguments, query_text, require_prewarm
 
 APPLICATION_NAME = "pgsweep warm"
 
@@ -62,6 +60,12 @@ class Read:
         return Read(self.blocks + other.blocks, self.failed + other.failed)
 
 
+def others_note(sessions: int) -> str:
+    """Tell that others are warming the same server."""
+    counted = "1 session" if sessions == 1 else f"{sessions} sessions"
+    return f"another `pgsweep warm` is at work on this server ({counted}): both take longer"
+
+
 class Lost(Exception):
     """The session has gone; `pool_lives` where only it was ended and the server goes on."""
 
@@ -96,17 +100,19 @@ class PrewarmSession:
                 self._connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
                 if self._connection.info.server_version >= 180000:
                     self._connection.execute(_OWN_READS)
-                self.started_us, self._query = self._prepare()
+                self.started_us = self._prepare()
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self) -> tuple[int, bytes]:
+    def _prepare(self) -> int:
         version_num = self._connection.info.server_version
         row = self._connection.execute(load("postmaster", version_num)).fetchone()
         assert row is not None
         schema = require_prewarm(self._connection)
-        return int(row[1]), load("prewarm", version_num).replace("{schema}", schema).encode()
+        self._query = query_text("prewarm", version_num, schema).encode()
+        self._fork_query = query_text("prewarm_fork", version_num, schema).encode()
+        return int(row[1])
 
     def others_warming(self) -> int:
         """Mark this session as a warming one, and return how many others on this server carry the mark."""
@@ -121,19 +127,46 @@ class PrewarmSession:
             Lost: the session has gone.
         """
         try:
-            return self._read(pieces)
+            done, left = self._read_forks(pieces)
+            return done + self._read(left)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             # pg_terminate_backend and an orderly stop say admin_shutdown; only the start time tells which it
             # was. After a crash of any backend the pool is empty though the postmaster is the same.
             alive = isinstance(error, sqlstates.AdminShutdown)
             raise Lost(str(error).strip().splitlines()[0], pool_lives=alive) from error
 
+    def _read_forks(self, pieces: Sequence[Piece]) -> tuple[Read, Sequence[Piece]]:
+        """Read what makes many stretches of one fork; return what came of it, and what is left to read.
+
+        Where a statement fails, or reads less than was asked, the rest is left to the one that tells why.
+        """
+        done = 0
+        groups = by_fork(pieces)
+        if self._lately_locked(pieces):
+            return Read(0, []), pieces
+        for number, group in enumerate(groups):
+            try:
+                values = fork_arguments(group, self._mode)
+                row = self._connection.execute(self._fork_query, values).fetchone()
+            except psycopg.Error as error:
+                if self._connection.broken or self._connection.closed or error.sqlstate in _ENDED:
+                    raise
+                row = None
+            if row is None or row[0] != sum(piece.blocks for piece in group):
+                return Read(done, []), [piece for rest in groups[number:] for piece in rest]
+            done += int(row[0])
+        return Read(done, []), [] if groups else pieces
+
+    def _lately_locked(self, pieces: Sequence[Piece]) -> list[Piece]:
+        lately = time.monotonic() - _LOCKED_SECONDS
+        return [piece for piece in pieces if self._locked.get(piece.oid, lately) > lately]
+
     def _read(self, pieces: Sequence[Piece]) -> Read:
         """Read pieces; where that fails, read either half by itself."""
-        lately = time.monotonic() - _LOCKED_SECONDS
-        locked = [piece for piece in pieces if self._locked.get(piece.oid, lately) > lately]
+        locked = self._lately_locked(pieces)
         if locked:
-            others = self._read([piece for piece in pieces if self._locked.get(piece.oid, lately) <= lately])
+            oids = {piece.oid for piece in locked}
+            others = self._read([piece for piece in pieces if piece.oid not in oids])
             return others + Read(0, [(piece, LOCKED, _LATER) for piece in locked])
         if not pieces:
             return Read(0, [])
@@ -146,7 +179,9 @@ class PrewarmSession:
             if not second:
                 if isinstance(error, sqlstates.LockNotAvailable):
                     self._locked[pieces[0].oid] = time.monotonic()
-                return Read(0, [(piece, *_reason(error, piece)) for piece in pieces])
+                return Read(
+                    0, [(piece, *_reason(error, piece, self._connection.info.user)) for piece in pieces]
+                )
             return self._read(first) + self._read(second)
         failed: list[Failed] = []
         blocks = 0
@@ -181,60 +216,6 @@ _ENDED = ("57P01", "57P02", "57P03", "57P05")
 """admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout (utils/errcodes.txt)."""
 
 
-def arguments(pieces: Sequence[Piece], mode: str) -> list[Any]:
-    """Return the parameters of the statement that reads the pieces."""
-    return [
-        mode,
-        [piece.oid for piece in pieces],
-        [piece.fork for piece in pieces],
-        [piece.first_block for piece in pieces],
-        [piece.end_block - 1 for piece in pieces],
-    ]
-
-
-def statement_text(connection: psycopg.Connection[Any], pieces: Sequence[Piece], mode: str) -> str:
-    """Return the statement that reads the pieces, its parameters filled in, for people to read.
-
-    Raises:
-        MissingAbility: pg_prewarm is not there, or not for this role.
-    """
-    schema = require_prewarm(connection)
-    query = load("prewarm", connection.info.server_version).replace("{schema}", schema)
-    literals = [sql.Literal(value).as_string(connection) for value in arguments(pieces, mode)]
-    parts = query.split("%s")
-    return "".join(text + value for text, value in zip(parts, [*literals, ""], strict=True)).strip()
-
-
-def require_prewarm(connection: psycopg.Connection[Any]) -> str:
-    """Return the quoted schema of pg_prewarm, after checking that this session may use it.
-
-    Raises:
-        MissingAbility: the extension is not created here, is not installed, or may not be used by this role.
-    """
-    found = read_extension(connection, "pg_prewarm", "pg_prewarm")
-    database = connection.info.dbname
-    if found.schema is None:
-        if found.available is None:
-            raise MissingAbility(
-                "pg_prewarm is not installed on the server",
-                cause="the server has no contrib modules",
-                hint="install the contrib package of the server's version; on the server's host "
-                "`--into page-cache` needs no extension",
-            )
-        raise MissingAbility(
-            f"the extension pg_prewarm does not exist in database `{database}`",
-            hint="as a superuser or the owner of the database: "
-            f"psql -d {database} -c 'CREATE EXTENSION pg_prewarm'",
-        )
-    if not found.usable:
-        raise MissingAbility(
-            f"this role may not use pg_prewarm in database `{database}`",
-            cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=f"as a superuser: psql -d {database} -c 'GRANT USAGE ON SCHEMA {found.schema} TO ROLE_NAME'",
-        )
-    return found.schema
-
-
 _OF_THE_RELATION = (
     sqlstates.InsufficientPrivilege,
     sqlstates.LockNotAvailable,
@@ -259,19 +240,11 @@ def _rest(piece: Piece, read: int) -> Piece:
     return msgspec.structs.replace(piece, first_block=piece.first_block + read, blocks=piece.blocks - read)
 
 
-def _grant(piece: Piece) -> str:
-    if piece.kind == "index":
-        # SELECT on its table suffices from 15.15, 16.11, 17.7 and 18.1 on.
-        return "GRANT SELECT on its table to the role; on older minor releases: GRANT pg_read_all_data"
-    name = ".".join(sql.Identifier(part).as_string(None) for part in (piece.schema, piece.relation))
-    return f"GRANT SELECT ON {name} TO ROLE_NAME"
-
-
-def _reason(error: psycopg.Error, piece: Piece) -> tuple[str, str | None]:
+def _reason(error: psycopg.Error, piece: Piece, role: str) -> tuple[str, str | None]:
     """Return why a piece could not be read, in our words, and what would allow it."""
     match error:
         case sqlstates.InsufficientPrivilege():
-            return "this role may not read it", _grant(piece)
+            return NO_RIGHT, grant_to_read(role, piece.schema, piece.relation, piece.kind)
         case sqlstates.UndefinedTable() | sqlstates.UndefinedObject():
             return DROPPED, None
         case sqlstates.LockNotAvailable():

@@ -1,11 +1,11 @@
 """The work itself: calls carried out in their order, by several sessions at once.
 
-    work = Work(calls, lambda number: PrewarmReader(conninfo, "buffer"), WorkOptions(connections=4))
+    work = Work(calls, lambda number: PrewarmReader(conninfo, "buffer"), WorkOptions(connections=3))
     outcome = work.run(stop, on_progress)
 
-Threads take the calls one after the other from one queue, so the order holds but for as many calls as there
-are sessions; neighbouring stretches of one relation are then read side by side, which fills the device's
-queue as one process that reads block by block does not.
+Threads take the calls from one queue, each a few in a row, so the order holds but for so many calls a
+session; stretches of one relation are then read side by side, which fills the device's queue as one process
+that reads block by block does not.
 
 What cannot be read is told and left out, never fatal. A session that is lost is opened again; where the
 server lost its pool meanwhile (it was restarted, or a crash emptied it) what was read before is read again.
@@ -18,23 +18,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.records.warm import WarmTrouble
+from pgsweep.errors import ConnectionFailed
+from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.pace import Gate, Throttle
-from pgsweep.warm.pieces import CALL_BYTES, Call, Piece
-from pgsweep.warm.session import Failed, Lost, Read
+from pgsweep.warm.pieces import Call, Piece
+from pgsweep.warm.session import Lost, Read
 
-_CALLS_A_SECOND = 4
-"""A throttled run makes its calls small enough for so many a second, lest it go in bursts."""
+_RUN_CALLS = 8
+"""So many calls in a row are one session's, where there is enough for all: a file that is read on where it
+was left is read by long requests, into large folios (mm/readahead.c, page_cache_sync_ra: a jump begins with
+short ones)."""
 
 _TRIES = 5
 """A call that loses its session so often is left out: it may be what brings the server down."""
-
-_TROUBLES_KEPT = 1000
 
 
 class Reader(Protocol):
@@ -60,97 +59,6 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """End the sessions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkOptions:
-    """How to work.
-
-    Attributes:
-        block_bytes: PostgreSQL's block size.
-        connections: how many calls at once.
-        rate_bytes_per_second: not faster than this; None for no limit.
-        max_latency_seconds: pause while a probe takes longer; None for never.
-        pool: what is read lies in the buffer pool, and is lost when the server restarts.
-        patience_seconds: how long to wait for a server that went away.
-    """
-
-    block_bytes: int = 8192
-    connections: int = 4
-    rate_bytes_per_second: float | None = None
-    max_latency_seconds: float | None = None
-    pool: bool = True
-    patience_seconds: float = 60.0
-
-    @property
-    def call_blocks(self) -> int:
-        """How many blocks a call shall have at most."""
-        size = float(CALL_BYTES)
-        if self.rate_bytes_per_second is not None:
-            size = min(size, self.rate_bytes_per_second / _CALLS_A_SECOND)
-        return max(1, int(size) // self.block_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkState:
-    """How far the work is.
-
-    Attributes:
-        done_bytes: of calls that are done, also where parts of them failed.
-        rate_bytes_per_second: over the last seconds; 0 at the beginning and in a pause.
-        left_seconds: at that rate; None where there is no rate.
-        paused: the server answers late.
-        waiting: the server is away.
-    """
-
-    done_bytes: int
-    total_bytes: int
-    seconds: float
-    rate_bytes_per_second: float
-    left_seconds: float | None
-    paused: bool
-    waiting: bool
-
-
-@dataclass(slots=True)
-class WorkOutcome:
-    """What came of it.
-
-    Attributes:
-        asked_blocks: of all calls.
-        read_blocks: the server or the kernel said it read (or found) them.
-        calls: done; `calls_left` were not, because of the stop.
-        again_calls: done once more because the server lost its pool.
-        troubles: one a relation and reason.
-    """
-
-    asked_blocks: int = 0
-    read_blocks: int = 0
-    calls: int = 0
-    calls_left: int = 0
-    again_calls: int = 0
-    again_blocks: int = 0
-    reconnects: int = 0
-    seconds: float = 0.0
-    pauses: int = 0
-    paused_seconds: float = 0.0
-    stopped: bool = False
-    troubles: list[WarmTrouble] = field(default_factory=list)
-
-    def add(self, other: WorkOutcome) -> None:
-        """Add what came of work that was done after this."""
-        self.asked_blocks += other.asked_blocks
-        self.read_blocks += other.read_blocks
-        self.calls += other.calls
-        self.calls_left += other.calls_left
-        self.again_calls += other.again_calls
-        self.again_blocks += other.again_blocks
-        self.reconnects += other.reconnects
-        self.seconds += other.seconds
-        self.pauses += other.pauses
-        self.paused_seconds += other.paused_seconds
-        self.stopped |= other.stopped
-        self.troubles += other.troubles
 
 
 class Work:
@@ -191,6 +99,7 @@ class Work:
         self._pending = deque(() if total_blocks is not None else calls)
         self._running: dict[int, Call] = {}
         self._finished: dict[int, tuple[Call, Read]] = {}
+        self._finished_blocks = 0
         self._tries: dict[int, int] = {}
         self._losses = 0
         self._again = 0
@@ -251,10 +160,11 @@ class Work:
 
     def _thread(self, halt: threading.Event) -> None:
         reader = self._reader()
+        call: Call | None = None
         with self._lock:
             self._readers.append(reader)
         try:
-            while (call := self._next(halt)) is not None:
+            while (call := self._next(halt, call)) is not None:
                 self._throttle.wait(call.blocks * self._options.block_bytes, halt)
                 self._gate.wait(halt)
                 self._open(reader, call, halt)
@@ -309,13 +219,13 @@ class Work:
                 self._pool_lost()
             self._started_us = started_us
 
-    def _next(self, halt: threading.Event) -> Call | None:
+    def _next(self, halt: threading.Event, last: Call | None) -> Call | None:
         with self._lock:
             while not halt.is_set():
                 if not self._pending:
                     self._pending.extend(islice(self._source, 1))
                 if self._pending:
-                    call = self._pending.popleft()
+                    call = self._take(None if last is None else last.number // _RUN_CALLS)
                     self._running[call.number] = call
                     return call
                 if not self._running:
@@ -323,6 +233,20 @@ class Work:
                 # A call under way may fail and come back.
                 self._lock.wait(0.1)
         return None
+
+    def _take(self, last_run: int | None) -> Call:
+        """Take the next call of a thread's last run; else one of a run that no other thread is at."""
+        others = {number // _RUN_CALLS for number in self._running}
+        ahead = [
+            call.number // _RUN_CALLS
+            for call in islice(self._pending, _RUN_CALLS * (1 + self._options.connections))
+        ]
+        chosen = next((at for at, run in enumerate(ahead) if run not in others), 0)
+        if last_run in ahead:
+            chosen = ahead.index(last_run)
+        call = self._pending[chosen]
+        del self._pending[chosen]
+        return call
 
     def _give_back(self, call: Call) -> None:
         with self._lock:
@@ -349,8 +273,9 @@ class Work:
             return
         again = [self._finished[number][0] for number in sorted(self._finished)]
         self._again += len(again)
-        self._again_blocks += sum(call.blocks for call in again)
+        self._again_blocks += self._finished_blocks
         self._finished.clear()
+        self._finished_blocks = 0
         self._pending.extendleft(reversed(again))
         if self._undone_told is not None:
             self._undone_told()
@@ -359,6 +284,7 @@ class Work:
         with self._lock:
             self._running.pop(call.number, None)
             self._finished[call.number] = (call, read)
+            self._finished_blocks += call.blocks
             if self._done_told is not None:
                 self._done_told(call, read)
             self._lock.notify_all()
@@ -370,7 +296,7 @@ class Work:
 
     def _state(self, meter: _Meter) -> WorkState:
         with self._lock:
-            done = sum(call.blocks for call, _ in self._finished.values())
+            done = self._finished_blocks
             waiting = self._waiting > 0
         block_bytes = self._options.block_bytes
         total = self._total_blocks * block_bytes
@@ -398,19 +324,6 @@ class Work:
         return outcome
 
 
-def troubles_of(failed: Iterable[Failed]) -> list[WarmTrouble]:
-    """Return the failures by relation and reason, those with most blocks first."""
-    sums: dict[tuple[str, str, str, str, str | None], int] = {}
-    for piece, why, enable in failed:
-        key = (piece.database, piece.schema, piece.relation, why, enable)
-        sums[key] = sums.get(key, 0) + piece.blocks
-    rows = sorted(sums.items(), key=lambda item: (-item[1], item[0][:3]))
-    return [
-        WarmTrouble(database=key[0], schema=key[1], relation=key[2], why=key[3], enable=key[4], blocks=blocks)
-        for key, blocks in rows[:_TROUBLES_KEPT]
-    ]
-
-
 class _Meter:
     """The rate of the last seconds."""
 
@@ -429,15 +342,3 @@ class _Meter:
         at, before = self._seen[0]
         rate = (done_bytes - before) / (now - at) if now > at else 0.0
         return max(0.0, rate), now - self._begin
-
-
-def nothing_at_all(outcome: WorkOutcome) -> PgsweepError | None:
-    """Return the error that it is when not one block could be read, though some were asked for."""
-    if outcome.read_blocks or not outcome.troubles or outcome.stopped:
-        return None
-    first = outcome.troubles[0]
-    return PgsweepError(
-        "nothing could be read",
-        cause=f"{first.schema}.{first.relation}: {first.why}",
-        hint=first.enable,
-    )

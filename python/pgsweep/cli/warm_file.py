@@ -1,0 +1,70 @@
+"""The heat file that a command is given, and what stands in its place by mistake.
+
+psql's habit puts the database first; here the file comes first. What is plainly a connection string, or a
+database where the file lies in the other place, is told with the right command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from pgsweep.cli.settings import Settings
+from pgsweep.errors import UsageError
+
+
+def heat_file(settings: Settings, file: str, database: str | None, *, writes: bool = False) -> Path:
+    """Return the path of the heat file.
+
+    Args:
+        settings: they know the command line, which is shown as it should be.
+        file: as given for FILE.
+        database: as given for DBNAME.
+        writes: the file need not be there yet.
+
+    Raises:
+        UsageError: the two stand in each other's place.
+    """
+    if _is_connection(file) and not Path(file).exists():
+        what = "a connection string"
+    elif database is not None and _is_file_instead(file, database, writes=writes):
+        what = "a database, as it seems"
+    else:
+        return Path(file)
+    from pgsweep.cli.provenance import without_secrets
+
+    words = list(settings.arguments)
+    at = words.index(file) if file in words else len(words)
+    if database in words:
+        assert database is not None
+        words[words.index(database)], words[at : at + 1] = file, [database]
+    else:
+        words[at:at] = ["shop.heat"]
+    raise UsageError(
+        f"`{without_secrets(file)}` stands where the heat file belongs",
+        cause=f"it is {what}; the file comes first, the database after it",
+        hint=shlex.join(["pgsweep", *(without_secrets(word) for word in words)]),
+    )
+
+
+def _is_connection(text: str) -> bool:
+    """Return whether libpq takes a text for a connection string; `a=b.heat` it does not."""
+    if text.startswith(("postgresql://", "postgres://")):
+        return True
+    if "=" not in text:
+        return False
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return bool(conninfo_to_dict(text))
+    except psycopg.ProgrammingError:
+        return False
+
+
+def _is_file_instead(file: str, database: str, *, writes: bool) -> bool:
+    if Path(file).exists():
+        return False
+    if writes:
+        return database.endswith(".heat") and not file.endswith(".heat")
+    return Path(database).is_file()

@@ -1,0 +1,132 @@
+"""What work is to be like, how far it is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pgsweep.errors import PgsweepError
+from pgsweep.records.warm import WarmTrouble
+from pgsweep.warm.pieces import CALL_BYTES
+from pgsweep.warm.session import Failed
+
+_CALLS_A_SECOND = 4
+"""A throttled run makes its calls small enough for so many a second, lest it go in bursts."""
+
+_TROUBLES_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    """How to work.
+
+    Attributes:
+        block_bytes: PostgreSQL's block size.
+        connections: how many calls at once.
+        rate_bytes_per_second: not faster than this; None for no limit.
+        max_latency_seconds: pause while a probe takes longer; None for never.
+        pool: what is read lies in the buffer pool, and is lost when the server restarts.
+        patience_seconds: how long to wait for a server that went away.
+    """
+
+    block_bytes: int = 8192
+    connections: int = 3
+    rate_bytes_per_second: float | None = None
+    max_latency_seconds: float | None = None
+    pool: bool = True
+    patience_seconds: float = 60.0
+
+    @property
+    def call_blocks(self) -> int:
+        """How many blocks a call shall have at most."""
+        size = float(CALL_BYTES)
+        if self.rate_bytes_per_second is not None:
+            size = min(size, self.rate_bytes_per_second / _CALLS_A_SECOND)
+        return max(1, int(size) // self.block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkState:
+    """How far the work is.
+
+    Attributes:
+        done_bytes: of calls that are done, also where parts of them failed.
+        rate_bytes_per_second: over the last seconds; 0 at the beginning and in a pause.
+        left_seconds: at that rate; None where there is no rate.
+        paused: the server answers late.
+        waiting: the server is away.
+    """
+
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+    rate_bytes_per_second: float
+    left_seconds: float | None
+    paused: bool
+    waiting: bool
+
+
+@dataclass(slots=True)
+class WorkOutcome:
+    """What came of it.
+
+    Attributes:
+        asked_blocks: of all calls.
+        read_blocks: the server or the kernel said it read (or found) them.
+        calls: done; `calls_left` were not, because of the stop.
+        again_calls: done once more because the server lost its pool.
+        troubles: one a relation and reason.
+    """
+
+    asked_blocks: int = 0
+    read_blocks: int = 0
+    calls: int = 0
+    calls_left: int = 0
+    again_calls: int = 0
+    again_blocks: int = 0
+    reconnects: int = 0
+    seconds: float = 0.0
+    pauses: int = 0
+    paused_seconds: float = 0.0
+    stopped: bool = False
+    troubles: list[WarmTrouble] = field(default_factory=list)
+
+    def add(self, other: WorkOutcome) -> None:
+        """Add what came of work that was done after this."""
+        self.asked_blocks += other.asked_blocks
+        self.read_blocks += other.read_blocks
+        self.calls += other.calls
+        self.calls_left += other.calls_left
+        self.again_calls += other.again_calls
+        self.again_blocks += other.again_blocks
+        self.reconnects += other.reconnects
+        self.seconds += other.seconds
+        self.pauses += other.pauses
+        self.paused_seconds += other.paused_seconds
+        self.stopped |= other.stopped
+        self.troubles += other.troubles
+
+
+def troubles_of(failed: Iterable[Failed]) -> list[WarmTrouble]:
+    """Return the failures by relation and reason, those with most blocks first."""
+    sums: dict[tuple[str, str, str, str, str | None], int] = {}
+    for piece, why, enable in failed:
+        key = (piece.database, piece.schema, piece.relation, why, enable)
+        sums[key] = sums.get(key, 0) + piece.blocks
+    rows = sorted(sums.items(), key=lambda item: (-item[1], item[0][:3]))
+    return [
+        WarmTrouble(database=key[0], schema=key[1], relation=key[2], why=key[3], enable=key[4], blocks=blocks)
+        for key, blocks in rows[:_TROUBLES_KEPT]
+    ]
+
+
+def nothing_at_all(outcome: WorkOutcome) -> PgsweepError | None:
+    """Return the error that it is when not one block could be read, though some were asked for."""
+    if outcome.read_blocks or not outcome.troubles or outcome.stopped:
+        return None
+    first = outcome.troubles[0]
+    return PgsweepError(
+        "nothing could be read",
+        cause=f"{first.schema}.{first.relation}: {first.why}",
+        hint=first.enable,
+    )

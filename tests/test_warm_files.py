@@ -1,0 +1,60 @@
+"""Reading past the server: what the kernel was asked for is in the page cache afterwards, all of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pgsweep._native import drop_page_cache, page_cache
+from pgsweep.warm import files
+from pgsweep.warm.files import read_ahead
+
+LENGTH = 48 << 20
+
+
+def cached_bytes(path: Path) -> int:
+    """Return how much of the file is in the page cache."""
+    return int(page_cache([path])["cached_bytes"][0])
+
+
+@pytest.mark.parametrize("window_bytes", [128 << 10, 8 << 20])
+def test_a_long_stretch_of_a_cold_file_is_read_whole(
+    window_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_window_bytes", lambda _: window_bytes)
+    # One posix_fadvise(2) for all of it reads no more than the device's readahead window.
+    path = tmp_path / "cold"
+    with path.open("wb") as file:
+        for megabyte in range(LENGTH >> 20):
+            file.write(bytes([megabyte]) * (1 << 20))
+        os.fsync(file.fileno())
+    assert drop_page_cache([path]).tolist() == [0]
+    if cached_bytes(path):
+        pytest.skip("this file system keeps its files in memory")
+    begin, length = 3 << 20, LENGTH - (5 << 20) + 100
+    assert read_ahead(str(path), begin, length) == length
+    # Nothing before, and the pages behind that the kernel adds at most.
+    assert length <= cached_bytes(path) <= LENGTH - begin
+    assert read_ahead(str(path), LENGTH - 10, 100) == 10
+    assert read_ahead(str(path), LENGTH + 10, 100) == 0
+
+
+def test_a_device_tells_how_far_it_reads_ahead(tmp_path: Path) -> None:
+    number = tmp_path.stat().st_dev
+    queue = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/queue/read_ahead_kb")
+    if not queue.exists():
+        pytest.skip("these files lie on no whole block device")
+    assert files._window_bytes(number) == int(queue.read_text()) * 1024
+    assert files._window_bytes(os.makedev(0, 1)) == 128 << 10
+
+
+def test_a_sink_that_cannot_be_spliced_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(bytes(8192))
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    monkeypatch.setattr(os, "devnull", "/proc/self/comm")  # takes no splices
+    try:
+        assert not files._send_away(descriptor, 0, 8192)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""Journals of several servers and selections beside each other, and folders that take none."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pgsweep.errors import UsageError
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records.warm import WarmResult
+from pgsweep.warm.gather import Selection
+from pgsweep.warm.journal import is_held, read_header
+from pgsweep.warm.journal_place import find_journal, place_for, state_folder
+from pgsweep.warm.prepare import Options
+from pgsweep.warm.run import run
+from tests.fix_warm import as_reader
+from tests.test_cli import run as pgsweep
+
+ORDERS = Selection(relations=["orders"])
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "pgsweep"
+
+
+def stopped(conninfo: str, selection: Selection) -> Path:
+    """Begin a run and stop it before it reads anything; return its journal."""
+    place = place_for(conninfo, selection, "pool")
+    assert place is not None
+    ended = threading.Event()
+    ended.set()
+    result = run(conninfo, Options(selection=selection), stop=ended, journal=place)
+    assert result.work is not None
+    assert result.work.journal == str(place)
+    return place
+
+
+def resumed(conninfo: str, selection: Selection | None = None) -> WarmResult:
+    place = find_journal(conninfo, selection)
+    return run(conninfo, Options(), journal=place, resume=place)
+
+
+def test_each_run_finds_its_own(
+    wheel18: Cluster, debian15: Cluster, warm_databases: Callable[[Cluster], str], state: Path
+) -> None:
+    one, two = warm_databases(wheel18), warm_databases(debian15)
+    notes = Selection(relations=["notes"])
+    places = [stopped(one, ORDERS), stopped(one, notes), stopped(two, ORDERS)]
+    assert len(set(places)) == 3
+    assert state.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(UsageError, match="2 runs on this server") as caught:
+        find_journal(one)
+    assert str(places[0]) in (caught.value.cause or "")
+    assert find_journal(two) == places[2]
+    for conninfo, selection in ((one, notes), (two, None), (one, ORDERS)):
+        result = resumed(conninfo, selection)
+        assert result.work is not None
+        assert result.work.read_bytes == result.work.asked_bytes > 0
+    assert list(state.iterdir()) == []
+    with pytest.raises(UsageError, match="no stopped run"):
+        find_journal(one, ORDERS)
+
+
+def test_a_journal_of_another_server_is_refused(
+    wheel18: Cluster, debian15: Cluster, warm_databases: Callable[[Cluster], str], state: Path
+) -> None:
+    place = stopped(warm_databases(wheel18), ORDERS)
+    with pytest.raises(UsageError, match="on another server"):
+        run(warm_databases(debian15), Options(), journal=place, resume=place)
+    header = read_header(place)
+    assert header.run is not None
+    assert (header.run.database, header.run.relations) == ("towarm", ["orders"])
+    assert not is_held(place)
+
+
+def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) -> None:
+    place = stopped(towarm, ORDERS)
+    ended = threading.Event()
+    ended.set()
+    again = run(towarm, Options(), stop=ended, journal=place, resume=place)
+    assert again.work is not None
+    assert again.work.journal == str(place)
+    assert find_journal(towarm, ORDERS) == place
+    assert resumed(towarm).work is not None
+
+
+def test_only_a_file_is_replaced(towarm: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is no file"):
+        run(towarm, Options(selection=ORDERS), journal=pipe)
+    assert pipe.is_fifo()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "there")
+    ended = threading.Event()
+    ended.set()
+    run(towarm, Options(selection=ORDERS), stop=ended, journal=link)
+    assert link.is_symlink()
+    assert read_header(tmp_path / "there").into == "pool"
+
+
+def test_roles_without_monitor_have_a_journal_too(towarm: str, state: Path) -> None:
+    place = stopped(as_reader(towarm), ORDERS)
+    assert find_journal(as_reader(towarm)) == place
+
+
+def test_a_working_folder_that_takes_nothing_does_not_matter(
+    wheel18: Cluster, warm_databases: Callable[[Cluster], str], tmp_path: Path
+) -> None:
+    words = ("warm", "run", "--relations", "orders", "-d", warm_databases(wheel18))
+    # A folder of the kernel's takes files from nobody, not from root either.
+    done = pgsweep(*words, cwd=Path("/proc/self"), env={"XDG_STATE_HOME": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "warming\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["pgsweep"]
+    nowhere = pgsweep(*words, env={"XDG_STATE_HOME": "/proc/self"})
+    assert nowhere.returncode == 0
+    assert "could not be resumed; name one: --journal FILE" in nowhere.stderr
+
+
+def test_the_state_folder_is_where_the_specification_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert state_folder() == tmp_path / ".local/state/pgsweep"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert state_folder() == tmp_path / ".local/state/pgsweep"
+    monkeypatch.setenv("HOME", "/absent")
+    assert state_folder() is None

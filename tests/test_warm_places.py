@@ -1,0 +1,166 @@
+"""Other tablespaces, a stand-by that is promoted, and one of a thousand relations that may not be read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.gather import Selection
+from pgsweep.warm.outcome import WorkState
+from pgsweep.warm.prepare import Options, prepare
+from pgsweep.warm.run import Listener, run
+from tests.fix_standby import PRIMARY, standby_of
+from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
+from tests.test_warm_run import drop_files, needs_root
+from tests.test_warm_work import carry_out
+
+PUBLIC = Selection(schemas=["public"])
+
+
+@pytest.fixture
+def tablespace(server: Cluster) -> Iterator[str]:
+    """A tablespace of the server."""
+    folder = server.run_directory / "elsewhere"
+    folder.mkdir()
+    owner = server.data_directory.stat()
+    os.chown(folder, owner.st_uid, owner.st_gid)
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(f"CREATE TABLESPACE elsewhere LOCATION '{folder}'".encode())
+        yield "elsewhere"
+        connection.execute("DROP TABLESPACE elsewhere")
+    folder.rmdir()
+
+
+@pytest.fixture
+def far(tablespace: str, fresh: str) -> str:
+    """A database with a table and its index in another tablespace than its own."""
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute(f"SET default_tablespace = {tablespace}".encode())
+        connection.execute("CREATE TABLE far (n int PRIMARY KEY, filler text)")
+        connection.execute("INSERT INTO far SELECT g, repeat('f', 500) FROM generate_series(1, 3000) g")
+        connection.execute("VACUUM ANALYZE far")
+    return fresh
+
+
+FAR = Options(selection=Selection(relations=["far"]))
+
+
+def test_relations_in_another_tablespace_come_into_the_pool(far: str) -> None:
+    evict_all(far)
+    result = run(far, FAR)
+    assert result.verified is not None
+    assert result.verified.pool_bytes == result.asked_bytes > 0
+    for name in ("far", "far_pkey"):
+        assert resident_blocks(far, name) == piece_of(far, name).blocks
+
+
+@needs_root
+def test_relations_in_another_tablespace_come_into_the_page_cache(server: Cluster, far: str) -> None:
+    evict_all(far)
+    drop_files(server, far, "far", "far_pkey")
+    result = run(far, Options(selection=FAR.selection, into="page-cache"))
+    assert result.mode == "kernel"
+    assert result.verified is not None
+    assert (result.verified.page_cache_before_bytes or 0) < 0.3 * result.asked_bytes
+    assert result.verified.page_cache_bytes == result.asked_bytes > 0
+    assert {row.relation: row.page_cache_resident_bytes for row in result.relations} == {
+        row.relation: row.size_bytes for row in result.relations
+    }
+
+
+class Promoting(Listener):
+    """Promotes a stand-by once a third is read."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self.promoted_at = 0
+        self._thread: threading.Thread | None = None
+
+    def note(self, text: str) -> None:
+        pass
+
+    def state(self, state: WorkState) -> None:
+        if self._thread is None and state.done_bytes > state.total_bytes / 3:
+            self.promoted_at = state.done_bytes
+            self._thread = threading.Thread(target=self._promote)
+            self._thread.start()
+
+    def _promote(self) -> None:
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(wait => true)")
+
+    def join(self) -> None:
+        assert self._thread is not None
+        self._thread.join()
+
+
+def test_a_stand_by_promoted_half_way_is_warmed_to_the_end() -> None:
+    with Cluster.create(settings=PRIMARY) as primary, database_to_warm(primary) as at_primary:
+        standby = standby_of(primary)
+        with standby:
+            conninfo = standby.conninfo("towarm")
+            # Unlogged tables are empty on a stand-by, and may not be looked into.
+            orders = piece_of(at_primary, "orders").blocks * 8192
+            promoting = Promoting(conninfo)
+            result = run(
+                conninfo, Options(selection=PUBLIC, rate_bytes_per_second=orders / 2), listener=promoting
+            )
+            promoting.join()
+            assert result.work is not None
+            assert 0 < promoting.promoted_at < result.asked_bytes
+            assert result.work.troubles == []
+            assert result.work.again_bytes == 0
+            assert result.work.read_bytes == result.work.asked_bytes == result.asked_bytes
+            assert "scratch" not in {row.relation for row in result.relations}
+            assert resident_blocks(conninfo, "orders") == piece_of(conninfo, "orders").blocks
+            with psycopg.connect(conninfo, autocommit=True) as connection:
+                assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+                connection.execute("INSERT INTO scratch VALUES (1)")
+
+
+THOUSAND = 1000
+
+
+@pytest.fixture
+def many(fresh: str) -> str:
+    """A database with a thousand tables of a page each, all but one of which its reader may read."""
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA many")
+        for begin in range(0, THOUSAND, 100):  # not all locks in one transaction
+            connection.execute(
+                f"DO $$ BEGIN FOR i IN {begin} .. {begin + 99} LOOP"
+                " EXECUTE 'CREATE TABLE many.t' || i || ' AS SELECT 1 AS n';"
+                " END LOOP; END $$".encode()
+            )
+        connection.execute("GRANT USAGE ON SCHEMA many TO fresh_reader")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA many TO fresh_reader")
+    return fresh
+
+
+MANY = Options(selection=Selection(schemas=["many"]))
+
+
+def test_one_of_a_thousand_may_not_be_read(many: str) -> None:
+    with psycopg.connect(many, autocommit=True) as connection:
+        connection.execute("REVOKE SELECT ON many.t500 FROM fresh_reader")
+    result = run(as_reader(many), MANY)
+    assert [trouble.relation for trouble in result.refused] == ["t500"]
+    assert result.refused[0].enable == 'GRANT SELECT ON "many"."t500" TO "fresh_reader"'
+    assert result.work is not None
+    assert result.work.troubles == []
+    assert result.work.read_bytes == result.asked_bytes
+    assert len({row.relation for row in result.relations}) == THOUSAND - 1
+
+
+def test_one_of_a_thousand_is_forbidden_after_the_plan(many: str) -> None:
+    pieces = prepare(as_reader(many), MANY).pool
+    with psycopg.connect(many, autocommit=True) as connection:
+        connection.execute("REVOKE SELECT ON many.t500 FROM fresh_reader; DROP TABLE many.t7")
+    outcome = carry_out(as_reader(many), pieces)
+    assert {trouble.relation for trouble in outcome.troubles} == {"t500", "t7"}
+    assert outcome.read_blocks == outcome.asked_blocks - sum(trouble.blocks for trouble in outcome.troubles)
