@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 VENV ?= .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
@@ -29,7 +30,7 @@ demo: setup ## the whole story on a private PostgreSQL, with an HTML report
 test: setup ## all tests (as root on Debian: installs the server and the browser they use)
 	tools/debian-packages test
 	cargo test --release --workspace --quiet
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (fetched into .servers) and Debian's 15
 	tools/debian-packages test

@@ -125,12 +125,16 @@ def test_all_bytes_are_somewhere_and_the_overlap_is_exact(shop: str, server: Clu
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             for first in range(0, blocks, 33):
                 os.pread(file.fileno(), 11 * BLOCK + 4096, first * BLOCK)
-        before = pooled_blocks(connection)
-        result = looked(shop)
-        after = pooled_blocks(connection)
-        block_map = looked(shop, map_of="plain", map_cells=blocks).map
-        later = pooled_blocks(connection)
-    seen = page_cache([str(path)], maps=True)["cached_pages"]
+        # A kernel short of memory may take a page between two looks; then both are taken again.
+        for _ in range(5):
+            seen = page_cache([str(path)], maps=True)["cached_pages"]
+            before = pooled_blocks(connection)
+            result = looked(shop)
+            after = pooled_blocks(connection)
+            block_map = looked(shop, map_of="plain", map_cells=blocks).map
+            later = pooled_blocks(connection)
+            if np.array_equal(seen, page_cache([str(path)], maps=True)["cached_pages"]):
+                break
     plain = by_name(result)["public", "plain"]
     assert result.page_cache_method is not None
     assert plain.page_cache_bytes is not None

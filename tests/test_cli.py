@@ -26,13 +26,14 @@ from pgsweep.cli.provenance import without_secrets
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.ui.results import to_json
+from tests.fix_disk import fill_disk
 from tests.fix_results import MB, demo_result, predict_result
 
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 
 
 def run(
-    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str = ""
+    *arguments: str | bytes, cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     plain = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", **(env or {})}
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -144,6 +145,22 @@ def test_unknown_command_suggests_the_nearest(typed: str, meant: str) -> None:
     assert f"did you mean `pgsweep {meant}`?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("warm", "kepe"), "no such command `pgsweep warm kepe`; did you mean `pgsweep warm keep`?"),
+        (("warm", "shop"), "no such command `pgsweep warm shop`"),
+    ],
+)
+def test_unknown_subcommand_suggests_the_nearest(typed: tuple[str, ...], words: str) -> None:
+    done = run(*typed)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"error: {words}",
+        "hint: `pgsweep warm --help` explains the arguments",
+    ]
+
+
 def test_completion_for_every_shell() -> None:
     for shell in ("bash", "zsh", "fish"):
         done = run("completion", shell)
@@ -194,6 +211,35 @@ def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_disk: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    fill_disk(small_disk)
+    done = run("report", "x.json", "--csv", "-o", str(small_disk / "x.html"), "-o", "y.html", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert done.stdout.startswith("shared_buffers_bytes,")
+    assert (tmp_path / "y.html").stat().st_size > 0
+    assert {path.name for path in small_disk.iterdir()} == {"ballast"}
+
+
+def test_names_that_are_not_utf8_are_told() -> None:
+    done = run("warm", "plan", b"db\xe9")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: `db\\xe9` is not UTF-8\n")
+    secret = run("warm", "plan", b"password=sesame\xe9 dbname=x")
+    assert secret.returncode == 2
+    assert "sesame" not in secret.stderr
+
+
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(to_json(predict_result()))
+    os.mkfifo(tmp_path / "pipe.html")
+    done = run("report", "x.json", "-o", "pipe.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "`pipe.html` is a device or a pipe" in done.stderr
+    assert (tmp_path / "pipe.html").is_fifo()
 
 
 def test_debug_shows_the_traceback() -> None:

@@ -116,15 +116,21 @@ def _enter(names: Names, connection: psycopg.Connection[object], database_oid: i
         relations = read_relations(connection, sizes=sizes)
         roots = read_partition_roots(connection)
     tables = {relation.oid: (relation.schema, relation.name) for relation in relations}
-    # The index of a TOAST relation belongs to the TOAST relation, and that to the table.
-    owners = {relation.oid: relation.table_oid for relation in relations}
+    served = tables_served(relations)
     for relation in relations:
-        table_oid = owners.get(relation.table_oid, relation.table_oid)
+        table_oid = served[relation.oid]
         table = tables.get(table_oid, (relation.schema, relation.name))
         key = (relation.tablespace_oid, relation.database_oid, relation.filenode)
         database = names.databases.get(relation.database_oid, "")
         names.relations[key] = Named(database, relation, table, roots.get(table_oid, table))
     names.entered |= {0, database_oid}
+
+
+def tables_served(relations: Iterable[Relation]) -> dict[int, int]:
+    """Return the oid of the table that each relation serves, by the relation's; a table serves itself."""
+    # The index of a TOAST relation belongs to the TOAST relation, and that to the table.
+    owners = {relation.oid: relation.table_oid for relation in relations}
+    return {oid: owners.get(table_oid, table_oid) for oid, table_oid in owners.items()}
 
 
 @contextlib.contextmanager

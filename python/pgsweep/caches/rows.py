@@ -15,6 +15,11 @@ KINDS = {"r": "table", "i": "index", "t": "TOAST table", "m": "materialized view
 """Words for pg_class.relkind."""
 
 
+def kind_word(letter: str, schema: str) -> str:
+    """Return the word for a relation's kind; the index of a TOAST table is told from those of users."""
+    return "TOAST index" if letter == "i" and schema == "pg_toast" else KINDS.get(letter, letter)
+
+
 def relation_rows(caches: ForkCaches, names: Names, block_bytes: int) -> list[CacheRelation]:
     """Return one row a relation; buffers and files that no catalog names become one row a database.
 

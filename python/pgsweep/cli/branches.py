@@ -6,6 +6,7 @@ of a branch is that branch, everything else is the command itself. A database of
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
@@ -35,7 +36,19 @@ class Branching(click.Command):
             if parent is not None and parent.auto_envvar_prefix is not None:
                 extra["auto_envvar_prefix"] = f"{parent.auto_envvar_prefix}_{info_name}_{name}".upper()
             return self.branch(name).make_context(f"{info_name} {name}", args[1:], parent, **extra)
+        if args and not args[0].startswith("-") and not self._takes_arguments:
+            raise self._unknown(info_name, args[0], parent)
         return super().make_context(info_name, args, parent, **extra)
+
+    @property
+    def _takes_arguments(self) -> bool:
+        return any(isinstance(parameter, click.Argument) for parameter in self.params)
+
+    def _unknown(self, info_name: str | None, word: str, parent: click.Context | None) -> click.UsageError:
+        context = click.Context(self, parent, info_name)
+        near = difflib.get_close_matches(word, self.branches, n=1, cutoff=0.5)
+        meant = f"; did you mean `{context.command_path} {near[0]}`?" if near else ""
+        return click.UsageError(f"no such command `{context.command_path} {word}`{meant}", context)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, then the branches with one line of each."""

@@ -137,7 +137,7 @@ class Bytes(click.ParamType[Any]):
             return value
         size_bytes = parse_bytes(str(value))
         if size_bytes <= 0:
-            raise UsageError(f"`{value}` leaves no room at all", hint="name an amount such as 512MB")
+            raise UsageError(f"`{value}` is no amount", hint="name one above zero, such as 512MB")
         return size_bytes
 
 
@@ -159,5 +159,5 @@ class Duration(click.ParamType[Any]):
             return float(value)
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", str(value))
         if match is None or float(match.group(1)) == 0:
-            raise UsageError(f"`{value}` is not a time", hint="write it as 40s, 2min or 1h")
+            raise UsageError(f"`{value}` is not a time", hint="write it as 50ms, 40s, 2min or 1h")
         return float(match.group(1)) * _SECONDS[match.group(2)]

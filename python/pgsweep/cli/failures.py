@@ -12,7 +12,7 @@ import traceback
 import click
 
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import PgsweepError, UsageError
 
 CONDITION_HOLDS = 5
 INTERRUPTED = 130
@@ -40,6 +40,20 @@ def describe(error: BaseException, settings: Settings) -> int:
         where = f" `{error.filename}`" if error.filename else ""
         _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
         return 1
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        from pgsweep.cli.provenance import without_secrets
+
+        foreign = next((word for word in settings.arguments if _is_foreign(word)), None)
+        word = without_secrets(
+            (foreign or "").encode(errors="surrogateescape").decode(errors="backslashreplace")
+        )
+        _write(
+            settings,
+            f"`{word}` is not UTF-8" if foreign else "a name from the environment is not UTF-8",
+            "names of databases and relations are taken as UTF-8 from the command line",
+            "write the name in UTF-8, or leave it out: --every-database, --schema",
+        )
+        return UsageError.exit_code
     _write(
         settings,
         f"pgsweep failed in a way it should not: {type(error).__name__}: {error}",
@@ -47,6 +61,11 @@ def describe(error: BaseException, settings: Settings) -> int:
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
     return 1
+
+
+def _is_foreign(word: str) -> bool:
+    """Return whether an argument has bytes that are not UTF-8; Python keeps them as surrogates (PEP 383)."""
+    return any("\udc80" <= letter <= "\udcff" for letter in word)
 
 
 def _interrupted(settings: Settings) -> None:

@@ -80,15 +80,25 @@ class Output:
     def write(self, result: Result) -> None:
         """Write the result to stdout and to every file, and say on stderr which files there are.
 
+        A file that cannot be written keeps the result neither from stdout nor from the other files.
+
         Raises:
             PgsweepError: a file cannot be written.
         """
+        failed: PgsweepError | None = None
+        written = []
         for path, kind in self._files:
-            write_file(path, self._rendered(result, kind, to_file=True))
+            try:
+                write_file(path, self._rendered(result, kind, to_file=True))
+                written.append((path, kind))
+            except PgsweepError as error:
+                failed = failed or error
         if self._stdout:
             write_stdout(self._rendered(result, self._stdout, to_file=False))
-        for path, kind in self._files:
+        for path, kind in written:
             self._settings.say(f"{'report' if kind == 'html' else 'result'}: {path}")
+        if failed is not None:
+            raise failed
 
     def _rendered(self, result: Result, kind: str, *, to_file: bool) -> str:
         if kind == "json":
@@ -125,6 +135,9 @@ def check_writable(path: Path) -> None:
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"`{path}` is a folder", hint="name a file in it")
+    if path.exists() and not path.is_file():
+        # What is renamed over /dev/null takes its place, and root may do so.
+        raise UsageError(f"`{path}` is a device or a pipe", hint="name a plain file")
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
