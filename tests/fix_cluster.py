@@ -10,10 +10,12 @@ Debian's 15, and only the tests that take one of them run.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,28 @@ def _present(bindir: Path | None) -> Path | None:
     if bindir == DEBIAN_BINDIR and not bindir.exists():
         pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
     return bindir
+
+
+@contextmanager
+def own_server_files(bindir: Path) -> Iterator[Path]:
+    """A bin folder with a copy of the server's executable that no other server runs.
+
+    A probe sits in the file, and so in all servers that run it, those of tests beside this one too.
+    """
+    install = bindir.parent
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        copy = Path(folder, install.parent.name, install.name)
+        copy.mkdir(parents=True)
+        shutil.copytree(bindir, copy / "bin", symlinks=True)
+        for path in install.iterdir():
+            if path != bindir:
+                (copy / path.name).symlink_to(path)
+        # A repaired wheel finds its libraries by their place beside the package.
+        libraries = install.parent.with_name(install.parent.name + ".libs")
+        if libraries.is_dir():
+            copy.parent.with_name(libraries.name).symlink_to(libraries)
+        yield copy / "bin"
 
 
 _AS_NOBODY = """

@@ -57,7 +57,9 @@ impl Mapped {
                 std::ptr::null_mut(),
                 length_bytes,
                 libc::PROT_READ,
-                libc::MAP_PRIVATE,
+                // Not private: the kernel puts the breakpoints of live probes, ours and others', into private mappings
+                // of the file (kernel/events/uprobes.c: valid_vma), and the code read here would have them.
+                libc::MAP_SHARED,
                 file.as_raw_fd(),
                 0,
             )

@@ -126,13 +126,19 @@ fn offset(register: Register) -> i16 {
 }
 
 impl Builder<'_> {
-    /// `*(frame + to) = *user(r3)`, leaving the program if it cannot be read.
-    fn read_user(&mut self, to: i16, size_bytes: i32) {
+    /// `*(frame + to) = *user(r3)`, or on to `unread`: the helper takes no page fault, so that it cannot read what this
+    /// process has not touched yet.
+    fn read_user_or(&mut self, to: i16, size_bytes: i32, unread: Label) {
         self.a.copy(Reg::R1, Reg::Frame);
         self.a.add(Reg::R1, i32::from(to));
         self.a.set(Reg::R2, size_bytes);
         self.a.call(Helper::ProbeReadUser);
-        self.a.jump_if(If::NotEqual, Reg::R0, 0, self.out);
+        self.a.jump_if(If::NotEqual, Reg::R0, 0, unread);
+    }
+
+    /// The same; an event that cannot be read is lost.
+    fn read_user(&mut self, to: i16, size_bytes: i32) {
+        self.read_user_or(to, size_bytes, self.lost);
     }
 
     fn register(&mut self, to: Reg, register: Register) {
@@ -141,7 +147,7 @@ impl Builder<'_> {
 
     fn only_our_cluster(&mut self) {
         self.a.set_wide(Reg::R3, self.common.identity_address);
-        self.read_user(SCRATCH, 8);
+        self.read_user_or(SCRATCH, 8, self.out);
         self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
         self.a.set_wide(Reg::R2, self.common.identity);
         self.a
@@ -320,8 +326,8 @@ impl Builder<'_> {
             self.a
                 .set_wide(Reg::R3, at.address.wrapping_add(at.state_offset as u64));
             self.a.add_register(Reg::R3, Reg::R1);
-            self.read_user(SCRATCH, 4);
-            let free = self.a.label();
+            let (free, untouched) = (self.a.label(), self.a.label());
+            self.read_user_or(SCRATCH, 4, untouched);
             self.a.load(Width::Word, Reg::R1, Reg::Frame, SCRATCH);
             self.a.copy(Reg::R2, Reg::R1);
             self.a.shift_right(Reg::R2, USAGE_COUNT_SHIFT);
@@ -333,6 +339,8 @@ impl Builder<'_> {
             self.a.bind(free);
             self.a
                 .store(Width::Byte, Reg::Frame, WORDS + BUFFER_OFFSET, Reg::R2);
+            // A descriptor in a page of memory that this process never touched: the event goes without the state.
+            self.a.bind(untouched);
         }
         self.emit();
         self.a.bind(done);
