@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgsweep.errors import UsageError
@@ -88,6 +89,19 @@ def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) 
     assert again.work.journal == str(place)
     assert find_journal(towarm, ORDERS) == place
     assert resumed(towarm).work is not None
+
+
+def test_resume_enters_no_database_of_which_nothing_is_left(towarm: str, state: Path) -> None:
+    stopped(towarm, ORDERS)
+    with psycopg.connect(towarm, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE shut ALLOW_CONNECTIONS false")
+        try:
+            result = resumed(towarm)
+        finally:
+            connection.execute("DROP DATABASE shut")
+    assert result.work is not None
+    assert result.work.read_bytes == result.work.asked_bytes > 0
+    assert result.missing == []
 
 
 def test_only_a_file_is_replaced(towarm: str, tmp_path: Path) -> None:

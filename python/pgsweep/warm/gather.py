@@ -47,11 +47,13 @@ class Selection:
             its partitions.
         schemas: by their names.
         every_database: of all databases that may be entered.
+        databases: of these alone besides the session's, where every database is asked for; all if None.
     """
 
     relations: Sequence[str] = ()
     schemas: Sequence[str] = ()
     every_database: bool = False
+    databases: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ def gather(
         databases = read_connectable(connection) if selection.every_database else []
     for database in databases:
         if database.name in (found.server.database, "template0"):
+            continue
+        if selection.databases is not None and database.name not in selection.databases:
             continue
         why, enable = "", None
         if not database.allows_connections or not database.may_connect:

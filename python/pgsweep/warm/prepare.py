@@ -122,7 +122,9 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
     left = None if resume is None else read_journal(resume, row[1])
     if left is not None and resume is not None:
         check_server(left.header, here, resume)
-        options = replace(options, into=left.header.into, selection=Selection(every_database=True))
+        named = frozenset(piece.database for piece in (*left.pool, *left.page_cache))
+        selection = Selection(every_database=True, databases=named)
+        options = replace(options, into=left.header.into, selection=selection)
     kernel = options.into != "pool" and options.mode in (None, "kernel") and postmaster is not None
     if options.into != "pool" and options.mode == "kernel" and not kernel:
         raise MissingAbility(
