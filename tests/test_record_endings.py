@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -21,13 +20,8 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from tests.fix_page import load_running
+from tests.fix_recording import WhenRecording
 from tests.test_record_sql import RECORDERS, Recorder
-
-
-def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    return timer
 
 
 @RECORDERS
@@ -37,9 +31,11 @@ def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_pat
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache")
-        timer = later(3, cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True))
-        result = record(cluster.conninfo(), path, seconds=60)
-        timer.join()
+        loss = WhenRecording(
+            cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True), after_seconds=2
+        )
+        result = record(cluster.conninfo(), path, seconds=60, progress=loss)
+        loss.join()
     assert result.ended_by == "server"
     assert any(
         "connection to the server was lost" in warning or "stopped, restarted or crashed" in warning
@@ -75,11 +71,11 @@ def test_a_full_disk_is_told_and_keeps_what_was_complete(
 @RECORDERS
 def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
-    timer = later(2.5, stop.set)
-    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop)
-    timer.join()
+    ending = WhenRecording(stop.set, after_seconds=1)
+    result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop, progress=ending)
+    ending.join()
     assert result.ended_by == "interrupt"
-    assert result.seconds < 10
+    assert result.seconds < 20
     assert Evidence.open(tmp_path / "a.evidence").complete
     with pytest.raises(KeyboardInterrupt):
         record(wheel18.conninfo(), tmp_path / "b.evidence", seconds=60, stop=stop)
@@ -97,13 +93,12 @@ def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_pa
                     "WHERE application_name = 'pgsweep' AND state = 'active'"
                 )
 
-    thread = threading.Timer(3, cancel)
-    thread.start()
+    cancelling = WhenRecording(cancel, after_seconds=2)
     try:
-        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60)
+        result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, progress=cancelling)
     finally:
         over.set()
-        thread.join()
+    cancelling.join()
     assert result.ended_by == "cancelled"
     assert Evidence.open(tmp_path / "a.evidence").has("snapshots")
 

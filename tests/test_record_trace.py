@@ -19,6 +19,7 @@ from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_disk import fill_disk
+from tests.fix_recording import WhenRecording
 from tests.fix_trace import EXTEND, can_trace, database, fill
 
 pytestmark = can_trace
@@ -60,20 +61,22 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
 def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
     with database(server, "limited") as connection:
         fill(connection, 20_000)
-        timer = threading.Timer(
-            3.5, lambda: connection.execute("SELECT count(*) FROM t CROSS JOIN generate_series(1, 3)")
+        work = WhenRecording(
+            lambda: connection.execute("SELECT count(*) FROM t CROSS JOIN generate_series(1, 3)")
         )
-        timer.start()
-        result = record_trace(server.conninfo("limited"), tmp_path / "x.evidence", seconds=30, max_events=100)
-        timer.join()
+        result = record_trace(
+            server.conninfo("limited"), tmp_path / "x.evidence", seconds=30, max_events=100, progress=work
+        )
+        work.join()
     assert result.ended_by == "limit"
     assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
 
 
 def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
-    threading.Timer(3.0, stop.set).start()
-    result = record_trace(server.conninfo(), tmp_path / "x.evidence", stop=stop)
+    result = record_trace(
+        server.conninfo(), tmp_path / "x.evidence", stop=stop, progress=WhenRecording(stop.set)
+    )
     assert result.ended_by == "interrupt"
     assert Evidence.open(tmp_path / "x.evidence").complete
 
@@ -81,8 +84,9 @@ def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("immediately", [False, True])
 def test_a_server_that_stops_ends_the_recording(wheel18: Cluster, tmp_path: Path, immediately: bool) -> None:
     with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
-        threading.Timer(3.5, lambda: cluster.stop(immediately=immediately)).start()
-        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
+        ending = WhenRecording(lambda: cluster.stop(immediately=immediately))
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30, progress=ending)
+        ending.join()
     evidence = Evidence.open(tmp_path / "x.evidence")
     assert result.ended_by == evidence.meta.ended_by == "server"
     assert evidence.complete
@@ -91,11 +95,13 @@ def test_a_server_that_stops_ends_the_recording(wheel18: Cluster, tmp_path: Path
 
 def test_a_crash_of_a_backend_ends_the_recording(wheel18: Cluster, tmp_path: Path) -> None:
     """The postmaster lives on, but the pool is emptied: what follows is another story."""
-    with Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster:
-        victim = psycopg.connect(cluster.conninfo(), autocommit=True)
-        threading.Timer(3.5, os.kill, (victim.info.backend_pid, signal.SIGKILL)).start()
-        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30)
-        victim.close()
+    with (
+        Cluster.create(wheel18.bindir, {"shared_buffers": "16MB"}) as cluster,
+        psycopg.connect(cluster.conninfo(), autocommit=True) as victim,
+    ):
+        pid = victim.info.backend_pid
+        crash = WhenRecording(lambda: os.kill(pid, signal.SIGKILL))
+        result = record_trace(cluster.conninfo(), tmp_path / "x.evidence", seconds=30, progress=crash)
     assert result.ended_by == "server"
 
 
