@@ -1,27 +1,43 @@
-"""`pgsweep warm run` into a pool in use: what is pushed out meanwhile is found, and read once more."""
+"""`pgsweep warm run` and `restore` into a pool in use: what is pushed out meanwhile is read once more."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
+from pgsweep.ui.warm_restore import restore_text
 from pgsweep.warm.gather import Selection
+from pgsweep.warm.heat import read_heat
 from pgsweep.warm.prepare import Options
+from pgsweep.warm.restore import restore
+from pgsweep.warm.restore_plan import RestoreOptions
+from pgsweep.warm.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Left, another_round
 from pgsweep.warm.run import run
+from pgsweep.warm.save import save
 
 POOL_MB = 64
 
 
+@dataclass(frozen=True)
+class Full:
+    """A server with a pool in use, and where the heat of `mine` was saved: usage_count 1, a quarter at 2."""
+
+    conninfo: str
+    heat: Path
+
+
 @pytest.fixture(params=[(56, 48), (45, 23)], ids=["large", "small"])
-def full(bindir: Path | None, request: pytest.FixtureRequest) -> Iterator[str]:
+def full(bindir: Path | None, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Full]:
     """A server whose pool is nearly full of one table, `hot`, at usage_count 5; `mine` is still to come.
 
     What comes first takes the unused buffers, and is then the first that the clock sweep can take. Where but
@@ -38,14 +54,21 @@ def full(bindir: Path | None, request: pytest.FixtureRequest) -> Iterator[str]:
                 connection.execute(f"INSERT INTO {name} {rows}".encode())
             connection.execute("VACUUM ANALYZE")
         cluster.restart()
+        quarter = request.param[1] * 128 // 4
+        with connect(cluster.conninfo()) as connection:
+            connection.execute("SELECT pg_prewarm('mine')")
+            connection.execute("SELECT pg_prewarm('mine', 'buffer', 'main', 0, %s)", [quarter - 1])
+        with opened(cluster.conninfo()) as access:
+            save(access, tmp_path / "mine.heat")
+        cluster.restart()
         with connect(cluster.conninfo()) as connection:
             for _ in range(6):
                 connection.execute("SELECT pg_prewarm('hot')")
-        yield cluster.conninfo()
+        yield Full(cluster.conninfo(), tmp_path / "mine.heat")
 
 
-def test_what_a_full_pool_pushes_out_is_read_once_more(full: str) -> None:
-    result = run(full, Options(selection=Selection(relations=["mine"])))
+def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
+    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])))
     work, verified = result.work, result.verified
     assert work is not None
     assert verified is not None
@@ -58,12 +81,63 @@ def test_what_a_full_pool_pushes_out_is_read_once_more(full: str) -> None:
     assert "pushed out again" not in warm_text(result, Terminal())
 
 
-def test_a_run_that_is_stopped_brings_nothing_back(full: str) -> None:
+def test_a_run_that_is_stopped_brings_nothing_back(full: Full) -> None:
     stop = threading.Event()
     stop.set()
-    result = run(full, Options(selection=Selection(relations=["mine"])), stop=stop)
+    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])), stop=stop)
     assert result.work is not None
     assert result.work.stopped
     assert result.work.pushed_out_bytes == 0
     assert result.verified is not None
     assert (result.verified.pool_bytes or 0) < result.verified.pool_asked_bytes
+
+
+def usage_counts(conninfo: str) -> dict[int, int]:
+    """Return how many blocks of `mine` are in the pool, by usage count."""
+    with connect(conninfo) as connection:
+        rows = connection.execute(
+            "SELECT usagecount, count(*) FROM pg_buffercache"
+            " WHERE relfilenode = pg_relation_filenode('mine') AND relforknumber = 0 GROUP BY 1"
+        ).fetchall()
+    return dict(rows)
+
+
+def test_a_restore_goes_rounds_until_all_stays_with_its_usage_counts(full: Full) -> None:
+    result = restore(full.conninfo, full.heat, read_heat(full.heat), RestoreOptions(), stop=threading.Event())
+    assert result.after is not None
+    assert result.after.resident > 0.99
+    assert 1 < result.rounds <= MOST_ROUNDS
+    assert result.pushed_out_bytes > 0.05 * result.to_pool_bytes
+    assert "rounds, as the pool was in use" in restore_text(result, Terminal())
+    found = usage_counts(full.conninfo)
+    blocks = sum(found.values())
+    assert found[2] == pytest.approx(blocks / 4, abs=0.05 * blocks)
+    assert found[1] == pytest.approx(3 * blocks / 4, abs=0.05 * blocks)
+
+
+def test_a_restore_that_keeps_a_rate_goes_one_round(full: Full) -> None:
+    options = RestoreOptions(rate_bytes_per_second=1e9)
+    result = restore(full.conninfo, full.heat, read_heat(full.heat), options, stop=threading.Event())
+    assert result.after is not None
+    assert (result.rounds, result.pushed_out_bytes) == (1, 0)
+    assert result.after.resident < 0.95
+    assert "pushed out again" in restore_text(result, Terminal())
+
+
+def test_rounds_end_when_all_is_there_or_nothing_helps() -> None:
+    wanted, accesses = 100_000, 300_000
+    much = OWN_BLOCKS + 5_000
+    assert not another_round([], wanted, accesses)
+    assert not another_round([Left(OWN_BLOCKS, 0)], wanted, accesses)
+    assert another_round([Left(much, 0)], wanted, accesses)
+    assert another_round([Left(much, 0), Left(much + 9, 0)], wanted, accesses), (
+        "what else was there is lower now"
+    )
+    assert not another_round([Left(much, 0)] * 3, wanted, accesses), "it is used meanwhile"
+    assert another_round([Left(much + 9, 0), Left(much, 0), Left(much, 0)], wanted, accesses)
+    assert another_round([Left(much, 0), Left(0, 90_000)], wanted, accesses), "only the counts are left"
+    assert not another_round([Left(0, 90_000), Left(0, 80_000)], wanted, accesses)
+    assert another_round([Left(0, 90_000), Left(0, 40_000)], wanted, accesses)
+    assert not another_round([Left(0, 90_000), Left(0, 10_000)], wanted, accesses)
+    falling = [Left(90_000 - 1_000 * i, 0) for i in range(20)]
+    assert [another_round(falling[:n], wanted, accesses) for n in range(1, 21)].count(True) == MOST_ROUNDS

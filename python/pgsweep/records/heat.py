@@ -150,6 +150,8 @@ class WarmRestoreResult(msgspec.Struct, frozen=True, kw_only=True):
         left_out_bytes: what was in the pool and finds no room in this one; the coldest.
         touches: accesses that only raise a usage count, as planned; queries leave fewer.
         touches_left_out: queries pushed out some of what was read, so touching would not have lasted.
+        rounds: how often what lacked was read and touched; more than once into a pool in use only.
+        pushed_out_bytes: what a pool in use had pushed out again after the first of them.
         before: null where the pool cannot be seen, as is after; that also where nothing was done.
         stopped: it was ended early.
         statements: what is sent to the server, with the first ranges as an example.
@@ -173,6 +175,8 @@ class WarmRestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     after: HeatState | None
     relations: list[HeatRelation]
     touches_left_out: bool = False
+    rounds: int = 1
+    pushed_out_bytes: int = 0
     restarts: int = 0
     stopped: bool = False
     statements: list[str] = []

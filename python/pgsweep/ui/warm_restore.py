@@ -51,6 +51,11 @@ def _work_text(result: WarmRestoreResult) -> str:
         lines.append(f"no room in this pool for the coldest {format_bytes(result.left_out_bytes)}")
     if not result.dry_run:
         lines.append(f"took {seconds(result.seconds)}" + (", ended early" if result.stopped else ""))
+    if result.rounds > 1:
+        lines.append(
+            f"{count(result.rounds)} rounds, as the pool was in use: after the first "
+            f"{format_bytes(result.pushed_out_bytes)} had left it again, and usage counts were lowered"
+        )
     if result.restarts:
         lines.append(f"the server was gone {times(result.restarts)}; what was lost was read again")
     gone = _pushed_out_bytes(result)

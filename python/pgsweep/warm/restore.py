@@ -4,9 +4,11 @@
     result = restore("dbname=shop", Path("shop.heat"), heat, RestoreOptions(), stop=threading.Event())
 
 What is resident already is not read again, so a restore that was cut short is resumed by starting it anew,
-and one in which the server restarts goes on by itself. Scattered blocks are first asked of the operating
-system (pg_prewarm's mode prefetch, posix_fadvise(2)), a whole call of them at once, and then read: so the
-device has many requests to work on, though the server reads them one after the other.
+and one in which the server restarts goes on by itself. Into a pool in use it goes several rounds.
+
+Scattered blocks are first asked of the operating system (pg_prewarm's mode prefetch, posix_fadvise(2)), a
+whole call of them at once, and then read: so the device has many requests to work on, though the server
+reads them one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat import Heat
-from pgsweep.warm.match import look_around
 from pgsweep.warm.order import HeatCall
 from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
 from pgsweep.warm.pieces import Call
@@ -43,12 +44,13 @@ from pgsweep.warm.restore_plan import (
     statements_of,
     touches_left,
 )
+from pgsweep.warm.restore_rounds import Left, another_round
 from pgsweep.warm.run import Listener
 from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
 
-_ROUNDS = 3
-"""So often a restore is begun anew because the server was restarted meanwhile."""
+_STARTS = 3
+"""So often a restore is begun because the server was restarted meanwhile."""
 
 _MOSTLY_THERE = 0.95
 """Where so much is resident already, what cannot be read is told with its relation, and is no failure."""
@@ -62,6 +64,7 @@ class _Done:
     restarts: int = 0
     stopped: bool = False
     touches_left_out: bool = False
+    left: list[Left] = field(default_factory=list)
 
     def add(self, outcome: WorkOutcome) -> None:
         self.troubles += outcome.troubles
@@ -98,27 +101,36 @@ def restore(
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
         result = result_of(plan, path, options, at)
-    done = _Done()
-    for turn in range(_ROUNDS):
-        with _marked(conninfo, listener if turn == 0 else None):
+    done, starts = _Done(), 1
+    while True:
+        with _marked(conninfo, listener if starts == 1 and not done.left else None):
             _carry_out(conninfo, plan, options, stop, listener, done)
         # The first session may have ended with the server.
         with opened(conninfo, options.source) as access:
-            now = look_around(access, heat)
-            if now.started != plan.started and turn + 1 < _ROUNDS and not stop.is_set():
-                done.restarts = max(1, done.restarts)
-                plan = plan_restore(access, heat, options)
-                continue
-            plan.access, plan.sight = access, now
-            after, relations = plan.compare()
+            now = plan_restore(access, heat, options)
+        crowded, restarted = plan.touches_at_once, now.started != plan.started
+        ended = done.stopped or stop.is_set()
+        plan = now
+        if restarted and starts < _STARTS and not ended:
+            starts += 1
+            done.restarts = max(1, done.restarts)
+            continue
+        relations = _with_errors(now.relations, done.troubles)
+        if ended or options.rate_bytes_per_second is not None or not (crowded or done.left):
+            break
+        plan.pages = []
+        done.left.append(_left(plan, relations))
+        if not another_round(done.left, len(plan.order.block), int(plan.order.usage_count.sum())):
             break
     return msgspec.structs.replace(
         result,
         dry_run=False,
         seconds=time.monotonic() - begun,
-        after=after,
-        relations=_with_errors(relations, done.troubles),
+        after=plan.before,
+        relations=relations,
         touches_left_out=done.touches_left_out,
+        rounds=max(1, len(done.left)),
+        pushed_out_bytes=done.left[0].gone_blocks * heat.meta.block_size_bytes if done.left else 0,
         restarts=done.restarts,
         stopped=done.stopped or stop.is_set(),
     )
@@ -279,6 +291,13 @@ def _read_pages(
         return work.run(stop, None if listener is None else listener.state)
     finally:
         probe.close()
+
+
+def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Left:
+    """Return what a new plan comes to, but for what could not be read a moment ago."""
+    failed = sum(row.target_bytes - row.resident_bytes for row in relations if row.error)
+    failed_blocks = failed // plan.access.server.block_size_bytes
+    return Left(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
 
 
 def _with_errors(rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble]) -> list[HeatRelation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,6 @@ import numpy as np
 from pgsweep.caches.access import MAX_USAGE_COUNT, Access, PoolSource
 from pgsweep.caches.pool import PoolReader
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
@@ -33,15 +32,10 @@ from pgsweep.warm.order import (
 )
 from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.pieces import Call, Piece, calls_of
+from pgsweep.warm.restore_rounds import much_is_gone
 from pgsweep.warm.statements import statement_text
 
 Into = Literal["pool", "page-cache", "both"]
-
-_PUSHED_OUT = 0.01
-"""Share of what was read that may be gone again before touching is left to the queries."""
-
-_OWN_BLOCKS = 256
-"""So much may have been pushed out by what our own sessions read of the catalogs."""
 
 CALL_BLOCKS = 1024
 """8 MB: what is asked of the operating system at once, before it is read."""
@@ -106,12 +100,6 @@ class RestorePlan:
     touches_at_once: bool
     started: datetime.datetime | None
 
-    def compare(self) -> tuple[HeatState, list[HeatRelation]]:
-        """Return what is resident now."""
-        with explained():
-            pool = PoolReader(self.access).read()
-        return _compared(self.access, self.heat, self.sight, self.targets, pool)
-
 
 def plan_restore(
     access: Access, heat: Heat, options: RestoreOptions, *, note: Callable[[str], None] | None = None
@@ -127,7 +115,8 @@ def plan_restore(
     targets = find_targets(heat, sight, block_bytes)
     with explained():
         pool = PoolReader(access).read()
-    before, relations = _compared(access, heat, sight, targets, pool)
+    pages_seen = sight.pages if heat.meta.sees_page_cache else None
+    before, relations = compare(targets, pool, pages_seen, access)
     now = PoolNow(pool)
     budget = None if options.budget_bytes is None else options.budget_bytes // block_bytes
     order = order_blocks(
@@ -194,17 +183,11 @@ def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall],
         int(np.count_nonzero(target.pooled & (level != NOT_IN_POOL)))
         for target, level in zip(plan.targets, found, strict=True)
     )
-    if wanted - resident > _PUSHED_OUT * wanted + _OWN_BLOCKS:
+    if much_is_gone(wanted - resident, wanted):
         return None
     levels = [np.where(level == NOT_IN_POOL, MAX_USAGE_COUNT, level) for level in found]
     order = order_blocks(plan.targets, levels, wanted, access.server.shared_buffers_blocks)
     return restore_calls(order, CALL_BLOCKS, part="touches"), sums_of(order, heat=True).touches
-
-
-def _compared(
-    access: Access, heat: Heat, sight: Sight, targets: Sequence[Target], pool: Snapshot
-) -> tuple[HeatState, list[HeatRelation]]:
-    return compare(targets, pool, sight.pages if heat.meta.sees_page_cache else None, access)
 
 
 def _fitting(pieces: Iterator[Piece], access: Access) -> Iterator[Piece]:

@@ -1,0 +1,65 @@
+"""Whether a restore into a pool in use goes another round.
+
+What is read lowers the usage counts of all that lies in the pool, by one each time that the clock hand comes
+around (StrategyGetBuffer, freelist.c): of what the pool held before, and of what was read a moment ago. Where
+the one was used more often than the other is saved with, the hand takes some of the latter first. The next
+round finds the former lowered, by up to five, and reads what has gone; after a few rounds all stays, with
+its saved usage counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST_ROUNDS = 5
+"""As many as a usage count has steps (BM_MAX_USAGE_COUNT)."""
+
+GONE_SHARE = 0.01
+"""So much of what was read may be gone: queries read other blocks meanwhile."""
+
+OWN_BLOCKS = 256
+"""So many may have been pushed out by what our own sessions read of the catalogs."""
+
+_LACKING_SHARE = 0.05
+"""So many of the saved accesses may be missing where all is resident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a round has left to do.
+
+    Attributes:
+        gone_blocks: that can be read, and are not resident.
+        touches: that resident blocks lack to their saved usage counts.
+    """
+
+    gone_blocks: int
+    touches: int
+
+
+def much_is_gone(gone_blocks: int, wanted_blocks: int) -> bool:
+    """Return whether more has left the pool than a few other blocks account for."""
+    return gone_blocks > GONE_SHARE * wanted_blocks + OWN_BLOCKS
+
+
+def another_round(left: Sequence[Left], wanted_blocks: int, accesses: int) -> bool:
+    """Return whether one more round is worth its work.
+
+    Not where queries keep the rest of the pool in use: there two rounds bring nothing.
+
+    Args:
+        left: by each of the rounds until now.
+        wanted_blocks: that are to be resident.
+        accesses: the sum of their saved usage counts.
+    """
+    if not left or len(left) > MOST_ROUNDS:
+        return False
+    now = left[-1]
+    if much_is_gone(now.gone_blocks, wanted_blocks):
+        return len(left) < 3 or now.gone_blocks < left[-3].gone_blocks
+    if now.touches <= _LACKING_SHARE * accesses:
+        return False
+    if len(left) == 1 or much_is_gone(left[-2].gone_blocks, wanted_blocks):
+        return True
+    return 2 * now.touches < left[-2].touches
