@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +136,16 @@ def test_settings_are_read_in_a_database_of_any_encoding(server: Cluster, encodi
             owner.execute("DROP DATABASE coded WITH (FORCE)")
     assert found.settings["server_encoding"] == encoding
     assert found.version.startswith(f"{server.version_num // 10000}.")
+
+
+def test_what_the_role_has_set_for_itself_does_not_matter(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c datestyle=German -c idle_session_timeout=100ms")
+    with connect(server.conninfo()) as connection:
+        time.sleep(0.4)
+        row = connection.execute("SELECT '2026-11-22 10:00:00+00'::timestamptz").fetchone()
+    assert row == (datetime.datetime(2026, 11, 22, 10, tzinfo=datetime.UTC),)
 
 
 def test_the_users_own_application_name_wins(server: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

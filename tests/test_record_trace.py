@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from pgsweep.evidence import writer
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
+from pgsweep.predict import predict
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_disk import fill_disk
 from tests.fix_recording import WhenRecording
+from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_trace import EXTEND, can_trace, database, fill
 
 pytestmark = can_trace
@@ -70,6 +73,75 @@ def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:
         work.join()
     assert result.ended_by == "limit"
     assert len(Evidence.open(tmp_path / "x.evidence").table("accesses")["kind"]) == 100
+
+
+def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path) -> None:
+    """What a few statements a second access is handed out and written while the recording goes on."""
+    over = threading.Event()
+
+    def trickle() -> None:
+        while not over.wait(0.05):
+            connection.execute("SELECT count(*) FROM t")
+
+    path = tmp_path / "x.evidence"
+    with database(server, "trickle") as connection:
+        fill(connection, 100)
+        work = WhenRecording(trickle)
+        try:
+            result = record_trace(server.conninfo("trickle"), path, seconds=40, max_events=100, progress=work)
+        finally:
+            over.set()
+            work.join()
+    assert result.ended_by == "limit"
+    assert result.seconds < 30
+    assert len(Evidence.open(path).table("accesses")["kind"]) == 100
+
+
+def test_a_quiet_time_is_part_of_the_observation(wheel18: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "x.evidence"
+    with database(wheel18, "burst") as connection:
+        fill(connection)
+        burst = WhenRecording(lambda: connection.execute("SELECT count(filler) FROM t WHERE i > 0"), 1.0)
+        record_trace(wheel18.conninfo("burst"), path, seconds=5, progress=burst)
+        burst.join()
+    accesses = Evidence.open(path).table("accesses")
+    assert np.ptp(accesses["time_ns"]) < 3e9
+    observed = predict(path).observed
+    assert 5 <= observed.seconds < 7
+
+
+def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
+    path = tmp_path / "x.evidence"
+    with Cluster.create(settings=PRIMARY) as primary, ExitStack() as closing:
+        writing = closing.enter_context(psycopg.connect(primary.conninfo(), autocommit=True))
+        writing.execute("CREATE TABLE t (i int, filler text)")
+        standby = closing.enter_context(standby_of(primary))
+
+        def work() -> None:
+            fill = "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 20000) AS g"
+            writing.execute(fill.encode())
+            row = writing.execute("SELECT pg_current_wal_lsn()").fetchone()
+            with psycopg.connect(standby.conninfo(), autocommit=True) as reading:
+                while reading.execute("SELECT pg_last_wal_replay_lsn() < %s", row).fetchone() == (True,):
+                    time.sleep(0.05)
+                for _ in range(20):
+                    reading.execute("SELECT count(*) FROM t")
+
+        load = WhenRecording(work)
+        result = record_trace(standby.conninfo(), path, seconds=6, progress=load)
+        load.join()
+        evidence = Evidence.open(path)
+    accesses, counters = evidence.table("accesses"), evidence.table("counters")
+    replayed = accesses["pid"] == int(evidence.meta.host["recovery_pid"])
+    assert np.count_nonzero(replayed) > result.accesses > 10_000
+    counted = 0.0
+    for name in ("blks_hit", "blks_read"):
+        of_database = (counters["scope"] == "database") & (counters["object"] == "postgres")
+        values = counters["value"][of_database & (counters["name"] == name)]
+        counted += values[-1] - values[0]
+    # The counters begin and end with the recorder's own look at them.
+    assert result.accesses == pytest.approx(counted, abs=500)
+    assert predict(path).observed.accesses == pytest.approx(counted, abs=500)
 
 
 def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:

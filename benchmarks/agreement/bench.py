@@ -26,10 +26,10 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep._native import PoolContents, Rules, dense_ids, replay_outcomes
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.inference.accesses import from_evidence
 from pgsweep.lab.pgbench import DATABASE, create_database
 from pgsweep.lab.workloads import zipf_account
 from pgsweep.pg.cluster import Cluster
+from pgsweep.predict import trace_of
 from pgsweep.progress import Silent
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def compare(path: Path) -> dict[str, Any]:
     evidence = Evidence.open(path)
     meta = evidence.meta
     accesses, snapshots = evidence.table("accesses"), evidence.table("snapshots")
-    trace = from_evidence(accesses, evidence.table("relations"), meta.database_oid)
+    trace = trace_of(evidence)
     begin = snapshots["snapshot"] == 0
     # Behind the accesses, so that these keep the numbers that they have in the trace.
     ids, names = dense_ids(*(np.concatenate([accesses[name], snapshots[name][begin]]) for name in COLUMNS))

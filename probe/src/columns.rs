@@ -39,6 +39,12 @@ macro_rules! table {
             pub fn append(&mut self, other: &mut Self) {
                 $(self.$field.append(&mut other.$field);)+
             }
+
+            /// Keep the first rows, and return the others.
+            #[must_use]
+            pub fn split_off(&mut self, rows: usize) -> Self {
+                Self { $($field: self.$field.split_off(rows),)+ }
+            }
         }
     };
 }

@@ -326,23 +326,30 @@ impl Decoder {
         }
         self.counts.undecided += undecided;
         let mut accesses = Accesses::default();
-        while let Some((base, rows)) = self.chunks.front() {
-            // The last chunk is still being filled: cut it only when it has waited long enough to matter.
+        while let Some((base, mut rows)) = self.chunks.pop_front() {
+            // The last chunk is still being filled: what of it is decided goes when the oldest has waited long enough.
             let full = rows.len() >= CHUNK_ROWS || ended;
             let old = rows
                 .time_ns
-                .last()
+                .first()
                 .is_some_and(|t| now_ns.saturating_sub(self.start_ns + t) > PATIENCE_NS);
-            if base + rows.len() as u64 > first_undecided || !(full || old) {
+            let decided = rows
+                .len()
+                .min(first_undecided.saturating_sub(base) as usize);
+            if decided == 0 || !(full || old) {
+                self.chunks.push_front((base, rows));
                 break;
             }
-            if let Some((_, mut rows)) = self.chunks.pop_front() {
-                self.handed += rows.len() as u64;
-                if accesses.is_empty() {
-                    accesses = rows;
-                } else {
-                    accesses.append(&mut rows);
-                }
+            let rest = rows.split_off(decided);
+            self.handed += decided as u64;
+            if accesses.is_empty() {
+                accesses = rows;
+            } else {
+                accesses.append(&mut rows);
+            }
+            if !rest.is_empty() {
+                self.chunks.push_front((base + decided as u64, rest));
+                break;
             }
         }
         Decoded {

@@ -157,3 +157,24 @@ fn all_pages_of_one_extension_have_its_strategy() {
     assert_eq!(rows.kind, [EXTEND, EXTEND, EXTEND, MISS]);
     assert_eq!(rows.strategy, [2, 2, 2, 0]);
 }
+
+#[test]
+fn a_steady_trickle_is_handed_out_while_it_goes_on() {
+    let mut server = Server::new(150_018);
+    let (mut handed, mut blocks) = (0, Vec::new());
+    for block in 0..100 {
+        server.time_ns += 100_000_000;
+        // The miss may still become an extension: it is undecided until its process goes on.
+        server.miss(1, 16384, block);
+        let part = server.decoder.take(server.time_ns, false).accesses;
+        handed += part.len();
+        blocks.extend(part.block);
+        assert!(
+            block as usize + 1 - handed <= 25,
+            "{handed} of {} rows",
+            block + 1
+        );
+    }
+    blocks.extend(server.end().block);
+    assert_eq!(blocks, (0..100).collect::<Vec<u32>>());
+}

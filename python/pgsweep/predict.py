@@ -126,14 +126,13 @@ def _from_snapshots(
 
 
 def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:
-    from pgsweep.inference.accesses import from_evidence
     from pgsweep.inference.traces import estimate
 
     meta = evidence.meta
     accesses = evidence.table("accesses")
     if not len(accesses["pid"]):
         raise _nothing_seen(meta)
-    trace = from_evidence(accesses, evidence.table("relations"), meta.database_oid)
+    trace = trace_of(evidence)
     if not trace.counted.any():
         raise _nothing_seen(meta)
     extensions_are_reads = meta.server_version_num < 160000
@@ -148,6 +147,26 @@ def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) ->
     )
     misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
     return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+
+
+def trace_of(evidence: Evidence) -> Trace:
+    """Return the accesses of recorded evidence as the simulator takes them.
+
+    Raises:
+        EvidenceError: a table cannot be read.
+    """
+    from pgsweep.inference.accesses import from_evidence
+
+    meta = evidence.meta
+    recovery = meta.host.get("recovery_pid")
+    return from_evidence(
+        evidence.table("accesses"),
+        evidence.table("relations"),
+        meta.database_oid,
+        # A limit of events ends what is known with the last of them.
+        seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
+        recovery_pid=None if recovery is None else int(recovery),
+    )
 
 
 def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:

@@ -25,9 +25,9 @@ from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
-from pgsweep.inference.accesses import Trace, WarmPools, count_visits, from_evidence
+from pgsweep.inference.accesses import Trace, WarmPools, count_visits
 from pgsweep.lab.replay_server import ReplayCounts, ReplayServer, can_try, check_size
-from pgsweep.predict import predict, rules_of
+from pgsweep.predict import predict, rules_of, trace_of
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
 from pgsweep.units import BLOCK_BYTES, format_bytes
@@ -81,7 +81,7 @@ def prove(
     listener.stage("predicting from the whole trace")
     predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
     tried = [point for point in predicted.points if can_try(point.shared_buffers_bytes)]
-    trace = from_evidence(opened.table("accesses"), opened.table("relations"), opened.meta.database_oid)
+    trace = trace_of(opened)
     notes = []
     if not tried:
         check_size(predicted.points[0].shared_buffers_bytes)

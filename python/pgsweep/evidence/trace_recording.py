@@ -28,6 +28,7 @@ from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.catalog import Server, read_databases, read_relations
 from pgsweep.pg.connect import session_lives
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.queries import load
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 
@@ -73,6 +74,7 @@ class TraceRecording:
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
         self._warnings: list[str] = []
+        self._recovery_pid = self._find_recovery()
         self._rows = 0
         self._database_accesses = 0
         self._snapshots = 0
@@ -95,8 +97,21 @@ class TraceRecording:
                 "kernel": platform.release(),
                 "processors": str(os.cpu_count() or 1),
                 "postmaster_pid": str(self._postmaster_pid),
+                **({} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}),
             },
         )
+
+    def _find_recovery(self) -> int | None:
+        """Return the process that replays the log of a stand-by, whose accesses are no session's."""
+        row = self._connection.execute(load("recovery", self._server.version_num)).fetchone()
+        assert row is not None
+        in_recovery, pid = row
+        if in_recovery and pid is None:
+            self._warnings.append(
+                "the server is in recovery, and this role may not see which process replays the log: "
+                "its accesses count as the database's own; pg_monitor may see it"
+            )
+        return cast("int | None", pid)
 
     def tell_cost(self, cost_seconds: float) -> float:
         """Say what tracing will cost, and return it as a share of all processors' time.
@@ -155,7 +170,8 @@ class TraceRecording:
             length_seconds = time.monotonic() - started
             tracer.stop()
             while (batch := tracer.poll(0.0)) is not None:
-                self._append(writer, batch, limits)
+                if not self._append(writer, batch, limits) and ended_by == "time":
+                    ended_by = "limit"
         finally:
             tracer.stop()
         counts = tracer.counts()
@@ -241,6 +257,8 @@ class TraceRecording:
             writer.append("accesses", accesses)
             self._rows += count
             ours = (accesses["db"] == self._server.database_oid) & (accesses["kind"] != 2)
+            if self._recovery_pid is not None:
+                ours &= accesses["pid"] != self._recovery_pid
             self._database_accesses += int(np.count_nonzero(ours))
         for table in ("scans", "drops"):
             if len(next(iter(batch[table].values()))):

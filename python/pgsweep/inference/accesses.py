@@ -39,6 +39,7 @@ class Trace:
     Attributes:
         pages: dense ids, shape (accesses,).
         seconds: time of each access from the beginning.
+        duration_seconds: how long was watched, also where nothing happened before or after the accesses.
         flags: the simulator's (strategy, repeat, extension, not counted).
         owner_access, owner, owner_blocks: rings, as the simulator takes them.
         page_group: group of each page, shape (pages,).
@@ -50,6 +51,7 @@ class Trace:
 
     pages: NDArray[np.uint32]
     seconds: Floats
+    duration_seconds: float
     flags: NDArray[np.uint8]
     owner_access: NDArray[np.uint64]
     owner: NDArray[np.uint32]
@@ -60,14 +62,24 @@ class Trace:
     missed: NDArray[np.bool_]
     new_page: NDArray[np.bool_]
 
-    @property
-    def duration_seconds(self) -> float:
-        """Return the time from the first to the last access."""
-        return float(self.seconds[-1] - self.seconds[0]) if len(self.seconds) else 0.0
 
+def from_evidence(
+    accesses: Table,
+    relations: Table,
+    database_oid: int,
+    *,
+    seconds: float = 0.0,
+    recovery_pid: int | None = None,
+) -> Trace:
+    """Number the pages of the evidence's tables and group them, by relation and a rest.
 
-def from_evidence(accesses: Table, relations: Table, database_oid: int) -> Trace:
-    """Number the pages of the evidence's tables and group them, by relation and a rest."""
+    Args:
+        accesses, relations: tables of the evidence.
+        database_oid: whose accesses are counted, as the server counts them (pg_stat_database).
+        seconds: how long was watched, where that is longer than the accesses tell.
+        recovery_pid: the process that replays the log on a stand-by. What it accesses moves the pool and is
+            counted for no database (ReadBufferWithoutRelcache, bufmgr.c).
+    """
     pages, names = _native.dense_ids(
         accesses["spc"], accesses["db"], accesses["rel"], accesses["fork"], accesses["block"]
     )
@@ -92,11 +104,15 @@ def from_evidence(accesses: Table, relations: Table, database_oid: int) -> Trace
     flags |= np.where((accesses["flags"] & 2) > 0, _REPEAT, 0).astype(np.uint8)
     flags |= np.where(extends, _EXTEND, 0).astype(np.uint8)
     counted = accesses["db"] == database_oid
+    if recovery_pid is not None:
+        counted &= accesses["pid"] != recovery_pid
     flags |= np.where(counted, 0, _UNCOUNTED).astype(np.uint8)
     owner_access, owner, owner_blocks = _owners(accesses, strategy, page_group[pages], group_pages)
+    at = accesses["time_ns"].astype(np.float64) / 1e9
     return Trace(
         pages=pages,
-        seconds=accesses["time_ns"].astype(np.float64) / 1e9,
+        seconds=at,
+        duration_seconds=max(seconds, float(at.max()) if len(at) else 0.0),
         flags=flags,
         owner_access=owner_access,
         owner=owner,
@@ -116,6 +132,7 @@ def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
     return Trace(
         pages=pages,
         seconds=seconds,
+        duration_seconds=float(seconds[-1] - seconds[0]) if len(seconds) else 0.0,
         flags=np.zeros(len(pages), dtype=np.uint8),
         owner_access=np.zeros(0, dtype=np.uint64),
         owner=none,

@@ -31,6 +31,7 @@ _LOCK_TIMEOUT_MS = 2_000
 INSPECTION = (
     f"SELECT set_config('statement_timeout', '{_STATEMENT_TIMEOUT_MS}', false),"
     f" set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', false),"
+    " set_config('idle_session_timeout', '0', false), set_config('DateStyle', 'ISO', false),"
     " set_config('default_transaction_read_only', 'on', false),"
     " set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false)"
 )
@@ -175,8 +176,8 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     Args:
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
         inspection: whether the session only looks: it is then read-only by default, gives up a statement
-        after 60 s
-            and a lock after 2 s, and runs no JIT compilation or parallel workers of its own.
+            after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
+            runs no JIT compilation or parallel workers of its own.
 
     Raises:
         UsageError: the text is no connection string.
