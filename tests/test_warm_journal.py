@@ -104,6 +104,18 @@ def test_resume_enters_no_database_of_which_nothing_is_left(towarm: str, state: 
     assert result.missing == []
 
 
+def test_what_is_no_journal_is_left_alone(towarm: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("my precious notes\n")
+    with pytest.raises(UsageError, match="is not replaced: it is no journal"):
+        run(towarm, Options(selection=ORDERS), journal=notes)
+    assert notes.read_text() == "my precious notes\n"
+    empty = tmp_path / "made-by-mktemp"
+    empty.touch()
+    run(towarm, Options(selection=ORDERS), journal=empty)
+    assert not empty.exists(), "all is done"
+
+
 def test_only_a_file_is_replaced(towarm: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

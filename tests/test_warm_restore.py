@@ -24,7 +24,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
-from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_restore import restore_text
@@ -381,6 +381,28 @@ def test_what_a_pool_in_use_pushes_out_again_is_told(heated: tuple[Cluster, str,
     gone = format_bytes(result.after.target_bytes - half - result.left_out_bytes - failed)
     assert f"{gone} were pushed out again" in restore_text(less, Terminal())
     assert "pushed out again" not in restore_text(replace_struct(less, stopped=True), Terminal())
+
+
+def test_a_pool_that_was_not_asked_for_has_pushed_nothing_out(
+    heated: tuple[Cluster, str, Path],
+) -> None:
+    cluster, conninfo, path = heated
+    empty_caches(cluster)
+    result = restored(conninfo, path, into="page-cache")
+    assert result.after is not None
+    assert result.to_pool_bytes == 0
+    assert result.after.resident < 0.9
+    assert "pushed out" not in restore_text(result, Terminal())
+
+
+def test_what_many_files_share_is_told_once_a_database(heated: tuple[Cluster, str, Path]) -> None:
+    _, conninfo, path = heated
+    result = restored(conninfo, path)
+    why = "the extension pg_prewarm does not exist"
+    rows = [replace_struct(row, database="elsewhere", error=why) for row in result.relations] * 10
+    text = restore_text(replace_struct(result, relations=rows), Terminal())
+    assert f"not read: elsewhere: {count(len(rows))} files: {why}" in text
+    assert text.count("not read:") == 1
 
 
 def test_where_most_is_there_what_cannot_be_read_is_no_failure(

@@ -228,6 +228,20 @@ def test_what_is_no_heat_file_is_not_replaced(saved: tuple[str, Path], tmp_path:
     assert read_heat(dump).parts
 
 
+def test_what_is_no_heat_file_is_not_moved(saved: tuple[str, Path]) -> None:
+    conninfo, heat = saved
+    notes = heat.with_name(f"{heat.name}.1")
+    notes.write_text("mine")
+    before = heat.read_bytes()
+    done = pgsweep("warm", "save", str(heat), conninfo, "--keep", "3")
+    assert done.returncode == 1
+    assert "--keep would move it" in done.stderr
+    assert (notes.read_text(), heat.read_bytes()) == ("mine", before)
+    assert pgsweep("warm", "save", str(heat), conninfo).returncode == 0, (
+        "without --keep it is in no one's way"
+    )
+
+
 def test_a_file_of_another_database_is_told(saved: tuple[str, Path], wheel18: Cluster) -> None:
     with database_to_warm(wheel18, "unknown") as conninfo:
         result = planned(conninfo, saved[1])

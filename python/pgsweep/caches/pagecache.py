@@ -78,6 +78,7 @@ def not_all_seen(refused: int) -> Missing:
     """Return why nothing is said of the page cache: a sum over the files that may be seen would be wrong."""
     return Missing(
         what="page cache",
-        why=f"this user may not look at {refused} files or folders",
-        enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...",
+        why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",
+        enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...; as root already: "
+        "SELECT spcname, pg_tablespace_location(oid) FROM pg_tablespace",
     )

@@ -51,7 +51,7 @@ from pgsweep.cli.warm_run import Told
     metavar="N",
     help="Sessions that read at once; the disk is asked for blocks before they are read, so few suffice.",
 )
-@click.option("--rate", type=Bytes(), metavar="SIZE", help="Read no more than this each second.")
+@click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
 @click.option(
     "--max-latency", type=Duration(), metavar="TIME", help="Pause while reading one block takes longer."
 )

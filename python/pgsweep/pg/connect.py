@@ -64,6 +64,11 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "name another role: -U NAME",
     ),
     (
+        r'too many connections for database "[^"]*"',
+        "the database takes no more connections",
+        "close some, or as its owner: ALTER DATABASE NAME CONNECTION LIMIT -1",
+    ),
+    (
         r"too many (connections|clients)|remaining connection slots are reserved",
         "all connections that this role may use are taken",
         "close some, connect as a superuser, or: ALTER ROLE NAME CONNECTION LIMIT -1",

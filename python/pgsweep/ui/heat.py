@@ -18,6 +18,7 @@ from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
 
 _ROWS_SHOWN = 20
+_NAMED_APART = 5
 _GOOD = ("same blocks", "by share", "resized")
 
 
@@ -116,14 +117,25 @@ def lost_lines(relations: Sequence[HeatRelation], terminal: Terminal) -> list[st
         for row in relations
         if row.match not in _GOOD and row.saved_bytes
     ]
-    lines += [
-        f"{terminal.paint('not read:', 'yellow')} {_name(row)}: {shown(row.error)}"
-        for row in relations
-        if row.error is not None
-    ]
+    lines += [f"{terminal.paint('not read:', 'yellow')} {text}" for text in _unread(relations)]
     if len(lines) > _ROWS_SHOWN and terminal.interactive:
         lines = [*lines[:_ROWS_SHOWN], f"... and {count(len(lines) - _ROWS_SHOWN)} more: --json"]
     return ["\n".join(lines)] if lines else []
+
+
+def _unread(relations: Sequence[HeatRelation]) -> list[str]:
+    """Return what could not be read and why; many files of a database that share a cause, in one line."""
+    together: dict[tuple[str, str], list[HeatRelation]] = {}
+    for row in relations:
+        if row.error is not None:
+            together.setdefault((row.database, row.error), []).append(row)
+    lines = []
+    for (database, why), rows in together.items():
+        if len(rows) > _NAMED_APART:
+            lines.append(f"{shown(database)}: {count(len(rows))} files: {shown(why)}")
+        else:
+            lines += [f"{_name(row)}: {shown(why)}" for row in rows]
+    return lines
 
 
 def state_facts(state: HeatState) -> list[Fact]:
@@ -146,7 +158,7 @@ def relations_page(
     rows = [[Cell(text) for text in line] for line in [*(_cells(row) for row in own), *_together(catalogs)]]
     lost = [row for row in relations if row.match not in _GOOD and row.saved_bytes]
     notes = [f"Not matched: {_name(row)}: {row.match}." for row in lost]
-    notes += [f"Not read: {_name(row)}: {shown(row.error)}." for row in relations if row.error is not None]
+    notes += [f"Not read: {text}." for text in _unread(relations)]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in missing]
     return Section("Relations", "relations", "", facts, [], [], _HEAD, rows, notes=notes, worded=_WORDED)
 

@@ -110,7 +110,7 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     else:
         lines.append("The clock hand stood still: nothing threatened these relations.")
     if result.reconnects:
-        lines.append(f"The server was lost and found again {times(result.reconnects)}.")
+        lines.append(f"The server was lost {times(result.reconnects)}; nothing was resident meanwhile.")
     return lines
 
 

@@ -70,7 +70,7 @@ def _work_text(result: WarmRestoreResult) -> str:
 def _pushed_out_bytes(result: WarmRestoreResult) -> int:
     """Return what is missing though there is room for it and it could be read; 0 where that is little."""
     after = result.after
-    if after is None or result.dry_run or result.stopped:
+    if after is None or result.dry_run or result.stopped or not result.to_pool_bytes:
         return 0
     failed = sum(row.target_bytes - row.resident_bytes for row in result.relations if row.error)
     gone = after.target_bytes - after.resident_bytes - result.left_out_bytes - failed

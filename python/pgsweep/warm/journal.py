@@ -82,7 +82,7 @@ class Journal:
         page_cache: and after that in the page cache.
 
     Raises:
-        UsageError: it is no file, or another run is at work and keeps it.
+        UsageError: what is there is no journal, or another run is at work and keeps it.
         PgsweepError: it cannot be written.
     """
 
@@ -95,6 +95,8 @@ class Journal:
                 f"`{path}` is no file, so no journal can be kept in it",
                 hint="name a file in a folder of yours: --journal FILE",
             )
+        if path.exists() and path.stat().st_size:
+            _require_ours(path)
         if is_held(path):
             raise UsageError(
                 f"the journal `{path}` is kept by another run, which is at work",
@@ -148,6 +150,22 @@ class Journal:
             f"cannot write the journal `{self.path}`: {error.strerror}",
             hint="name another place: --journal FILE",
         )
+
+
+def _require_ours(path: Path) -> None:
+    """Refuse to replace, and at the end to remove, what is no journal.
+
+    Raises:
+        UsageError: it is something else, or a newer pgsweep's.
+    """
+    try:
+        read_header(path)
+    except UsageError as error:
+        raise UsageError(
+            f"`{path}` is not replaced: it is no journal of `pgsweep warm run`",
+            cause=error.cause,
+            hint="name another file, or remove this one",
+        ) from error
 
 
 def is_held(path: Path) -> bool:

@@ -129,24 +129,31 @@ class Keeper:
         until = math.inf if seconds is None else begin + seconds
         ended_by, pause, rounds_before = "", _FIRST_PAUSE_SECONDS, 0
         access: Access | None = None
+        away_since: float | None = None
         while not ended_by:
             try:
                 with self._session() as (access, rounds):
+                    if away_since is not None:
+                        self._ledger.absent(time.monotonic() - away_since)
+                        away_since = None
                     ended_by = rounds.keep_on(until, stop, lambda: self._tell_of(rounds))
                     self._check_rights(ended_by)
             except PgsweepError as error:
                 if access is None or self._ledger.rounds == 0:
                     raise
                 self._note(f"{error.message}; trying again")
+                away_since = away_since or time.monotonic()
                 if self._ledger.rounds > rounds_before:
                     pause = _FIRST_PAUSE_SECONDS
+                    self._ledger.reconnects += 1
                 rounds_before = self._ledger.rounds
                 stop.wait(min(pause, max(0.0, until - time.monotonic())))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                self._ledger.reconnects += 1
                 if stop.is_set() or time.monotonic() >= until:
                     ended_by = "stop" if stop.is_set() else "time"
         assert access is not None
+        if away_since is not None:
+            self._ledger.absent(time.monotonic() - away_since)
         return self._ledger.result(
             access,
             self._relations,

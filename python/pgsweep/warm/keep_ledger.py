@@ -35,6 +35,7 @@ class Ledger:
     all_accesses: float | None = None
     kept: float = 0.0
     resident: float = 0.0
+    kept_blocks: int = 0
     share_before: float | None = None
     share_after: float | None = None
     shortest_lap_seconds: float = math.inf
@@ -50,8 +51,13 @@ class Ledger:
         self.share_after = resident / kept if kept else None
         if self.share_before is None:
             self.share_before = self.share_after
+        self.kept_blocks = kept
         self.kept += kept * seconds
         self.resident += resident * seconds
+
+    def absent(self, seconds: float) -> None:
+        """Take the server for away so long: nothing was resident."""
+        self.kept += self.kept_blocks * seconds
 
     def moment(self, before: Ledger, relations: Sequence[Tracked], lap_seconds: float) -> WarmKeepMoment:
         """Return what is new since an earlier copy of this ledger."""

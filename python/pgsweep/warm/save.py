@@ -44,6 +44,9 @@ from pgsweep.warm.heat import (
 )
 from pgsweep.warm.rotate import kept_files, rotate
 
+_MAGIC = b"PAR1"
+"""How every Parquet file begins."""
+
 _COLDER = 0.5
 """After a restart, a pool with less than this share of a file's blocks does not replace the file."""
 
@@ -131,6 +134,8 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
     """
     begun = time.monotonic()
     former = _former(path)
+    for file in kept_files(path) if keep > 1 else ():
+        _require_parquet(file)
     heat, missing = take_heat(access)
     skipped = None if former is None else _worth_more(access, former, heat)
     size = 0
@@ -175,6 +180,24 @@ def _former(path: Path) -> HeatMeta | None:
         ) from error
     except HeatError:
         return None
+
+
+def _require_parquet(file: Path) -> None:
+    """Refuse to move, and in time to remove, a file that is surely not ours.
+
+    Raises:
+        HeatError: it is no Parquet file.
+    """
+    try:
+        with file.open("rb") as opened:
+            ours = opened.read(len(_MAGIC)) in (_MAGIC, b"")
+    except OSError as error:
+        raise HeatError(f"cannot read `{file}`: {error.strerror}") from error
+    if not ours:
+        raise HeatError(
+            f"`{file}` is no heat file, and --keep would move it",
+            hint="name another file to save to, or move this one",
+        )
 
 
 def _worth_more(access: Access, former: HeatMeta, heat: Heat) -> str | None:
