@@ -16,7 +16,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Likewise nohup and SIGHUP, by which a program learns that its terminal is gone.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ("tests.fix_cluster", "tests.fix_disk", "tests.fix_page", "tests.fix_proc", "tests.fix_warm")
+pytest_plugins = (
+    "tests.fix_cluster",
+    "tests.fix_disk",
+    "tests.fix_heated",
+    "tests.fix_page",
+    "tests.fix_proc",
+    "tests.fix_warm",
+)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -2,151 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import re
-import signal
-import subprocess
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import psycopg
 import pytest
-from msgspec.structs import replace as replace_struct
 
 from pgsweep.caches.access import opened
-from pgsweep.errors import PgsweepError
 from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
-from pgsweep.ui.numbers import count, format_bytes
-from pgsweep.ui.results import read_result
-from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.warm_restore import restore_text
-from pgsweep.warm.check import check
-from pgsweep.warm.heat import NOT_IN_POOL, Heat, read_heat
-from pgsweep.warm.restore import restore
+from pgsweep.records.heat import WarmRestoreResult
+from pgsweep.warm.heat import read_heat
 from pgsweep.warm.restore_plan import RestoreOptions, plan_restore, touches_left
-from pgsweep.warm.save import save
 from tests.fix_cluster import DEBIAN_BINDIR
+from tests.fix_heated import (
+    SETTINGS,
+    altered,
+    checked,
+    heat_up,
+    make_shop,
+    restored,
+    row,
+    saved,
+    touch,
+    usage,
+)
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import evict_all
-from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import wait_until
-
-BLOCK = 8192
-SETTINGS = {"shared_buffers": "16MB", "autovacuum": "off"}
-SETUP = """
-CREATE TABLE hot (id int PRIMARY KEY, filler text);
-ALTER TABLE hot ALTER filler SET STORAGE PLAIN;
-INSERT INTO hot SELECT g, repeat('x', 4000) FROM generate_series(1, 1600) g;
-CREATE TABLE cold (id int, filler text);
-INSERT INTO cold SELECT g, repeat('y', 1000) FROM generate_series(1, 3000) g;
-CREATE TABLE long (id int, body text);
-ALTER TABLE long ALTER body SET STORAGE EXTERNAL;
-INSERT INTO long SELECT g, repeat('z', 9000) FROM generate_series(1, 60) g;
-VACUUM;
-"""
-_USAGE = """
-SELECT relblocknumber, usagecount FROM pg_buffercache
-WHERE relfilenode = pg_relation_filenode(%s) AND relforknumber = 0
-  AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-
-
-def make_shop(cluster: Cluster, name: str = "shop") -> str:
-    """Make a database with a few relations; return its conninfo."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    with psycopg.connect(cluster.conninfo(name), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
-        for statement in SETUP.strip().splitlines():
-            connection.execute(statement.encode())
-        connection.execute("CHECKPOINT")
-    return cluster.conninfo(name)
-
-
-def touch(conninfo: str, relation: str, blocks: range, times: int = 1) -> None:
-    """Access blocks of a relation."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        for _ in range(times):
-            connection.execute(
-                "SELECT sum(pg_prewarm(%s, 'buffer', 'main', b, b)) FROM unnest(%s::int8[]) AS b",
-                [relation, list(blocks)],
-            )
-
-
-def heat_up(conninfo: str) -> None:
-    """Give some blocks usage counts from 1 to 5: scattered, in stretches, an index, TOAST."""
-    touch(conninfo, "hot", range(0, 200, 2), 5)
-    touch(conninfo, "hot", range(200, 300), 3)
-    touch(conninfo, "hot", range(400, 800, 7), 1)
-    touch(conninfo, "hot_pkey", range(5), 4)
-    touch(conninfo, "cold", range(50, 60), 2)
-    with psycopg.connect(conninfo) as connection:
-        connection.execute("SELECT sum(length(body)) FROM long WHERE id <= 30")
-
-
-def usage(conninfo: str, relation: str) -> dict[int, int]:
-    """Return the usage counts of a relation's resident blocks."""
-    with psycopg.connect(conninfo) as connection:
-        return dict(connection.execute(_USAGE, [relation]).fetchall())
-
-
-def saved(conninfo: str, path: Path) -> Heat:
-    with opened(conninfo) as access:
-        assert save(access, path).skipped is None
-    return read_heat(path)
-
-
-def restored(conninfo: str, path: Path, **options: Any) -> WarmRestoreResult:
-    return restore(
-        conninfo,
-        path,
-        read_heat(path),
-        RestoreOptions(**options),
-        stop=threading.Event(),
-    )
-
-
-def checked(conninfo: str, path: Path) -> WarmCheckResult:
-    with opened(conninfo) as access:
-        return check(access, path, read_heat(path))
-
-
-def row(rows: list[HeatRelation], name: str, fork: str = "main") -> HeatRelation:
-    return next(r for r in rows if r.relation == name and r.fork == fork)
-
-
-@pytest.fixture(scope="module")
-def heated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str, Path]]:
-    """A server of 18, the conninfo of its shop, and the heat that was saved of it."""
-    with Cluster.create(settings=SETTINGS) as cluster:
-        conninfo = make_shop(cluster)
-        empty_caches(cluster)
-        heat_up(conninfo)
-        path = tmp_path_factory.mktemp("heat") / "shop.heat"
-        saved(conninfo, path)
-        yield cluster, conninfo, path
-
-
-@contextmanager
-def altered(cluster: Cluster, name: str, *statements: str) -> Iterator[str]:
-    """Give a copy of the shop in which the statements were executed, cold; it is dropped at the end."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE shop".encode())
-        with psycopg.connect(cluster.conninfo(name), autocommit=True) as inside:
-            for statement in statements:
-                inside.execute(statement.encode())
-        empty_caches(cluster)
-    yield cluster.conninfo(name)
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.mark.parametrize("bin_folder", [None, DEBIAN_BINDIR], ids=["wheel18", "debian15"])
@@ -327,192 +210,6 @@ def test_what_may_not_be_read_is_told_and_the_rest_restored(heated: tuple[Cluste
     assert row(result.relations, "hot").error is None
     assert "may not read" in (row(result.relations, "cold").error or "")
     assert usage(conninfo, "cold") == {}
-
-
-def test_the_server_restarts_half_way(heated: tuple[Cluster, str, Path]) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    results: list[WarmRestoreResult] = []
-    thread = threading.Thread(
-        target=lambda: results.append(
-            restored(conninfo, path, rate_bytes_per_second=2 << 20, into="pool", connections=2)
-        )
-    )
-    thread.start()
-    wait_until(lambda: len(usage(conninfo, "hot")) > 40, 20)
-    cluster.stop(immediately=True)
-    cluster.start()
-    thread.join()
-    [result] = results
-    assert result.restarts >= 1
-    assert result.after is not None
-    assert result.after.resident == 1.0
-
-
-def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[Cluster, str, Path]) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    command = [PGSWEEP, "warm", "restore", str(path), conninfo, "--into", "pool", "--json"]
-    with subprocess.Popen(
-        [*command, "--rate", "1MB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_until(lambda: len(usage(conninfo, "hot")) > 20, 20)
-        process.send_signal(signal.SIGINT)
-        said, told = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert "the same command reads what is missing" in told
-    first = json.loads(said)
-    assert first["stopped"]
-    assert 0 < first["after"]["resident"] < 1
-    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert again["to_pool_bytes"] < first["to_pool_bytes"]
-    assert again["after"]["resident"] == 1.0
-
-
-def test_what_a_pool_in_use_pushes_out_again_is_told(heated: tuple[Cluster, str, Path]) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    result = restored(conninfo, path)
-    assert "pushed out again" not in restore_text(result, Terminal())
-    assert result.after is not None
-    half = result.after.resident_bytes // 2
-    less = replace_struct(result, after=replace_struct(result.after, resident_bytes=half))
-    failed = sum(row.target_bytes - row.resident_bytes for row in result.relations if row.error)
-    gone = format_bytes(result.after.target_bytes - half - result.left_out_bytes - failed)
-    assert f"{gone} were pushed out again" in restore_text(less, Terminal())
-    assert "pushed out again" not in restore_text(replace_struct(less, stopped=True), Terminal())
-
-
-def test_a_pool_that_was_not_asked_for_has_pushed_nothing_out(
-    heated: tuple[Cluster, str, Path],
-) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    result = restored(conninfo, path, into="page-cache")
-    assert result.after is not None
-    assert result.to_pool_bytes == 0
-    assert result.after.resident < 0.9
-    assert "pushed out" not in restore_text(result, Terminal())
-
-
-def test_what_many_files_share_is_told_once_a_database(heated: tuple[Cluster, str, Path]) -> None:
-    _, conninfo, path = heated
-    result = restored(conninfo, path)
-    why = "the extension pg_prewarm does not exist"
-    rows = [replace_struct(row, database="elsewhere", error=why) for row in result.relations] * 10
-    text = restore_text(replace_struct(result, relations=rows), Terminal())
-    assert f"not read: elsewhere: {count(len(rows))} files: {why}" in text
-    assert text.count("not read:") == 1
-
-
-def test_where_most_is_there_what_cannot_be_read_is_no_failure(
-    heated: tuple[Cluster, str, Path], tmp_path: Path
-) -> None:
-    cluster, conninfo, _ = heated
-    path = tmp_path / "all.heat"
-    empty_caches(cluster)
-    touch(conninfo, "hot", range(400))
-    with psycopg.connect(cluster.conninfo("template1")) as connection:
-        connection.execute("SELECT count(*) FROM pg_attribute")
-    heat = saved(conninfo, path)
-    # Of two relations, all resident, that in a database without pg_prewarm lacks accesses.
-    lacking = np.array([part.database == "template1" for part in heat.parts])[heat.part] & heat.pooled
-    there = np.array([part.relation == "hot" for part in heat.parts])[heat.part] & heat.pooled
-    lacking[np.flatnonzero(lacking)[10:]] = False  # so few of all that they are touched before the rest
-    assert 0 < np.count_nonzero(lacking) <= 0.2 * np.count_nonzero(there)
-    counts = np.where(lacking, 5, np.where(there, 0, NOT_IN_POOL)).astype(np.uint8)
-    heat = replace(heat, usage_count=counts, page_cache=np.zeros_like(heat.page_cache))
-    result = restore(conninfo, path, heat, RestoreOptions(), stop=threading.Event())
-    assert result.after is not None
-    assert result.after.resident > 0.9
-    errors = {row.database: row.error for row in result.relations if row.error}
-    assert list(errors) == ["template1"]
-    assert "pg_prewarm does not exist" in errors["template1"]
-
-
-def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster, str, Path]) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    done = run("warm", "restore", str(path), conninfo, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
-    assert "nothing was read" in done.stderr
-    assert usage(conninfo, "hot") == {}
-    assert plan["after"] is None
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        for statement in plan["statements"]:
-            if not statement.startswith(("posix_fadvise(", "sendfile(")):
-                connection.execute(statement.encode())
-    assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
-
-
-def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
-    cluster, conninfo, path = heated
-    empty_caches(cluster)
-    cold = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%", "--fail-if", "matched<0.1")
-    assert cold.returncode == 5
-    assert "resident<90%: resident is 0." in cold.stderr
-    assert "matched<0.1:" not in cold.stderr
-    assert re.search(r"^shop: hot +table +same blocks .*MB +0 +0.00 %", cold.stdout, re.MULTILINE)
-    assert "(system catalogs: " in cold.stdout
-    assert usage(conninfo, "hot") == {}, "nothing is read by asking"
-    restored(conninfo, path)
-    warm = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%", "--json")
-    assert warm.returncode == 0, warm.stderr
-    assert json.loads(warm.stdout)["state"]["resident"] == 1.0
-    files = [str(tmp_path / f"x.{suffix}") for suffix in ("html", "csv", "json")]
-    done = run("warm", "check", str(path), conninfo, *(word for file in files for word in ("-o", file)))
-    assert done.returncode == 0, done.stderr
-    assert isinstance(read_result(tmp_path / "x.html"), WarmCheckResult)
-    assert read_result(tmp_path / "x.html") == read_result(tmp_path / "x.json")
-    assert (tmp_path / "x.csv").read_text().startswith("database,schema,relation,")
-    wrong = run("warm", "check", str(path), conninfo, "--fail-if", "residnet<1")
-    assert wrong.returncode == 2
-    assert run("warm", "check", str(path) + ".no", conninfo).returncode == 1
-
-
-def test_save_every_keeps_some_and_stops_when_told(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
-    _, conninfo, _ = heated
-    path = tmp_path / "x.heat"
-    command = [PGSWEEP, "warm", "save", str(path), conninfo, "--every", "200ms", "--keep", "3", "-q"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        wait_until((tmp_path / "x.heat.2").exists, 30)
-        time.sleep(1)
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=20)
-    assert process.returncode == 0, told
-    assert {file.name for file in tmp_path.iterdir()} == {"x.heat", "x.heat.1", "x.heat.2"}
-    for file in tmp_path.iterdir():
-        assert read_heat(file).meta.pool_blocks > 0
-
-
-def test_a_pool_that_is_still_cold_does_not_replace_the_file(
-    heated: tuple[Cluster, str, Path], tmp_path: Path
-) -> None:
-    cluster, conninfo, _ = heated
-    empty_caches(cluster)
-    touch(conninfo, "hot", range(800))
-    touch(conninfo, "cold", range(400))
-    mine = tmp_path / "x.heat"
-    heat = saved(conninfo, mine)
-    cluster.restart()
-    with opened(conninfo) as access:
-        result = save(access, mine)
-    assert "was restarted" in (result.skipped or "")
-    assert np.array_equal(read_heat(mine).block, heat.block)
-
-
-def test_without_pg_prewarm_it_says_how_to_get_it(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
-    cluster, _, _ = heated
-    with altered(cluster, "bare", "DROP EXTENSION pg_prewarm") as conninfo:
-        with psycopg.connect(conninfo) as connection:
-            connection.execute("SELECT count(*) FROM cold")
-        saved(conninfo, tmp_path / "x.heat")
-        empty_caches(cluster)
-        with pytest.raises(PgsweepError, match="nothing could be read") as caught:
-            restored(conninfo, tmp_path / "x.heat", into="pool")
-    assert "pg_prewarm does not exist in database `bare`" in (caught.value.cause or "")
-    assert "CREATE EXTENSION pg_prewarm" in (caught.value.hint or "")
 
 
 def test_a_standby_is_warmed_from_its_primarys_heat(tmp_path: Path) -> None:

@@ -237,9 +237,7 @@ def test_what_is_no_heat_file_is_not_moved(saved: tuple[str, Path]) -> None:
     assert done.returncode == 1
     assert "--keep would move it" in done.stderr
     assert (notes.read_text(), heat.read_bytes()) == ("mine", before)
-    assert pgsweep("warm", "save", str(heat), conninfo).returncode == 0, (
-        "without --keep it is in no one's way"
-    )
+    assert pgsweep("warm", "save", str(heat), conninfo).returncode == 0, "nothing is moved"
 
 
 def test_a_file_of_another_database_is_told(saved: tuple[str, Path], wheel18: Cluster) -> None:
