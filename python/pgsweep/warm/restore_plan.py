@@ -146,7 +146,7 @@ def plan_restore(
 
     sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums()
     if note is not None and access.pool_source == "sql":
-        note(access.cost_note() + ", before and after")
+        note(access.cost_note() + ", before and after each round")
     return RestorePlan(
         access,
         heat,
