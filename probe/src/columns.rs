@@ -2,6 +2,20 @@
 
 use crate::event::{Event, Kind, Tag};
 
+/// Kinds of accesses, as in the evidence's table `accesses`.
+pub const HIT: u8 = 0;
+/// The page was not in a buffer.
+pub const MISS: u8 = 1;
+/// The page was new.
+pub const EXTEND: u8 = 2;
+
+/// Flag: made by a heap sequential scan that allows a ring, at its position.
+pub const FLAG_SCAN: u8 = 1;
+/// Flag: the process still pins the page, so that its usage count stays as it is.
+pub const FLAG_PINNED: u8 = 2;
+/// Flag: the strategy is known.
+pub const FLAG_STRATEGY_KNOWN: u8 = 4;
+
 /// One page access.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -15,7 +29,7 @@ pub struct Row {
     pub kind: u8,
     /// 0 none, 1 bulk read, 2 bulk write, 3 vacuum.
     pub strategy: u8,
-    /// See `decode`.
+    /// The flags above.
     pub flags: u8,
     /// The scan, vacuum or load that it belongs to, 0 for none.
     pub scan: u32,
@@ -70,7 +84,7 @@ table! {
         kind: u8,
         /// Ring strategy.
         strategy: u8,
-        /// See `decode`.
+        /// The flags above.
         flags: u8,
         /// Scan, vacuum or load; 0 for none.
         scan: u32,

@@ -13,23 +13,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::columns::{Accesses, Drops, Row, Scans};
-use crate::event::{Event, Kind, Tag};
+use crate::columns::{
+    Accesses, Drops, Row, Scans, EXTEND, FLAG_PINNED, FLAG_STRATEGY_KNOWN, HIT, MISS,
+};
+use crate::event::{Event, Kind, ScanOptions, Tag};
 use crate::process::Process;
-
-/// Kinds of accesses, as in the evidence's table `accesses`.
-pub const HIT: u8 = 0;
-/// The page was not in a buffer.
-pub const MISS: u8 = 1;
-/// The page was new.
-pub const EXTEND: u8 = 2;
-
-/// Flag: made by a heap sequential scan that allows a ring, at its position.
-pub const FLAG_SCAN: u8 = 1;
-/// Flag: the process still pins the page, so that its usage count stays as it is.
-pub const FLAG_PINNED: u8 = 2;
-/// Flag: the strategy is known.
-pub const FLAG_STRATEGY_KNOWN: u8 = 4;
 
 /// How long a process may be silent before its last access is taken as what it seems, a hit.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -94,32 +82,6 @@ pub struct Decoder {
     drops: Drops,
     counts: Counts,
     latest_ns: u64,
-}
-
-/// The bits of `enum ScanOptions` (src/include/access/tableam.h); version 14 put TIDRANGESCAN among the types.
-#[derive(Debug, Clone, Copy)]
-pub struct ScanOptions {
-    /// Scan of all blocks, or of a sample.
-    pub sequential: u32,
-    /// Scan of a sample.
-    pub sample: u32,
-    /// `ANALYZE`.
-    pub analyze: u32,
-    /// May use a ring.
-    pub allow_strategy: u32,
-}
-
-impl ScanOptions {
-    /// Return the bits of a server version such as 150018.
-    pub fn of_version(version_num: u32) -> Self {
-        let shift = u32::from(version_num >= 140_000);
-        Self {
-            sequential: 1 | (1 << 2),
-            sample: 1 << 2,
-            analyze: 1 << (4 + shift),
-            allow_strategy: 1 << (5 + shift),
-        }
-    }
 }
 
 impl Decoder {
@@ -382,9 +344,4 @@ fn patch(
         }
     }
     false
-}
-
-/// Return whether two tags are of one relation's main fork.
-pub fn main_fork_of(tag: &Tag, relation: &Tag) -> bool {
-    tag.fork == 0 && tag.same_relation(relation)
 }

@@ -107,6 +107,11 @@ impl Tag {
     pub fn same_relation(&self, other: &Self) -> bool {
         (self.rel, self.db, self.spc) == (other.rel, other.db, other.spc)
     }
+
+    /// Return whether this is a page of a relation's main fork.
+    pub fn is_in_main_fork_of(&self, relation: &Self) -> bool {
+        self.fork == 0 && self.same_relation(relation)
+    }
 }
 
 /// One event.
@@ -148,5 +153,31 @@ impl Event {
     /// Return words 0 and 1 as one address.
     pub fn address(&self) -> u64 {
         u64::from(self.tag.spc) | (u64::from(self.tag.db) << 32)
+    }
+}
+
+/// The bits of `enum ScanOptions` (src/include/access/tableam.h); version 14 put TIDRANGESCAN among the types.
+#[derive(Debug, Clone, Copy)]
+pub struct ScanOptions {
+    /// Scan of all blocks, or of a sample.
+    pub sequential: u32,
+    /// Scan of a sample.
+    pub sample: u32,
+    /// `ANALYZE`.
+    pub analyze: u32,
+    /// May use a ring.
+    pub allow_strategy: u32,
+}
+
+impl ScanOptions {
+    /// Return the bits of a server version such as 150018.
+    pub fn of_version(version_num: u32) -> Self {
+        let shift = u32::from(version_num >= 140_000);
+        Self {
+            sequential: 1 | (1 << 2),
+            sample: 1 << 2,
+            analyze: 1 << (4 + shift),
+            allow_strategy: 1 << (5 + shift),
+        }
     }
 }

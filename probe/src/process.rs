@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::columns::Scans;
-use crate::decode::{main_fork_of, ScanOptions, FLAG_SCAN, FLAG_STRATEGY_KNOWN};
-use crate::event::{Tag, BUFFER_KNOWN, BUFFER_PINNED};
+use crate::columns::{Scans, FLAG_SCAN, FLAG_STRATEGY_KNOWN};
+use crate::event::{ScanOptions, Tag, BUFFER_KNOWN, BUFFER_PINNED};
 
 /// `BufferAccessStrategyType` (src/include/storage/bufmgr.h).
 const BULKREAD: u8 = 1;
@@ -290,7 +289,7 @@ impl Process {
         }
         for scan in self.scans.iter_mut().rev() {
             let analyzed = scan.ring_use == RingUse::Analyze;
-            if main_fork_of(tag, &scan.relation) && (analyzed || scan.at_position(tag.block)) {
+            if tag.is_in_main_fork_of(&scan.relation) && (analyzed || scan.at_position(tag.block)) {
                 let mut flags = FLAG_STRATEGY_KNOWN;
                 if scan.ring_use == RingUse::IfLarge {
                     flags |= FLAG_SCAN;

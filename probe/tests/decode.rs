@@ -1,7 +1,7 @@
 //! From made-up events to rows, without a server.
 
-use pgsweep_probe::columns::Accesses;
-use pgsweep_probe::decode::{Decoder, EXTEND, FLAG_PINNED, FLAG_SCAN, HIT, MISS};
+use pgsweep_probe::columns::{Accesses, EXTEND, FLAG_PINNED, FLAG_SCAN, HIT, MISS};
+use pgsweep_probe::decode::Decoder;
 use pgsweep_probe::event::{Event, Kind, Tag, BUFFER_KNOWN, BUFFER_PINNED};
 
 struct Server {
