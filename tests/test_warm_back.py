@@ -102,11 +102,16 @@ def usage_counts(conninfo: str) -> dict[int, int]:
     return dict(rows)
 
 
+SMALL = pytest.mark.parametrize("full", [(45, 23)], ids=["small"], indirect=True)
+"""Where the clock hand must go round before it finds room, so that what came first has gone for certain."""
+
+
+@SMALL
 def test_a_restore_goes_rounds_until_all_stays_with_its_usage_counts(full: Full) -> None:
     result = restore(full.conninfo, full.heat, read_heat(full.heat), RestoreOptions(), stop=threading.Event())
     assert result.after is not None
     assert result.after.resident > 0.99
-    assert 1 < result.rounds <= MOST_ROUNDS
+    assert 1 < result.rounds <= MOST_ROUNDS + 1
     assert result.pushed_out_bytes > 0.05 * result.to_pool_bytes
     assert "rounds, as the pool was in use" in restore_text(result, Terminal())
     found = usage_counts(full.conninfo)
@@ -115,6 +120,7 @@ def test_a_restore_goes_rounds_until_all_stays_with_its_usage_counts(full: Full)
     assert found[1] == pytest.approx(3 * blocks / 4, abs=0.05 * blocks)
 
 
+@SMALL
 def test_a_restore_that_keeps_a_rate_goes_one_round(full: Full) -> None:
     options = RestoreOptions(rate_bytes_per_second=1e9)
     result = restore(full.conninfo, full.heat, read_heat(full.heat), options, stop=threading.Event())
@@ -122,6 +128,13 @@ def test_a_restore_that_keeps_a_rate_goes_one_round(full: Full) -> None:
     assert (result.rounds, result.pushed_out_bytes) == (1, 0)
     assert result.after.resident < 0.95
     assert "pushed out again" in restore_text(result, Terminal())
+
+
+def test_a_restore_into_a_pool_in_use_ends_with_all_resident(full: Full) -> None:
+    result = restore(full.conninfo, full.heat, read_heat(full.heat), RestoreOptions(), stop=threading.Event())
+    assert result.after is not None
+    assert result.after.resident > 0.98
+    assert 1 <= result.rounds <= MOST_ROUNDS + 1
 
 
 def test_rounds_end_when_all_is_there_or_nothing_helps() -> None:
