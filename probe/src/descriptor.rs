@@ -61,6 +61,16 @@ impl<'a> Descriptor<'a> {
         Ok(descriptor)
     }
 
+    /// Return whether the server has not given it its number yet.
+    ///
+    /// After a crash the postmaster makes new shared memory, which begins as zeros. A descriptor's tag is cleared first,
+    /// to a fork and a block that are not zero, its number is set a moment later (buf_init.c, `BufferManagerShmemInit`).
+    fn is_being_made(self) -> bool {
+        [0, 4, 8, BUFFER_NUMBER, STATE]
+            .iter()
+            .all(|at| self.word(*at) == 0)
+    }
+
     fn word(self, at: usize) -> u32 {
         let b = self.0;
         u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
@@ -152,8 +162,7 @@ pub fn for_each_used(
     for (i, part) in bytes.chunks_exact(DESCRIPTOR_BYTES).enumerate() {
         let Ok(bytes) = part.try_into() else { continue };
         let descriptor = Descriptor::checked(bytes, first + i).map_err(|e| {
-            // After a crash the postmaster makes new shared memory, which begins as zeros.
-            if bytes.iter().all(|b| *b == 0) {
+            if Descriptor(bytes).is_being_made() {
                 still_starting()
             } else {
                 e
@@ -236,7 +245,13 @@ mod tests {
 
     #[test]
     fn memory_just_made_is_told_as_a_starting_server() {
-        let error = used(&[0; 2 * DESCRIPTOR_BYTES], 0).expect_err("zeros");
-        assert!(error.to_string().contains("still starting"), "{error}");
+        let zeros = vec![0; 2 * DESCRIPTOR_BYTES];
+        let mut cleared = vec![0; DESCRIPTOR_BYTES];
+        cleared[12..20].fill(0xff);
+        for made in [zeros, [bytes(7, 0), cleared].concat()] {
+            let first = usize::from(made[BUFFER_NUMBER]);
+            let error = used(&made, first).expect_err("no number yet");
+            assert!(error.to_string().contains("still starting"), "{error}");
+        }
     }
 }
