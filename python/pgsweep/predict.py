@@ -129,9 +129,6 @@ def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) ->
     from pgsweep.inference.traces import estimate
 
     meta = evidence.meta
-    accesses = evidence.table("accesses")
-    if not len(accesses["pid"]):
-        raise _nothing_seen(meta)
     trace = trace_of(evidence)
     if not trace.counted.any():
         raise _nothing_seen(meta)

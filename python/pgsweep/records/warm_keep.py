@@ -75,7 +75,7 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
             theirs late, so this is exact over minutes only.
         lost_blocks: that were kept and resident, and were not resident at the next look.
         lap_seconds: one turn of the clock hand, the shortest measured; null where it stood still.
-        reconnects: how often the server was lost.
+        reconnects: how often the connection was lost; until the next look nothing counts as resident.
         notes: what else must be known, in words.
     """
 

@@ -110,7 +110,8 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     else:
         lines.append("The clock hand stood still: nothing threatened these relations.")
     if result.reconnects:
-        lines.append(f"The server was lost {times(result.reconnects)}; nothing was resident meanwhile.")
+        lost = times(result.reconnects)
+        lines.append(f"The connection was lost {lost}; until the next look nothing counts as resident.")
     return lines
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pgsweep.warm.outcome import WorkOutcome, WorkState
+from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState
 from pgsweep.warm.pieces import Call
 from pgsweep.warm.prepare import Planned
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
@@ -22,9 +22,6 @@ from pgsweep.warm.work import Work
 
 _TOUCHES = (2, 5, 5)
 """How often each block is accessed, round by round; usage_count ends at 5 (BM_MAX_USAGE_COUNT)."""
-
-_GONE_SHARE = 0.01
-"""So much may be missing: catalogs, and what queries read meanwhile."""
 
 
 @dataclass(slots=True)
@@ -75,7 +72,7 @@ def bring_back(
         return back
     for touches in _TOUCHES:
         gone = gone_bytes()
-        if gone <= _GONE_SHARE * asked_bytes or stop.is_set():
+        if gone <= GONE_SHARE * asked_bytes or stop.is_set():
             break
         back.pushed_out_bytes = back.pushed_out_bytes or gone
         back.seconds += _touch(planned, touches, stop, progress)

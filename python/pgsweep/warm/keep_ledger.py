@@ -56,7 +56,7 @@ class Ledger:
         self.resident += resident * seconds
 
     def absent(self, seconds: float) -> None:
-        """Take the server for away so long: nothing was resident."""
+        """Take nothing for resident for so long: no look was possible, and after a restart nothing is."""
         self.kept += self.kept_blocks * seconds
 
     def moment(self, before: Ledger, relations: Sequence[Tracked], lap_seconds: float) -> WarmKeepMoment:

@@ -15,6 +15,9 @@ _CALLS_A_SECOND = 4
 
 _TROUBLES_KEPT = 1000
 
+GONE_SHARE = 0.01
+"""So much of what was read may be gone again: catalogs, and what queries read meanwhile."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:

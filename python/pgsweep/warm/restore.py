@@ -130,7 +130,7 @@ def restore(
         relations=relations,
         touches_left_out=done.touches_left_out,
         rounds=max(1, len(done.left)),
-        pushed_out_bytes=done.left[0].gone_blocks * heat.meta.block_size_bytes if done.left else 0,
+        pushed_out_bytes=done.left[0].gone_blocks * plan.access.server.block_size_bytes if done.left else 0,
         restarts=done.restarts,
         stopped=done.stopped or stop.is_set(),
     )

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_ROUNDS = 5
-"""As many as a usage count has steps (BM_MAX_USAGE_COUNT)."""
+from pgsweep.warm.outcome import GONE_SHARE
 
-GONE_SHARE = 0.01
-"""So much of what was read may be gone: queries read other blocks meanwhile."""
+MOST_ROUNDS = 5
+"""After the first, as many as a usage count has steps (BM_MAX_USAGE_COUNT)."""
 
 OWN_BLOCKS = 256
 """So many may have been pushed out by what our own sessions read of the catalogs."""
