@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from pgsweep.caches.access import opened
-from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
+from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.check import check
 from pgsweep.warm.heat import Heat, read_heat
 from pgsweep.warm.restore import restore

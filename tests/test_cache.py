@@ -18,10 +18,10 @@ from pgsweep.cache import look
 from pgsweep.caches.access import Access, opened
 from pgsweep.caches.names import Names, read_names
 from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
-from pgsweep.lab.cold import drop_from_page_cache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.cache import CacheRelation, CacheResult
 from pgsweep.rollup import BY, roll_up
+from pgsweep.testbed.cold import drop_from_page_cache
 from tests.fix_standby import PRIMARY, standby_of
 from tests.test_cluster import wait_until
 

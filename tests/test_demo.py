@@ -18,8 +18,8 @@ from pgsweep.demo import DEFAULT_PLAN, EVERYTHING, DemoPlan, run_demo
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.processes import processes_in
-from pgsweep.lab.truth import Patience
 from pgsweep.records.proof import DemoResult
+from pgsweep.testbed.truth import Patience
 from tests.test_cluster import own_tmpdir, wait_until
 
 __all__ = ["own_tmpdir"]

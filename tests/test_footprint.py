@@ -11,9 +11,9 @@ import pytest
 
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.footprint import footprint
-from pgsweep.lab.cold import DATABASE, empty_caches, private_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
+from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
 
 BLOCK = 8192
 SETUP = """

@@ -11,9 +11,9 @@ import pytest
 
 from pgsweep.errors import ClusterError, EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.lab.replay_server import ReplayServer
 from pgsweep.prove import prove
 from pgsweep.records.proof import ProveResult
+from pgsweep.testbed.replay_server import ReplayServer
 from pgsweep.ui.results import from_json, read_result
 
 MIB = 1024**2

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ClusterError
-from pgsweep.lab.filling import pool_content
-from pgsweep.lab.pgbench import DATABASE, RunningWorkload, create_database, prepare
-from pgsweep.lab.truth import Patience, is_steady, measure
-from pgsweep.lab.workloads import WORKLOADS, Script, Workload
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.filling import pool_content
+from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
+from pgsweep.testbed.truth import Patience, is_steady, measure
+from pgsweep.testbed.workloads import WORKLOADS, Script, Workload
 
 BLOCKS = 3000
 QUICK = Patience(settle_windows=4, settle_limit_seconds=15, count_windows=3, count_limit_seconds=5)

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from pgsweep.caches.access import opened
-from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import WarmRestoreResult
+from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.heat import read_heat
 from pgsweep.warm.restore_plan import RestoreOptions, plan_restore, touches_left
 from tests.fix_cluster import DEBIAN_BINDIR

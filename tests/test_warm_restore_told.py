@@ -18,9 +18,9 @@ from msgspec.structs import replace as replace_struct
 
 from pgsweep.caches.access import opened
 from pgsweep.errors import PgsweepError
-from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
+from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
 from pgsweep.ui.terminal import Terminal

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from pgsweep.errors import UsageError
-from pgsweep.lab.cold import drop_from_page_cache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmRelation, WarmResult
+from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.numbers import format_bytes, known_bytes
 from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal

@@ -26,11 +26,11 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep._native import PoolContents, Rules, dense_ids, replay_outcomes
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
-from pgsweep.lab.pgbench import DATABASE, create_database
-from pgsweep.lab.workloads import zipf_account
 from pgsweep.pg.cluster import Cluster
 from pgsweep.predict import trace_of
 from pgsweep.progress import Silent
+from pgsweep.testbed.pgbench import DATABASE, create_database
+from pgsweep.testbed.workloads import zipf_account
 
 if TYPE_CHECKING:
     from pgsweep._native import PageTable

@@ -22,12 +22,12 @@ from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.demo import EVERYTHING
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
-from pgsweep.lab.filling import PoolContent
-from pgsweep.lab.pgbench import DATABASE, create_database, prepare
-from pgsweep.lab.truth import SettledWorkload, Truth, measure
-from pgsweep.lab.workloads import WORKLOADS, Workload
 from pgsweep.pg.cluster import Cluster
 from pgsweep.predict import predict
+from pgsweep.testbed.filling import PoolContent
+from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
+from pgsweep.testbed.truth import SettledWorkload, Truth, measure
+from pgsweep.testbed.workloads import WORKLOADS, Workload
 
 SETTINGS = {"shared_buffers": "64MB", "autovacuum": "off"}
 RECORDERS = {"peek": record_peek, "sql": record_sql}

@@ -19,10 +19,10 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.cache import look
 from pgsweep.caches.access import opened
 from pgsweep.footprint import footprint
-from pgsweep.lab.cold import DATABASE, empty_caches, private_server
-from pgsweep.lab.pgbench import DATABASE as PGBENCH
-from pgsweep.lab.pgbench import create_database
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
+from pgsweep.testbed.pgbench import DATABASE as PGBENCH
+from pgsweep.testbed.pgbench import create_database
 
 MB = 2**20
 PUBLISHED_RESIDENCY: dict[str, dict[str, tuple[float | None, ...]]] = {

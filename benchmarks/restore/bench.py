@@ -31,10 +31,10 @@ from benchmarks.restore.picture import draw
 from benchmarks.restore.standby import measure_standby
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.caches.access import opened
-from pgsweep.lab.cold import drop_from_page_cache
-from pgsweep.lab.pgbench import DATABASE, RunningWorkload, create_database
-from pgsweep.lab.workloads import ZIPF
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.cold import drop_from_page_cache
+from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
+from pgsweep.testbed.workloads import ZIPF
 from pgsweep.warm.save import save
 
 HERE = Path(__file__).parent

@@ -13,10 +13,10 @@ import psycopg
 from tests.fix_standby import PRIMARY, standby_of
 
 from pgsweep.caches.access import opened
-from pgsweep.lab.cold import empty_caches
-from pgsweep.lab.pgbench import DATABASE, RunningWorkload, create_database
-from pgsweep.lab.workloads import ZIPF
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.cold import empty_caches
+from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
+from pgsweep.testbed.workloads import ZIPF
 from pgsweep.warm.heat import read_heat
 from pgsweep.warm.restore import restore
 from pgsweep.warm.restore_plan import RestoreOptions

@@ -23,8 +23,8 @@ from benchmarks.steps import Steps
 from benchmarks.unseen.blind import BLIND
 from benchmarks.unseen.workloads import UNSEEN
 from pgsweep.demo import EVERYTHING, DemoPlan, run_demo
-from pgsweep.lab.truth import Patience
 from pgsweep.records.proof import DemoRow
+from pgsweep.testbed.truth import Patience
 
 RECORDED_SECONDS = 40.0
 COUNTED_SECONDS = 45.0

@@ -6,7 +6,7 @@ taken by index and done, partitions read by time, sequential scans of small tabl
 
 from __future__ import annotations
 
-from pgsweep.lab.workloads import Script, Workload
+from pgsweep.testbed.workloads import Script, Workload
 
 DOCUMENTS = Workload(
     name="documents",

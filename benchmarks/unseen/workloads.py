@@ -6,7 +6,7 @@ so they are no blind test.
 
 from __future__ import annotations
 
-from pgsweep.lab.workloads import Script, Workload
+from pgsweep.testbed.workloads import Script, Workload
 
 # Room on each page keeps an updated row there (HOT). Without it a table grows by every update, its hot rows
 # move together at the end, and minutes later the workload is another one: no truth could be measured.

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import psycopg
 
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.lab.cold import empty_caches
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.gather import Selection
 from pgsweep.warm.prepare import Options
 from pgsweep.warm.run import run

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.lab.cold import empty_caches
-from pgsweep.lab.pgbench import DATABASE, create_database
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.cold import empty_caches
+from pgsweep.testbed.pgbench import DATABASE, create_database
 from pgsweep.warm.prepare import Options
 from pgsweep.warm.run import run
 

@@ -21,16 +21,16 @@ from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
 from pgsweep.host.machine import describe_machine
-from pgsweep.lab.filling import PoolContent
-from pgsweep.lab.pgbench import DATABASE, create_database, prepare
-from pgsweep.lab.truth import Patience, SettledWorkload, Truth, measure
-from pgsweep.lab.workloads import MIX, WORKLOADS, Workload
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.predict import predict
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import CurvePoint, PredictResult
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
+from pgsweep.testbed.filling import PoolContent
+from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
+from pgsweep.testbed.truth import Patience, SettledWorkload, Truth, measure
+from pgsweep.testbed.workloads import MIX, WORKLOADS, Workload
 from pgsweep.units import format_bytes
 
 _MIB = 1024**2

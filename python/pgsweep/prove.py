@@ -7,8 +7,8 @@ Beside that stand the prediction and the simulator, the latter from the very sam
 server differ, the rules are wrong; where both differ from the prediction, the drawn state decides and the
 trace is too short for the size.
 
-Not reproduced: rings (see lab.replay_server), pages dropped during the trace. A block that a backend accesses
-while it has it pinned is a hit without effect on any server; such accesses are counted and not made.
+Not reproduced: rings (see testbed.replay_server), pages dropped during the trace. A block that a backend
+accesses while it has it pinned is a hit without effect on any server; such accesses are counted and not made.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
 from pgsweep.inference.accesses import Trace, WarmPools, count_visits
-from pgsweep.lab.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.predict import predict, rules_of, trace_of
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
+from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 MAX_ACCESSES = 1_000_000

@@ -129,7 +129,7 @@ def command(
 def _on_a_private_server(
     measure: functools.partial[FootprintResult], setup: Path, shared_buffers: int | None, bindir: Path | None
 ) -> FootprintResult:
-    from pgsweep.lab.cold import DATABASE, empty_caches, private_server
+    from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
 
     settings = {} if shared_buffers is None else {"shared_buffers": f"{shared_buffers // 1024}kB"}
     with private_server(setup, settings=settings, bindir=bindir) as cluster:

@@ -11,8 +11,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from pgsweep.lab.pgbench import DATABASE
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.pgbench import DATABASE
 from pgsweep.units import BLOCK_BYTES
 
 

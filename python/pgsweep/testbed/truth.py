@@ -25,11 +25,11 @@ import numpy as np
 import psycopg
 
 from pgsweep.errors import ClusterError
-from pgsweep.lab.filling import PoolContent, fill_pool, pool_content
-from pgsweep.lab.pgbench import DATABASE, RunningWorkload
-from pgsweep.lab.workloads import Workload
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Progress, Silent
+from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
+from pgsweep.testbed.pgbench import DATABASE, RunningWorkload
+from pgsweep.testbed.workloads import Workload
 from pgsweep.units import BLOCK_BYTES
 
 _WINDOW_SECONDS = 1.0

@@ -19,8 +19,8 @@ from typing import Self
 import psycopg
 
 from pgsweep.errors import ClusterError
-from pgsweep.lab.workloads import Workload
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.workloads import Workload
 
 DATABASE = "bench"
 _A_DAY_SECONDS = 86_400

@@ -1,1 +1,0 @@
-"""Workloads and experiments on private clusters."""

@@ -1,0 +1,1 @@
+"""Private servers under workloads, and the measuring of the truth on them."""
