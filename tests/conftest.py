@@ -20,6 +20,7 @@ pytest_plugins = (
     "tests.fix_cluster",
     "tests.fix_disk",
     "tests.fix_heated",
+    "tests.fix_hostile",
     "tests.fix_page",
     "tests.fix_proc",
     "tests.fix_warm",

@@ -190,7 +190,7 @@ def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
     with connect(server.conninfo(database)) as connection:
         told_by_it = read_server(connection)
         relations, databases = read_relations(connection), read_databases(connection)
-        connection.execute("SELECT count(*) FROM page")
+        connection.execute("SELECT count(*) FROM public.page")
         pool = reader_of(connection, server.version_num).read()
         assert peek._disagreement(pool, told_by_it, relations, databases) is None
         other_size = msgspec.structs.replace(told_by_it, shared_buffers_blocks=4096)

@@ -145,7 +145,7 @@ def test_a_snapshot_agrees_with_the_view(server: Cluster) -> None:
         whole = SnapshotReader(connection, schema, 2048).take()
         rows = connection.execute(
             "SELECT bufferid, reltablespace, reldatabase, relfilenode, relforknumber, relblocknumber, "
-            "usagecount FROM pg_buffercache WHERE relfilenode IS NOT NULL"
+            "usagecount FROM public.pg_buffercache WHERE relfilenode IS NOT NULL"
         ).fetchall()
         taken = zip(
             *(

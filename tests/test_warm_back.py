@@ -12,7 +12,6 @@ import pytest
 
 from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.connect import connect
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.ui.warm_restore import restore_text
@@ -55,13 +54,13 @@ def full(bindir: Path | None, request: pytest.FixtureRequest, tmp_path: Path) ->
             connection.execute("VACUUM ANALYZE")
         cluster.restart()
         quarter = request.param[1] * 128 // 4
-        with connect(cluster.conninfo()) as connection:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute("SELECT pg_prewarm('mine')")
             connection.execute("SELECT pg_prewarm('mine', 'buffer', 'main', 0, %s)", [quarter - 1])
         with opened(cluster.conninfo()) as access:
             save(access, tmp_path / "mine.heat")
         cluster.restart()
-        with connect(cluster.conninfo()) as connection:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             for _ in range(6):
                 connection.execute("SELECT pg_prewarm('hot')")
         yield Full(cluster.conninfo(), tmp_path / "mine.heat")
@@ -94,7 +93,7 @@ def test_a_run_that_is_stopped_brings_nothing_back(full: Full) -> None:
 
 def usage_counts(conninfo: str) -> dict[int, int]:
     """Return how many blocks of `mine` are in the pool, by usage count."""
-    with connect(conninfo) as connection:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
         rows = connection.execute(
             "SELECT usagecount, count(*) FROM pg_buffercache"
             " WHERE relfilenode = pg_relation_filenode('mine') AND relforknumber = 0 GROUP BY 1"

@@ -161,7 +161,7 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
 ) -> None:
     conninfo = warm_databases(wheel18)
     evict_all(conninfo)
-    command = [PGSWEEP, "warm", "run", "--relations", "orders", "--rate", "500kB", "--json", "-d", conninfo]
+    command = [PGSWEEP, "warm", "run", "--relations", "orders", "--rate", "100kB", "--json", "-d", conninfo]
     process = started(command, tmp_path)
     # Another run of the same goes on without a journal, of something else with its own.
     twice = warm(conninfo, "run", "--relations", "orders", "--budget", "80kB", folder=tmp_path)

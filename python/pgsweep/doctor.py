@@ -18,9 +18,10 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.host.abilities import HostChecks, Seen
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
-from pgsweep.pg.catalog import Server, read_buffercache, read_server, readable_schema
+from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, Server, read_buffercache, read_server, readable_schema
 from pgsweep.pg.connect import connect, describe, explained
 from pgsweep.pg.queries import load
+from pgsweep.pg.trust import Distrust, find_distrust
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 
 NEWEST_KNOWN_MAJOR: Final = 18
@@ -182,6 +183,9 @@ class _ServerChecks:
                 return _server(name, False, why, None, needed_for)
             statement = found.grant if found.schema is not None else f"CREATE EXTENSION {name}"
             return _server(name, False, self._there(_sentence(missing)), self._psql(statement), needed_for)
+        distrust = find_distrust(self._connection, name, BUFFERCACHE_OBJECTS)
+        if distrust is not None:
+            return self._distrusted(name, distrust, needed_for)
         version = read_extension(self._connection, name, "pg_buffercache_pages")
         why = f"version {version.created} in schema {schema}, readable"
         if version.created == version.available:
@@ -192,6 +196,9 @@ class _ServerChecks:
     def _prewarm(self) -> Ability:
         name = "pg_prewarm"
         found = read_extension(self._connection, name, name)
+        distrust = find_distrust(self._connection, name, [name])
+        if distrust is not None:
+            return self._distrusted(name, distrust, [])
         if found.usable:
             why = f"version {found.created} in schema {found.schema}"
             return _server(name, True, why, None, [])
@@ -203,6 +210,10 @@ class _ServerChecks:
             return _server(name, False, "it is not installed on the server (a contrib module)", None, [])
         why = self._there(f"the extension does not exist in database `{self._server.database}`")
         return _server(name, False, why, self._psql(f"CREATE EXTENSION {name}"), [])
+
+    def _distrusted(self, name: str, found: Distrust, needed_for: list[str]) -> Ability:
+        why = self._there(f"it is {found.problem}: {found.cause}")
+        return _server(name, False, why, self._psql(*found.statements), needed_for)
 
     def _databases(self) -> Ability:
         closed = self._session.closed_databases

@@ -25,6 +25,7 @@ from pgsweep.caches.rows import KINDS
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.userpath import read_user_path
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.rollup import SYSTEM_SCHEMAS
 
@@ -71,12 +72,14 @@ def footprint(
         plan: list[str] = []
         with connect(conninfo, inspection=False) as session, explained():
             session.execute(
-                f"SELECT set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', false),"
-                f" set_config('statement_timeout', '{round(timeout_seconds * 1000)}', false)".encode()
+                "SELECT pg_catalog.set_config('lock_timeout', %s, false),"
+                " pg_catalog.set_config('statement_timeout', %s, false)",
+                [str(_LOCK_TIMEOUT_MS), str(round(timeout_seconds * 1000))],
             )
+            path = read_user_path(session)
             pictures = [taker.take()]
             for number in range(runs):
-                explained_run, text = _run(session, statement, allow_writes=allow_writes)
+                explained_run, text = _run(session, statement, path, allow_writes=allow_writes)
                 found.append(explained_run)
                 plan = plan if number else text
                 pictures.append(taker.take())
@@ -98,15 +101,16 @@ def footprint(
 
 
 def _run(
-    session: psycopg.Connection[Any], statement: str, *, allow_writes: bool
+    session: psycopg.Connection[Any], statement: str, search_path: str, *, allow_writes: bool
 ) -> tuple[FootprintRun, list[str]]:
-    """Execute once within a transaction that is rolled back; return figures and plan."""
+    """Execute once, in a transaction that is rolled back; return figures and plan."""
     mode = "READ WRITE" if allow_writes else "READ ONLY"
     session.execute(f"BEGIN {mode}".encode())
     try:
         # Prepared, so that the server takes one statement and no more.
         text = f"EXPLAIN (ANALYZE, BUFFERS, SUMMARY, FORMAT JSON) {statement.strip().rstrip(';')}"
         with session.cursor() as cursor:
+            cursor.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [search_path])
             row = cursor.execute(text.encode(), prepare=True).fetchone()
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise UsageError(

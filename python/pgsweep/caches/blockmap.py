@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 
 import numpy as np
-import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.caches.access import Access
@@ -14,6 +13,7 @@ from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, find_data_files
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import RelationPlace, find_relation
+from pgsweep.pg.userpath import NOT_A_RELATION
 from pgsweep.records.cache import CacheMap
 
 
@@ -31,7 +31,7 @@ def draw_map(access: Access, pool: Snapshot, name: str, cells: int) -> CacheMap:
     """
     try:
         place = find_relation(access.connection, name)
-    except (psycopg.errors.UndefinedTable, psycopg.errors.SyntaxError, psycopg.errors.InvalidName) as error:
+    except NOT_A_RELATION as error:
         raise UsageError(
             f"there is no relation `{name}` in database `{access.server.database}`",
             cause=str(error).splitlines()[0],

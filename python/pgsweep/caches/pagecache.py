@@ -80,5 +80,5 @@ def not_all_seen(refused: int) -> Missing:
         what="page cache",
         why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",
         enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...; as root already: "
-        "SELECT spcname, pg_tablespace_location(oid) FROM pg_tablespace",
+        "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_catalog.pg_tablespace",
     )

@@ -87,6 +87,9 @@ def command(
     back; before and after each run both caches are looked at, block by block. Where the page cache cannot be
     seen (see `pgsweep doctor`), only the buffer pool is compared.
 
+    It runs under your own search_path and with all rights of your role, as in psql: a function or a view that
+    somebody else made runs with your rights too. Prefer a role that is no superuser.
+
     \b
     Examples:
       pgsweep footprint "SELECT count(*) FROM orders" shop

@@ -8,6 +8,8 @@ probe/src (tracer.rs, bpf.rs, pool.rs).
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_server
-from pgsweep.pg.connect import INSPECTION, connect, explained
+from pgsweep.pg.connect import INSPECTION, PIN, connect, explained
 from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.queries import load
 from pgsweep.records.prediction import PlanStep, RecordPlan
@@ -29,7 +31,8 @@ _Steps = tuple[tuple[str, str, int], ...]
 _ONCE: Final = "once, before the observation"
 _SESSION: Final[_Steps] = (
     # Query, when it is sent, the oldest version it is sent to. A name in capitals is no file in pg/queries.
-    ("INSPECTION", "first of all", 140000),
+    ("PIN", "first of all", 140000),
+    ("INSPECTION", "after it", 140000),
 )
 _CATALOG: Final[_Steps] = (
     ("databases", _ONCE, 140000),
@@ -47,6 +50,7 @@ _COUNTERS: Final[_Steps] = (
 _SNAPSHOTS: Final[_Steps] = (
     *_SESSION,
     ("buffercache", _ONCE, 140000),
+    ("extension_trust", "once, before the observation ($1: the extension, $2: what is used)", 140000),
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
     ("MEMORY", _ONCE, 140000),
@@ -73,10 +77,15 @@ _TRACE: Final[_Steps] = (
 _PEEK: Final[_Steps] = (
     *_ON_HOST,
     ("buffercache", _ONCE, 160000),
+    (
+        "extension_trust",
+        "once, where pg_buffercache is there ($1: the extension, $2: what is used)",
+        160000,
+    ),
     ("SUMMARY", "twice before, to compare with the memory; only where pg_buffercache is there", 160000),
     *_COUNTERS,
 )
-_FIXED: Final = {"INSPECTION": INSPECTION, "FRESH_STATISTICS": FRESH_STATISTICS}
+_FIXED: Final = {"PIN": PIN, "INSPECTION": INSPECTION, "FRESH_STATISTICS": FRESH_STATISTICS}
 _PROBED: Final = (
     "BufTableLookup, BufTableInsert, StrategyGetBuffer (every access and miss); heap_beginscan, heap_rescan, "
     "heap_endscan, GetAccessStrategy, FreeAccessStrategy, heap_vacuum_rel, GetBulkInsertState, "
@@ -181,11 +190,17 @@ def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[
         PlanStep(
             what=query.lower(),
             when=when,
-            text=(known[query] if query in known else load(query, version_num)).rstrip().replace("%s", "$1"),
+            text=_numbered((known[query] if query in known else load(query, version_num)).rstrip()),
         )
         for query, when, oldest in steps
         if version_num >= oldest
     ]
+
+
+def _numbered(query: str) -> str:
+    """Return a statement with its parameters as the server gets them: $1, $2."""
+    numbers = itertools.count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", query)
 
 
 def _system_calls(*calls: tuple[str, str, str]) -> list[PlanStep]:

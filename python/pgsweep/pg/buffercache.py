@@ -19,6 +19,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.queries import load
 
 _ROW_MEMORY_BYTES: Final = 112
@@ -123,15 +125,14 @@ class SnapshotReader:
 def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
     """Return how many buffers hold a page by pg_buffercache_summary: a quick count, from 16 on.
 
-    Nothing where it is not there or may not be used.
+    None where it is not there or may not be used.
     """
     version_num = connection.info.server_version
     if version_num < 160000:
         return None
-    found = connection.execute(load("buffercache", version_num)).fetchone()
-    assert found is not None
-    _, schema, _, readable, _ = found
-    if schema is None or not readable:
+    try:
+        schema = require_buffercache(connection)
+    except MissingAbility:
         return None
     try:
         row = connection.execute(summary_query(version_num, schema)).fetchone()

@@ -17,6 +17,8 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.queries import load
+from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.userpath import resolve_relation
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -143,12 +145,13 @@ def read_tablespaces(connection: psycopg.Connection[Any]) -> set[int]:
 
 
 def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPlace | None:
-    """Return the relation that SQL means by a name; nothing where it has no storage.
+    """Return the relation that SQL means by a name; None where it has no storage.
 
     Raises:
-        psycopg.Error: there is none of that name (UndefinedTable), or it is no name.
+        psycopg.Error: one of `userpath.NOT_A_RELATION`.
     """
-    row = connection.execute(load("relation", connection.info.server_version), [name]).fetchone()
+    oid = resolve_relation(connection, name)
+    row = connection.execute(load("relation", connection.info.server_version), [oid]).fetchone()
     if row is None or row[5] is None:
         return None
     oid, schema, relation, database_oid, tablespace_oid, filenode, blocks = row
@@ -213,6 +216,10 @@ def _read_sizes(connection: psycopg.Connection[Any], oids: list[int]) -> dict[in
     return sizes
 
 
+BUFFERCACHE_OBJECTS = ("pg_buffercache", "pg_buffercache_pages", "pg_buffercache_summary")
+_WITHOUT_BUFFERCACHE = "use --source peek on the server's host"
+
+
 class Buffercache(msgspec.Struct, frozen=True, kw_only=True):
     """How far pg_buffercache is there for a session.
 
@@ -249,9 +256,12 @@ def require_buffercache(connection: psycopg.Connection[Any]) -> str:
     """Return the quoted schema of pg_buffercache, after checking that this session may read it.
 
     Raises:
-        MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
+        MissingAbility: the extension is not created here, is not installed, may not be read by this role, or
+            is not trusted.
     """
-    return readable_schema(read_buffercache(connection), connection.info.dbname)
+    schema = readable_schema(read_buffercache(connection), connection.info.dbname)
+    require_trusted(connection, "pg_buffercache", BUFFERCACHE_OBJECTS, instead=_WITHOUT_BUFFERCACHE)
+    return schema
 
 
 def readable_schema(found: Buffercache, database: str) -> str:

@@ -28,14 +28,50 @@ OLDEST_VERSION_NUM = 140000
 _CONNECT_TIMEOUT_SECONDS = 10
 _STATEMENT_TIMEOUT_MS = 60_000
 _LOCK_TIMEOUT_MS = 2_000
-INSPECTION = (
-    f"SELECT set_config('statement_timeout', '{_STATEMENT_TIMEOUT_MS}', false),"
-    f" set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', false),"
-    " set_config('idle_session_timeout', '0', false), set_config('DateStyle', 'ISO', false),"
-    " set_config('default_transaction_read_only', 'on', false),"
-    " set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false)"
-)
-"""The first statement of every session that only looks."""
+PIN = "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
+"""The first statement of every session.
+
+The owner of a database sets the search_path of all who enter it, superusers too (ALTER DATABASE), and
+whoever may create objects in a schema of that path could put a function or an operator of his own in the
+place of one of pg_catalog. So this statement calls its one function by its full name, and after it names
+mean what pg_catalog holds. A statement, not the `options` parameter of the connection: connection poolers
+refuse the latter.
+"""
+
+_MEANING = {
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "array_nulls": "on",
+    "quote_all_identifiers": "off",
+    "extra_float_digits": "1",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+}
+"""Settings that change what a statement means or how its answer reads, and that a role or the owner of a
+database may have set; with the server's defaults."""
+
+_HARMLESS = {
+    "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
+    "lock_timeout": str(_LOCK_TIMEOUT_MS),
+    "idle_session_timeout": "0",
+    "default_transaction_read_only": "on",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+}
+
+
+def _set(settings: dict[str, str]) -> str:
+    calls = (f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items())
+    return f"SELECT pg_catalog.pg_backend_pid(), {', '.join(calls)}"
+
+
+MEANING = _set(_MEANING)
+"""The second statement of a session that does not only look."""
+
+INSPECTION = _set({**_HARMLESS, **_MEANING})
+"""The second statement of a session that only looks."""
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
 # connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
@@ -176,7 +212,7 @@ def describe(conninfo: str) -> str:
 
 
 def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connection:
-    """Connect, in autocommit mode.
+    """Connect, in autocommit mode, with a search_path of pg_catalog alone (see `PIN`).
 
     Args:
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
@@ -187,7 +223,7 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     Raises:
         UsageError: the text is no connection string.
         ConnectionFailed: no server, refused, or not in time; with cause and hint.
-        MissingAbility: the server is older than PostgreSQL 14.
+        MissingAbility: the server is older than PostgreSQL 14, or the session is shared through a pooler.
     """
     parameters = _parse(conninfo)
     if "connect_timeout" not in parameters and not _default_is_set("connect_timeout"):
@@ -224,10 +260,7 @@ def _default_is_set(keyword: str) -> bool:
 
 
 def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
-    """Refuse a server that is too old; make an inspection session harmless.
-
-    SET, not the `options` parameter: connection poolers refuse the latter, and PGOPTIONS would be overridden.
-    """
+    """Refuse a server that is too old; pin the search_path; make an inspection session harmless."""
     if connection.info.server_version < OLDEST_VERSION_NUM:
         version = connection.info.parameter_status("server_version")
         raise MissingAbility(
@@ -235,9 +268,17 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
             cause="pgsweep knows the rules of PostgreSQL 14 and later",
             hint="upgrade the server",
         )
-    if inspection:
-        with explained():
-            connection.execute(INSPECTION.encode())
+    with explained():
+        connection.execute(PIN.encode())
+        row = connection.execute((INSPECTION if inspection else MEANING).encode()).fetchone()
+    if row is None or row[0] != connection.info.backend_pid:
+        # A pooler gives its clients process numbers of its own; the server gives the true one.
+        raise MissingAbility(
+            "the connection goes through a connection pooler",
+            cause="a pooler may give each statement another session of the server; pgsweep needs one of "
+            "its own, for its search_path, its timeouts and the counters of its own work",
+            hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+        )
 
 
 def _refused(error: psycopg.Error) -> ConnectionFailed:

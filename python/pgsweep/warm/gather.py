@@ -22,6 +22,7 @@ from pgsweep.pg.catalog import Relation, Server, read_cluster, read_connectable,
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load
+from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.files import Owner
@@ -322,8 +323,9 @@ def _chosen(
 
 def _named(connection: psycopg.Connection[Any], name: str) -> tuple[str, list[int]]:
     try:
-        row = connection.execute(load("chosen", connection.info.server_version), [name]).fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.SyntaxError, psycopg.errors.InvalidName) as error:
+        oid = resolve_relation(connection, name)
+        row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
+    except NOT_A_RELATION as error:
         raise UsageError(
             f"there is no relation `{name}` in database `{connection.info.dbname}`",
             cause=str(error).splitlines()[0],

@@ -17,6 +17,7 @@ from psycopg import errors as sqlstates
 from pgsweep.caches.rows import kind_word
 from pgsweep.errors import UsageError
 from pgsweep.pg.queries import load
+from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
 from pgsweep.warm.grants import NO_RIGHT, grant_to_read
 
 CLAIM_CLASS: Final = 1885827947
@@ -29,13 +30,6 @@ CALL_BLOCKS: Final = 2048
 """Blocks that one statement touches or reads at most: a stop is heeded between statements."""
 
 CALL_STRETCHES: Final = 2048
-
-_NO_RELATION: Final = (
-    sqlstates.UndefinedTable,
-    sqlstates.SyntaxError,
-    sqlstates.InvalidName,
-    sqlstates.InvalidSchemaName,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +80,11 @@ def find_kept(
     """
     found: dict[int, Kept] = {}
     for name in names:
-        arguments = {"name": name, "indexes": indexes, "toast": toast}
         try:
+            arguments = {"oid": resolve_relation(connection, name), "indexes": indexes, "toast": toast}
             query = load("keep_relations", connection.info.server_version).encode()
             rows = connection.execute(query, arguments).fetchall()
-        except _NO_RELATION as error:
+        except NOT_A_RELATION as error:
             raise UsageError(
                 f"there is no relation `{name}` in database `{connection.info.dbname}`",
                 cause=str(error).splitlines()[0],

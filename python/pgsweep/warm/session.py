@@ -31,8 +31,8 @@ _LOCKED_SECONDS = 30.0
 """A relation that is locked is not asked for again so soon: each time would cost a lock timeout."""
 
 _OWN_READS = """
-SELECT set_config('maintenance_io_concurrency', '0', false)
-WHERE current_setting('io_method') = 'worker'
+SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
+WHERE pg_catalog.current_setting('io_method') = 'worker'
 """
 # Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server) and back,
 # unless no look-ahead is allowed (read_stream.c, read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several

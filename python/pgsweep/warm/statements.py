@@ -13,6 +13,7 @@ from psycopg import sql
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.queries import load
+from pgsweep.pg.trust import require_trusted
 from pgsweep.warm.pieces import Piece
 
 _MANY = 16
@@ -69,7 +70,8 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
     """Return the quoted schema of pg_prewarm, after checking that this session may use it.
 
     Raises:
-        MissingAbility: the extension is not created here, is not installed, or may not be used by this role.
+        MissingAbility: the extension is not created here, is not installed, may not be used by this role, or
+            is not trusted.
     """
     found = read_extension(connection, "pg_prewarm", "pg_prewarm")
     database = connection.info.dbname
@@ -94,4 +96,10 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
             cause=f"it may not enter schema {found.schema}, or not execute the function",
             hint=f"as a superuser: psql -d {shlex.quote(database)} -c {shlex.quote(grant)}",
         )
+    require_trusted(
+        connection,
+        "pg_prewarm",
+        ("pg_prewarm",),
+        instead="on the server's host `--into page-cache` needs no extension",
+    )
     return found.schema

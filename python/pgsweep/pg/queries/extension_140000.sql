@@ -1,10 +1,13 @@
--- How far an extension is there; $1 its name, $2 one of its functions.
+-- How far an extension is there; $1 one of its functions, $2 its name.
 SELECT a.default_version AS available,
        e.extversion AS created,
-       quote_ident(n.nspname) AS schema,
-       coalesce((SELECT bool_and(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(f.oid, 'EXECUTE'))
+       pg_catalog.quote_ident(n.nspname) AS schema,
+       coalesce((SELECT pg_catalog.bool_and(pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+                                            AND pg_catalog.has_function_privilege(f.oid, 'EXECUTE'))
                  FROM pg_catalog.pg_proc AS f
-                 WHERE f.pronamespace = n.oid AND f.proname = %s), false) AS usable
+                 JOIN pg_catalog.pg_depend AS d ON d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = f.oid
+                      AND d.refclassid = 'pg_catalog.pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+                 WHERE f.proname = %s), false) AS usable
 FROM (VALUES (%s)) AS wanted (name)
 LEFT JOIN pg_catalog.pg_available_extensions AS a ON a.name = wanted.name
 LEFT JOIN pg_catalog.pg_extension AS e ON e.extname = wanted.name

@@ -1,8 +1,8 @@
--- The relations that a name means, with their files: a table, an index, the partitions of either; on request the
+-- The relations that one relation stands for, with their files: a table, an index, the partitions of either; on request the
 -- indexes and the TOAST relations of the tables among them. What has no storage of its own comes without a file.
 WITH named AS MATERIALIZED (
     SELECT coalesce(p.relid, n.oid)::oid AS oid
-    FROM (SELECT %(name)s::text::regclass AS oid) AS n
+    FROM (SELECT %(oid)s::oid AS oid) AS n
     LEFT JOIN LATERAL pg_catalog.pg_partition_tree(n.oid) AS p ON true
 ), toast AS MATERIALIZED (
     SELECT c.reltoastrelid AS oid
@@ -15,13 +15,13 @@ WITH named AS MATERIALIZED (
     UNION SELECT i.indexrelid FROM pg_catalog.pg_index AS i JOIN named ON i.indrelid = named.oid WHERE %(indexes)s
 )
 SELECT c.oid::int8,
-       convert_to(n.nspname::text, e.name) AS schema,
-       convert_to(c.relname::text, e.name) AS name,
+       pg_catalog.convert_to(n.nspname::text, e.name) AS schema,
+       pg_catalog.convert_to(c.relname::text, e.name) AS name,
        c.relkind::text AS kind,
        c.relpersistence = 't' AS temporary,
        pg_catalog.pg_relation_filenode(c.oid)::int8 AS filenode
 FROM chosen
 JOIN pg_catalog.pg_class AS c ON c.oid = chosen.oid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-CROSS JOIN (SELECT CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)
+CROSS JOIN (SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)
 ORDER BY c.oid

@@ -3,8 +3,9 @@ WITH wanted AS MATERIALIZED (
     SELECT %s::text AS mode, %s::oid[] AS relation, %s::text[] AS fork, %s::int8[] AS first_block, %s::int8[] AS last_block
 ), sizes AS MATERIALIZED (
     -- Once a fork: each look opens the relation and its files.
-    SELECT f.relation, f.fork, pg_catalog.pg_relation_size(f.relation::regclass, f.fork) / current_setting('block_size')::int8 AS blocks
-    FROM (SELECT DISTINCT u.relation, u.fork FROM wanted AS w, unnest(w.relation, w.fork) AS u (relation, fork)) AS f
+    SELECT f.relation, f.fork, pg_catalog.pg_relation_size(f.relation::regclass, f.fork) / pg_catalog.current_setting('block_size')::int8 AS blocks
+    FROM (SELECT DISTINCT u.relation, u.fork
+          FROM wanted AS w, ROWS FROM (pg_catalog.unnest(w.relation), pg_catalog.unnest(w.fork)) AS u (relation, fork)) AS f
 )
 SELECT p.number,
        CASE WHEN p.blocks > p.first_block
@@ -14,7 +15,8 @@ SELECT p.number,
 FROM (
     SELECT u.number, w.mode, u.relation, u.fork, u.first_block, u.last_block, s.blocks
     FROM wanted AS w
-    CROSS JOIN LATERAL unnest(w.relation, w.fork, w.first_block, w.last_block) WITH ORDINALITY
+    CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(w.relation), pg_catalog.unnest(w.fork), pg_catalog.unnest(w.first_block),
+                                  pg_catalog.unnest(w.last_block)) WITH ORDINALITY
          AS u (relation, fork, first_block, last_block, number)
     LEFT JOIN sizes AS s ON s.relation = u.relation AND s.fork = u.fork
     ORDER BY u.number

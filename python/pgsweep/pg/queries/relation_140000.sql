@@ -1,13 +1,13 @@
--- One relation by its name as SQL has it, with the file it lies in.
+-- One relation, with the file it lies in.
 SELECT c.oid::int8,
-       convert_to(n.nspname::text, e.name) AS schema,
-       convert_to(c.relname::text, e.name) AS name,
+       pg_catalog.convert_to(n.nspname::text, e.name) AS schema,
+       pg_catalog.convert_to(c.relname::text, e.name) AS name,
        CASE WHEN c.relisshared THEN 0 ELSE d.oid END::int8 AS database_oid,
        CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END::int8 AS tablespace_oid,
        pg_catalog.pg_relation_filenode(c.oid)::int8 AS filenode,
-       pg_catalog.pg_relation_size(c.oid, 'main') / current_setting('block_size')::int8 AS blocks
+       pg_catalog.pg_relation_size(c.oid, 'main') / pg_catalog.current_setting('block_size')::int8 AS blocks
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_database AS d ON d.datname = current_database()
-CROSS JOIN (SELECT CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)
-WHERE c.oid = %s::text::regclass
+JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database()
+CROSS JOIN (SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)
+WHERE c.oid = %s::oid

@@ -1,6 +1,6 @@
 -- What this session's role may see and do, and whom to ask for more; names as bytes, so that none can fail.
 WITH encoding AS (
-    SELECT CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END AS name
+    SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END AS name
 ), administrator AS (
     -- Hosted servers keep the superuser for themselves; members of these roles may create extensions and grant pg_monitor.
     SELECT r.rolname, r.rolsuper
@@ -12,19 +12,19 @@ WITH encoding AS (
     ORDER BY r.rolname <> current_user, g.oid IS NULL, r.oid
     LIMIT 1
 )
-SELECT convert_to(current_user::text, e.name) AS role,
-       convert_to(quote_ident(current_user::text), e.name) AS quoted_role,
-       convert_to(a.rolname::text, e.name) AS administrator,
+SELECT pg_catalog.convert_to(current_user::text, e.name) AS role,
+       pg_catalog.convert_to(pg_catalog.quote_ident(current_user::text), e.name) AS quoted_role,
+       pg_catalog.convert_to(a.rolname::text, e.name) AS administrator,
        NOT a.rolsuper AS hosted,
        (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) AS superuser,
-       pg_has_role(current_user, 'pg_monitor', 'USAGE') AS monitor,
-       (SELECT count(*) FROM pg_catalog.pg_class WHERE relkind IN ('r', 'i', 't', 'm', 'S')) AS relations,
-       (SELECT count(*) FROM pg_catalog.pg_database WHERE datallowconn) AS databases,
-       (SELECT array_agg(convert_to(d.datname::text, e.name) ORDER BY d.datname)
+       pg_catalog.pg_has_role(current_user, 'pg_monitor', 'USAGE') AS monitor,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class WHERE relkind IN ('r', 'i', 't', 'm', 'S')) AS relations,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_database WHERE datallowconn) AS databases,
+       (SELECT pg_catalog.array_agg(pg_catalog.convert_to(d.datname::text, e.name) ORDER BY d.datname)
         FROM pg_catalog.pg_database AS d
-        WHERE d.datallowconn AND NOT has_database_privilege(d.oid, 'CONNECT')) AS closed_databases,
+        WHERE d.datallowconn AND NOT pg_catalog.has_database_privilege(d.oid, 'CONNECT')) AS closed_databases,
        pg_catalog.pg_relation_filepath('pg_catalog.pg_class'::regclass) AS file,
-       current_setting('shared_memory_size_in_huge_pages', true)::int8 AS huge_pages_needed,
-       inet_server_addr() IS NULL AS by_socket
+       pg_catalog.current_setting('shared_memory_size_in_huge_pages', true)::int8 AS huge_pages_needed,
+       pg_catalog.inet_server_addr() IS NULL AS by_socket
 FROM encoding AS e
 LEFT JOIN administrator AS a ON true

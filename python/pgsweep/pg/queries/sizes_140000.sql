@@ -1,10 +1,10 @@
 -- Blocks per fork of the relations asked for. Reading a size waits for an ACCESS EXCLUSIVE lock of others, so relations
 -- under one are left out.
 SELECT o.oid::int8,
-       pg_catalog.pg_relation_size(o.oid::regclass, 'main') / current_setting('block_size')::int8,
-       pg_catalog.pg_relation_size(o.oid::regclass, 'fsm') / current_setting('block_size')::int8,
-       pg_catalog.pg_relation_size(o.oid::regclass, 'vm') / current_setting('block_size')::int8
-FROM unnest(%s::oid[]) AS o (oid)
+       pg_catalog.pg_relation_size(o.oid::regclass, 'main') / pg_catalog.current_setting('block_size')::int8,
+       pg_catalog.pg_relation_size(o.oid::regclass, 'fsm') / pg_catalog.current_setting('block_size')::int8,
+       pg_catalog.pg_relation_size(o.oid::regclass, 'vm') / pg_catalog.current_setting('block_size')::int8
+FROM pg_catalog.unnest(%s::oid[]) AS o (oid)
 WHERE NOT EXISTS (
     SELECT FROM pg_catalog.pg_locks AS l
     WHERE l.locktype = 'relation' AND l.relation = o.oid AND l.mode = 'AccessExclusiveLock' AND l.granted)

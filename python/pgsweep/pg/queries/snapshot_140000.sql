@@ -2,8 +2,8 @@
 -- bits), which makes 12 bytes a buffer on the wire and a quarter of the time that one row a buffer would take.
 SELECT reltablespace::int8, reldatabase::int8, relfilenode::int8, relforknumber::int8,
        usagecount::int8, isdirty, pinning_backends > 0,
-       count(*) AS buffers,
-       array_agg((relblocknumber << 32) | bufferid) AS blocks
+       pg_catalog.count(*) AS buffers,
+       pg_catalog.array_agg((relblocknumber << 32) | bufferid) AS blocks
 FROM {schema}.pg_buffercache
 WHERE relfilenode IS NOT NULL
 GROUP BY reltablespace, reldatabase, relfilenode, relforknumber, usagecount, isdirty, pinning_backends

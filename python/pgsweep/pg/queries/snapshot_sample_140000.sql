@@ -2,8 +2,8 @@
 -- blocks, and of every stretch the blocks at the drawn offsets are taken. Counts are of all buffers.
 SELECT reltablespace::int8, reldatabase::int8, relfilenode::int8, relforknumber::int8,
        usagecount::int8, isdirty, pinning_backends > 0,
-       count(*) AS buffers,
-       array_agg((relblocknumber << 32) | bufferid)
+       pg_catalog.count(*) AS buffers,
+       pg_catalog.array_agg((relblocknumber << 32) | bufferid)
            FILTER (WHERE (relblocknumber + relfilenode::int8) % {modulus} = ANY ({offsets}::int8[])) AS blocks
 FROM {schema}.pg_buffercache
 WHERE relfilenode IS NOT NULL

@@ -2,5 +2,5 @@
 SELECT c.oid::int8
 FROM pg_catalog.pg_class AS c
 LEFT JOIN pg_catalog.pg_index AS i ON i.indexrelid = c.oid
-WHERE has_table_privilege(CASE WHEN %s THEN coalesce(i.indrelid, c.oid) ELSE c.oid END, 'SELECT')
+WHERE pg_catalog.has_table_privilege(CASE WHEN %s THEN coalesce(i.indrelid, c.oid) ELSE c.oid END, 'SELECT')
   AND c.relkind IN ('r', 'i', 't', 'm')

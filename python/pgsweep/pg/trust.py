@@ -1,0 +1,121 @@
+"""Whether the objects of an extension may be used: whose code would run with the rights of this session.
+
+A view or a function that a session uses runs its owner's code with the session's rights, and a read-only
+transaction does not prevent that from doing harm (COPY TO PROGRAM is allowed in it). So an extension is used
+only if its owner, and the owners of those of its objects that are used, are trusted: superusers, or the
+session's own role. Where nobody connects as superuser, on a hosted service, the service's administrators own
+the extensions and are trusted too.
+
+A superuser needs more: the owner of a schema can rename it at any moment, between this check and the next
+statement, and make another one of that name. From version 15 on that is the owner of the database for the
+schema public. No lock that a reader may take prevents it, so a superuser uses an extension only in a schema
+whose owner is trusted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.queries import load
+
+SAFE_SCHEMA = "extensions"
+"""The name that hints propose for a schema of a superuser's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """Why an extension is not used.
+
+    Attributes:
+        problem: what is wrong, as the end of the sentence `the extension X in database Y is ...`.
+        cause: who could do what.
+        statements: SQL that mends it, for a superuser.
+        otherwise: what helps without these statements, or nothing.
+    """
+
+    problem: str
+    cause: str
+    statements: tuple[str, ...]
+    otherwise: str = ""
+
+
+def find_distrust(
+    connection: psycopg.Connection[Any], extension: str, objects: Sequence[str]
+) -> Distrust | None:
+    """Return why the objects of an extension are not used with the rights of this session; None if they are.
+
+    Args:
+        connection: a session in the database that has the extension.
+        extension: its name; one that does not exist gives None.
+        objects: names of its functions and views that are going to be used.
+    """
+    query = load("extension_trust", connection.info.server_version)
+    row = connection.execute(query, [extension, list(objects)]).fetchone()
+    if row is None:
+        return None
+    stranger, whole, schema, schema_owner, schema_trusted = row
+    anew = (f"DROP EXTENSION {extension}", f"CREATE EXTENSION {extension}")
+    if not whole:
+        return Distrust(
+            "not trusted",
+            f"a view in schema {_identifier(schema)} has the name of the extension's own and is not its",
+            anew,
+        )
+    if stranger is not None:
+        return Distrust(
+            "not trusted",
+            f"role {_identifier(stranger)}, who is no superuser, owns it or one of its objects, "
+            f"and could run code with the rights of role {connection.info.user}",
+            anew,
+        )
+    if not schema_trusted:
+        return Distrust(
+            "not safe for a superuser",
+            f"role {_identifier(schema_owner)}, who is no superuser, owns its schema {_identifier(schema)} "
+            "and could put other objects in the place of the extension's",
+            (
+                f"CREATE SCHEMA IF NOT EXISTS {SAFE_SCHEMA}",
+                f"GRANT USAGE ON SCHEMA {SAFE_SCHEMA} TO PUBLIC",
+                f"ALTER EXTENSION {extension} SET SCHEMA {SAFE_SCHEMA}",
+            ),
+            "connect as a role with pg_monitor that is no superuser",
+        )
+    return None
+
+
+def require_trusted(
+    connection: psycopg.Connection[Any], extension: str, objects: Sequence[str], *, instead: str
+) -> None:
+    """Check that the owners of an extension's objects may be trusted with the rights of this session.
+
+    Args:
+        connection: as for `find_distrust`.
+        extension: likewise.
+        objects: likewise.
+        instead: what works without the extension, as the end of the hint.
+
+    Raises:
+        MissingAbility: an owner is not trusted.
+    """
+    found = find_distrust(connection, extension, objects)
+    if found is None:
+        return
+    database = connection.info.dbname
+    commands = " ".join(f"-c {shlex.quote(statement)}" for statement in found.statements)
+    ways = [found.otherwise, f"as a superuser: psql -d {shlex.quote(database)} {commands}", f"or {instead}"]
+    raise MissingAbility(
+        f"the extension {extension} in database `{database}` is {found.problem}",
+        cause=found.cause,
+        hint="; ".join(way for way in ways if way),
+    )
+
+
+def _identifier(name: bytes) -> str:
+    return sql.Identifier(bytes(name).decode("utf-8", "backslashreplace")).as_string(None)

@@ -1,0 +1,71 @@
+"""Names that the user typed: the one thing that the user's own search_path is for.
+
+Every session of pgsweep has a search_path of pg_catalog alone (`connect.PIN`). A name such as `orders`
+means what it means in the user's psql, so it is resolved under the path that role, database or connection
+set, within a transaction of its own and by one function of pg_catalog that is named in full: nothing else is
+looked up while that path is in force, so whoever may create objects in its schemas gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors as sqlstates
+
+from pgsweep.pg.queries import load
+
+_SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
+_RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
+
+NOT_A_RELATION = (
+    sqlstates.UndefinedTable,
+    sqlstates.SyntaxError,
+    sqlstates.InvalidName,
+    sqlstates.InvalidSchemaName,
+    sqlstates.InvalidParameterValue,
+    sqlstates.FeatureNotSupported,
+)
+"""What `resolve_relation` raises where a text is the name of no relation."""
+
+
+def read_user_path(connection: psycopg.Connection[Any]) -> str:
+    """Return the search_path that the session would have if pgsweep had not set its own."""
+    row = connection.execute(load("user_path", connection.info.server_version)).fetchone()
+    return "" if row is None or row[0] is None else str(row[0])
+
+
+@contextmanager
+def user_path(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Run a transaction under the user's search_path; the session's own is back after it.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+    """
+    path = read_user_path(connection)
+    with connection.transaction():
+        connection.execute(_SET_PATH, [path])
+        yield
+
+
+def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:
+    """Return the oid of the relation that a name means in the user's own session.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+        name: as SQL has it: `orders`, `shop.orders`, `"Odd Name"`.
+
+    Raises:
+        psycopg.Error: one of `NOT_A_RELATION`.
+    """
+    with user_path(connection), connection.cursor(binary=True) as cursor:
+        # In binary form a regclass is its oid; a cast would be looked up under the user's path.
+        cursor.execute(_RESOLVE, [name])
+        result = cursor.pgresult
+        assert result is not None
+        value = result.get_value(0, 0)
+    if value is None:
+        raise sqlstates.UndefinedTable(f'relation "{name}" does not exist')
+    return int.from_bytes(value, "big")

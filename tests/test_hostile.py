@@ -1,0 +1,37 @@
+"""Nothing that the owner of a database puts there runs with the rights of whoever observes the server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from pgsweep.pg.connect import PIN
+from tests.fix_hostile import SPRUNG, HostileServer, enter
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_command_of_a_superuser_runs_what_a_database_owner_made(hostile: HostileServer) -> None:
+    assert hostile.traps > 300
+    with closing(enter(hostile.cluster, "evil")) as connection:
+        begin = len(hostile.log())
+        connection.execute("SELECT convert_to('a', 'UTF8')")
+        assert SPRUNG in hostile.log(begin), "the traps do not work"
+        # The role's own path is as hostile as the database's.
+        connection.execute(
+            "RESET search_path; ALTER ROLE postgres SET search_path = evil, public, pg_catalog"
+        )
+    begin = len(hostile.log())
+    said = {}
+    for database in ("evil", "shop"):
+        for command in hostile.commands(database):
+            done = hostile.run(command)
+            said[" ".join(command)] = f"{done.returncode}: {done.stderr}"
+    log = hostile.log(begin)
+    assert SPRUNG not in log, [line for line in log.splitlines() if SPRUNG in line][:5]
+    sessions = hostile.sessions(begin)
+    assert len(sessions) > 60
+    assert {statements[0] for statements in sessions.values()} == {PIN}
+    # The trusted extension of the hostile database served.
+    assert not {command: words for command, words in said.items() if not words.startswith("0:")}

@@ -1,0 +1,215 @@
+"""Extensions of untrusted owners and poolers are refused; names that users type mean what psql means."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg import queries
+from pgsweep.pg.catalog import require_buffercache
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import PIN, connect
+from pgsweep.pg.trust import find_distrust
+from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
+from pgsweep.warm.statements import require_prewarm
+from tests.fix_hostile import enter
+from tests.test_cluster import wait_until
+
+MALLORY, WATCHER = "trust_mallory", "trust_watcher"
+
+
+@pytest.fixture
+def database(server: Cluster) -> Iterator[str]:
+    """A database of mallory's, with both extensions in a schema of the superuser's."""
+    with closing(enter(server, "postgres")) as admin:
+        for role in (MALLORY, WATCHER):
+            admin.execute(f"CREATE ROLE {role} LOGIN".encode())
+        admin.execute(f"GRANT pg_monitor TO {WATCHER}".encode())
+        admin.execute(f"CREATE DATABASE trust OWNER {MALLORY}".encode())
+        with closing(enter(server, "trust")) as inside:
+            inside.execute("CREATE SCHEMA extensions; GRANT USAGE ON SCHEMA extensions TO PUBLIC")
+            for name in ("pg_buffercache", "pg_prewarm"):
+                inside.execute(f"CREATE EXTENSION {name} SCHEMA extensions".encode())
+        yield "trust"
+        admin.execute("DROP DATABASE trust WITH (FORCE)")
+        for role in (MALLORY, WATCHER):
+            admin.execute(f"DROP ROLE {role}".encode())
+
+
+def test_extensions_of_superusers_are_used(server: Cluster, database: str) -> None:
+    with connect(server.conninfo(database)) as session:
+        assert require_buffercache(session) == "extensions"
+        assert require_prewarm(session) == "extensions"
+
+
+def test_the_schema_of_an_extension_must_have_a_trusted_owner_where_a_superuser_uses_it(
+    server: Cluster, database: str
+) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute(f"ALTER SCHEMA extensions OWNER TO {MALLORY}".encode())
+    with connect(server.conninfo(database)) as session:
+        with pytest.raises(MissingAbility) as refused:
+            require_buffercache(session)
+        assert "not safe for a superuser" in refused.value.message
+        assert MALLORY in str(refused.value.cause)
+        with pytest.raises(MissingAbility, match="not safe for a superuser"):
+            require_prewarm(session)
+        found = find_distrust(session, "pg_buffercache", ["pg_buffercache"])
+    # A role that is no superuser takes that risk for its own rights only.
+    with connect(make_conninfo(server.conninfo(database), user=WATCHER)) as session:
+        assert require_buffercache(session) == "extensions"
+    assert found is not None
+    with closing(enter(server, database)) as admin:
+        admin.execute("ALTER SCHEMA extensions RENAME TO theirs")
+        for statement in found.statements:
+            admin.execute(statement.encode())
+    with connect(server.conninfo(database)) as session:
+        assert require_buffercache(session) == "extensions"
+
+
+def test_the_public_schema_belongs_to_the_owner_of_the_database(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute("ALTER EXTENSION pg_buffercache SET SCHEMA public")
+    with connect(server.conninfo(database)) as session:
+        if server.version_num >= 150000:
+            with pytest.raises(MissingAbility, match="not safe for a superuser"):
+                require_buffercache(session)
+        else:
+            assert require_buffercache(session) == "public"
+
+
+def test_an_extension_that_somebody_else_owns_is_refused(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute(
+            f"UPDATE pg_extension SET extowner = '{MALLORY}'::regrole WHERE extname = 'pg_prewarm'".encode()
+        )
+        admin.execute(f"ALTER VIEW extensions.pg_buffercache OWNER TO {MALLORY}".encode())
+    for user in ("postgres", WATCHER):
+        with connect(make_conninfo(server.conninfo(database), user=user)) as session:
+            for require in (require_buffercache, require_prewarm):
+                with pytest.raises(MissingAbility) as refused:
+                    require(session)
+                assert "is not trusted" in refused.value.message
+                assert MALLORY in str(refused.value.cause)
+    # For its owner it is as good as any other object of his own.
+    with connect(make_conninfo(server.conninfo(database), user=MALLORY)) as session:
+        assert require_prewarm(session) == "extensions"
+
+
+def test_a_view_beside_the_extension_is_no_part_of_it(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute("ALTER EXTENSION pg_buffercache DROP VIEW extensions.pg_buffercache")
+    with connect(server.conninfo(database)) as session, pytest.raises(MissingAbility, match="not trusted"):
+        require_buffercache(session)
+
+
+def test_a_name_means_what_it_means_in_the_users_own_session(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute(
+            'CREATE SCHEMA "Own Path"; CREATE TABLE "Own Path".orders (id int); CREATE TABLE orders (id int)'
+        )
+        admin.execute(f'ALTER DATABASE {database} SET search_path = "Own Path", public'.encode())
+        oids = dict(admin.execute("SELECT relnamespace::regnamespace::text, oid::int8 FROM pg_class "
+                                  "WHERE relname = 'orders'").fetchall())  # fmt: skip
+    with connect(server.conninfo(database)) as session:
+        assert resolve_relation(session, "orders") == oids['"Own Path"']
+        assert resolve_relation(session, "public.orders") == oids["public"]
+        for name in ("nowhere", "no.such.thing.at.all", '"unended', "", "nowhere.orders"):
+            with pytest.raises(NOT_A_RELATION):
+                resolve_relation(session, name)
+        path = session.execute("SHOW search_path").fetchone()
+        assert path == ("pg_catalog",)
+
+
+@pytest.mark.parametrize("inspection", [True, False])
+def test_the_first_statement_pins_the_search_path(server: Cluster, inspection: bool) -> None:
+    with connect(server.conninfo(), inspection=inspection) as session:
+        assert session.execute("SHOW search_path").fetchone() == ("pg_catalog",)
+    assert PIN == "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
+
+
+def test_settings_of_an_owner_do_not_change_what_statements_mean(server: Cluster, database: str) -> None:
+    owners = {
+        "standard_conforming_strings": "off",
+        "transform_null_equals": "on",
+        "extra_float_digits": "-15",
+        "DateStyle": "German",
+        "default_transaction_isolation": "serializable",
+    }
+    with closing(enter(server, database)) as admin:
+        for name, value in owners.items():
+            admin.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
+    with connect(server.conninfo(database)) as session:
+        shown = session.execute(r"SELECT '\d', (NULL = NULL) IS NULL, 0.1::float8 + 0.2::float8").fetchone()
+        assert shown == (r"\d", True, 0.1 + 0.2)
+
+
+def test_every_function_that_a_query_calls_is_named_with_its_schema() -> None:
+    words = {"coalesce", "greatest", "least", "extract", "nullif"}
+    found = []
+    for path in Path(queries.__file__).parent.glob("*.sql"):
+        text = re.sub(r"--.*", "", path.read_text(encoding="utf-8"))
+        called = re.findall(r"(?<![\w.'}])([a-z_][a-z0-9_]*)\(", text)
+        found += [f"{path.name}: {name}" for name in called if name.lower() not in words]
+    assert not found
+
+
+@pytest.fixture
+def pooled(server: Cluster) -> Iterator[str]:
+    """A connection string through PgBouncer in transaction mode."""
+    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    if not Path(program).exists():
+        pytest.skip("needs PgBouncer: apt-get install pgbouncer")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Where the server's user may read it.
+    settings = server.run_directory / "pgbouncer.ini"
+    settings.write_text(
+        f"[databases]\npostgres = host={server.socket_directory} port=5432 user=postgres\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+        "pool_mode = transaction\n"
+    )
+    command = [program, str(settings)]
+    folder = server.socket_directory
+    settings.chmod(0o644)
+    if folder.owner() != "root":
+        command = [
+            "setpriv",
+            f"--reuid={folder.owner()}",
+            f"--regid={folder.group()}",
+            "--clear-groups",
+            *command,
+        ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as pooler:
+        target = f"host=127.0.0.1 port={port} dbname=postgres user=postgres"
+
+        def answers() -> bool:
+            try:
+                psycopg.connect(target).close()
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        try:
+            assert wait_until(answers), "PgBouncer does not come up"
+            yield target
+        finally:
+            pooler.terminate()
+
+
+def test_a_pooler_is_refused(pooled: str) -> None:
+    with pytest.raises(MissingAbility) as refused:
+        connect(pooled)
+    assert "pooler" in refused.value.message
+    assert "server itself" in str(refused.value.hint)
