@@ -18,6 +18,7 @@ from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, view_of
+from pgsweep.ui.view import Result
 from pgsweep.warm.heat import NOT_IN_POOL, Heat, HeatMeta, HeatPart, write_heat
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 from tests.fuzz.mutate import pack
@@ -200,7 +201,13 @@ def example(kind: msgspec.inspect.Type, name: str) -> Any:
 
 
 def results() -> dict[str, bytes]:
-    by_hand = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
+    by_hand: list[Result] = [
+        predict_result(),
+        demo_result(),
+        prove_result(),
+        record_result(),
+        doctor_result(),
+    ]
     found = {}
     for schema in MODULES:
         value = example(msgspec.inspect.type_info(view_of(schema).record), "")

@@ -31,6 +31,9 @@ RUNS_A_PROCESS = 20_000
 
 DONE, AGAIN, TOO_LARGE = 0, 3, 4
 
+_PLACES = re.compile(r"""`[^`]*`|"[^"]*"|[0-9]+""")
+"""What differs from message to message."""
+
 
 def keep(folder: Path, kind: str, key: str, data: bytes, report: str) -> bool:
     """Keep an input that is a finding, with what happened; return whether it is a new one."""
@@ -64,7 +67,7 @@ def run_once(target: Target, data: bytes, workdir: Path) -> tuple[str, str | Non
         return target.run_one(data, workdir) or "read", None
     except PgsweepError as error:
         words = f"{error.message} {error.cause or ''}"
-        return f"{type(error).__name__}: {re.sub(r'`[^`]*`|[0-9]+', '_', words)}"[:200], None
+        return f"{type(error).__name__}: {_PLACES.sub('_', words)}"[:200], None
     except MemoryError as error:
         return "MemoryError", "".join(traceback.format_exception(error))
     except Exception as error:
@@ -101,15 +104,13 @@ def main(name: str, seed: str, scratch: Path, findings: Path, seconds: float, mo
     with (scratch / "state").open("r+b") as file:
         state = mmap.mmap(file.fileno(), 0)
     end = time.monotonic() + seconds
-    runs = 0
-    for data, kept in inputs(target, seed):
-        if runs and time.monotonic() > end:
+    for run, (data, kept) in enumerate(inputs(target, seed)):
+        if run and time.monotonic() > end:
             return DONE
-        if runs >= RUNS_A_PROCESS:
+        if run >= RUNS_A_PROCESS:
             return AGAIN
         (scratch / "current").write_bytes(data)
-        runs += 1
-        STATE.pack_into(state, 0, runs)
+        STATE.pack_into(state, 0, run + 1)
         outcome, report = run_once(target, data, workdir)
         if report is not None:
             keep(findings, "exception", outcome, data, report)
