@@ -105,8 +105,7 @@ def unfilled(
         )
     elif known_from < pool_blocks:
         reasons.append(
-            f"{_words(pool_blocks - known_from)} can be taken away without a further miss; below "
-            f"{_words(known_from)} nothing is known, as no page had to leave: to learn more, set "
+            f"no page had to leave, so nothing is known below {_words(known_from)}: to learn more, set "
             "shared_buffers to about that size and record again"
         )
     else:
