@@ -112,11 +112,13 @@ def _from_snapshots(
     relations = evidence.table("relations")
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
+    rate = BlockSample.from_meta(meta.sampling).rate
     seen = pool_observations(
         evidence.table("snapshots", columns),
         evidence.table("snapshot_times"),
         counters,
         pool_blocks=meta.shared_buffers_blocks,
+        rate=rate,
     )
     totals = read_totals(counters, relations, meta.database)
     accesses = totals.hits + totals.misses
@@ -150,7 +152,7 @@ def _from_snapshots(
         server_version_num=meta.server_version_num,
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=sizes_blocks,
-        sampling_rate=BlockSample.from_meta(meta.sampling).rate,
+        sampling_rate=rate,
         hand_frames=seen.hand_frames,
         seed=seed,
     )

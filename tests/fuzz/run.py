@@ -112,7 +112,9 @@ def _work(
     (scratch / "state").write_bytes(bytes(STATE.size))
     command = [sys.executable, "-m", "tests.fuzz.worker", name, seed, scratch, folder, seconds, MOST_BYTES]
     trouble = None
-    worker = subprocess.Popen([str(word) for word in command])
+    # Targets are small; threads would only wait for each other.
+    alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    worker = subprocess.Popen([str(word) for word in command], env={**os.environ, **alone})
     try:
         watch = Watch(worker.pid, scratch)
         while worker.poll() is None:

@@ -121,15 +121,13 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
     from pyarrow import parquet
 
     schema = TABLES[table]
-    texts = [name for name in columns if schema[name] == "str"]
     try:
-        # Text stays a dictionary while it is read: a long one that stands in every row is there once.
-        with (
-            open_regular(part) as source,
-            parquet.ParquetFile(source, page_checksum_verification=True, read_dictionary=texts) as file,
-        ):
-            _check_shape(part, file, table, columns)
-            rows = file.read(columns=list(columns), use_threads=False)
+        with open_regular(part) as source:
+            _check_shape(part, parquet.read_metadata(source), table, columns)
+            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
+            texts = [name for name in columns if schema[name] == "str"]
+            with parquet.ParquetFile(source, page_checksum_verification=True, read_dictionary=texts) as file:
+                rows = file.read(columns=list(columns), use_threads=False)
         return {name: _column(part, table, name, rows.column(name)) for name in columns}
     except (pa.ArrowException, KeyError, ValueError) as error:
         # Arrow reports what is broken in a file by any of these; UnicodeDecodeError is a ValueError.
@@ -140,9 +138,9 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
         raise _unreadable(part, error) from error
 
 
-def _check_shape(part: Path, file: parquet.ParquetFile, table: str, columns: Sequence[str]) -> None:
+def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
     """Refuse a part by its end, before any row is read."""
-    names = [file.schema_arrow.field(index).name for index in range(len(file.schema_arrow.names))]
+    names = [end.schema.column(index).path for index in range(end.num_columns)]
     missing = [name for name in columns if name not in names]
     if missing:
         raise EvidenceError(
@@ -150,16 +148,14 @@ def _check_shape(part: Path, file: parquet.ParquetFile, table: str, columns: Seq
         )
     if doubled := [name for name in columns if names.count(name) > 1]:
         raise _damaged(part, f"the column {doubled[0]} is there {names.count(doubled[0])} times")
-    needed = file.metadata.num_rows * row_bytes(TABLES[table])
+    needed = end.num_rows * row_bytes(TABLES[table])
     stored = sum(
-        file.metadata.row_group(group).column(column).total_uncompressed_size
-        for group in range(file.metadata.num_row_groups)
-        for column in range(file.metadata.num_columns)
+        end.row_group(group).column(column).total_uncompressed_size
+        for group in range(end.num_row_groups)
+        for column in range(end.num_columns)
     )
     if not 0 <= max(needed, stored) <= MOST_PART_BYTES:
-        raise _damaged(
-            part, f"it says that it has {file.metadata.num_rows} rows of {max(needed, stored)} bytes"
-        )
+        raise _damaged(part, f"it says that it has {end.num_rows} rows of {max(needed, stored)} bytes")
 
 
 def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArray[Any]:

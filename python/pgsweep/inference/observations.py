@@ -38,8 +38,14 @@ class Observations:
     warnings: tuple[str, ...]
 
 
-def pool_observations(snapshots: Table, times: Table, counters: Table, *, pool_blocks: int) -> Observations:
+def pool_observations(
+    snapshots: Table, times: Table, counters: Table, *, pool_blocks: int, rate: float = 1.0
+) -> Observations:
     """Return the snapshots without those whose hand position cannot be right.
+
+    Args:
+        times: may lack the last snapshots, or all: a recording was cut.
+        rate: share of blocks that the snapshots hold.
 
     Raises:
         EvidenceError: too many of them, or a buffer that the pool does not have.
@@ -48,6 +54,9 @@ def pool_observations(snapshots: Table, times: Table, counters: Table, *, pool_b
         raise _broken(f"a snapshot has buffer {int(snapshots['frame'].max())} of {pool_blocks}")
     if len(times["used_frames"]) and int(times["used_frames"].max()) > pool_blocks:
         raise _broken(f"{int(times['used_frames'].max())} buffers of {pool_blocks} are in use")
+    if len(np.setdiff1d(snapshots["snapshot"], times["snapshot"])):
+        seen, rows = np.unique(snapshots["snapshot"], return_counts=True)
+        times = {"snapshot": seen, "used_frames": np.minimum(np.rint(rows / rate), pool_blocks)}
     hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
     positions = counters["value"][hand].astype(np.int64)
     numbers = np.unique(np.concatenate([snapshots["snapshot"], times["snapshot"]]))

@@ -173,7 +173,7 @@ def hugepages_page(result: HugePagesResult) -> Page:
 
 def _title(result: HugePagesResult) -> tuple[str, str]:
     used = {"on": "used now", "off": "not used now", "unknown": "not known whether used now"}
-    return f"{headline(result)}; {used[result.status]}", f"{server_line(result)}."
+    return f"{headline(result)}; {used.get(result.status, used['unknown'])}", f"{server_line(result)}."
 
 
 def _sections(result: HugePagesResult) -> list[Section]:

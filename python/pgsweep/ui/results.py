@@ -114,6 +114,7 @@ def from_json(text: bytes, name: str) -> Result:
         result: Result = msgspec.json.decode(text, type=view_of(schema).record)
     except _BROKEN as error:
         raise _damaged(name, str(error)) from error
+    assert isinstance(result, msgspec.Struct)
     trouble = trouble_in(result)
     if trouble is not None:
         raise _damaged(name, trouble)

@@ -184,12 +184,9 @@ def read_heat(path: Path) -> Heat:
     if path.is_dir():
         raise HeatError(f"`{path}` is a folder", hint=_OURS)
     try:
-        # Text stays a dictionary while it is read: a long one that stands in every row is there once.
-        with (
-            open_regular(path) as source,
-            pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=list(_TEXTS)) as file,
-        ):
-            text = (file.metadata.metadata or {}).get(_KEY)
+        with open_regular(path) as source:
+            found = pq.read_metadata(source)
+            text = (found.metadata or {}).get(_KEY)
             if text is None:
                 raise NoHeatFile(
                     f"`{path}` is no heat file",
@@ -197,9 +194,12 @@ def read_heat(path: Path) -> Heat:
                     hint=_OURS,
                 )
             meta = _meta(text, path)
-            if file.metadata.num_rows > meta.pool_blocks + meta.page_cache_blocks:
+            if found.num_rows > meta.pool_blocks + meta.page_cache_blocks:
                 raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
-            table = file.read(columns=[*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"])
+            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
+            columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
+            with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=_TEXTS) as file:
+                table = file.read(columns=columns)
         part = _numbers(table, "part", pa.int32())
         heat = Heat(
             meta=meta,
