@@ -7,13 +7,15 @@ in docs/concepts/prediction.md.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -54,6 +56,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
+    _check_threads()
     if evidence.is_file():
         return _from_foreign_trace(evidence, sizes_bytes)
     from pgsweep.evidence.store import Evidence
@@ -276,6 +279,26 @@ def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
         cause="the load ran in another database, or not at that time",
         hint="record again while the load runs, with -d naming its database",
     )
+
+
+def _check_threads() -> None:
+    """Refuse to begin where the threads that the work is shared among cannot be started.
+
+    Later on it would be a library that fails, in the middle and in words of its own.
+    """
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise PgsweepError(
+            "no further thread could be started",
+            cause="the number of tasks is limited: for the user, the service or the container",
+            hint="raise the limit: ulimit -u, TasksMax= of the service, --pids-limit of the container",
+        ) from error
+    finally:
+        done.set()
 
 
 def _check_sizes(sizes_bytes: Sequence[int]) -> None:

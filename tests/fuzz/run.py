@@ -8,6 +8,7 @@ findings: the input, and what happened. `--replay FILE TARGET` runs one input ag
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -56,6 +57,14 @@ class Watch:
     def run(self) -> int:
         return int(STATE.unpack(self._state.read_bytes())[0])
 
+    def _sleeps(self) -> bool:
+        """Return whether no thread would run if there were a processor for it."""
+        states = set()
+        for task in (self._proc / "task").iterdir():
+            with contextlib.suppress(OSError):
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return states <= {"S"}
+
     def trouble(self) -> str | None:
         """Return `hang` or `memory` where the run at hand takes too much."""
         try:
@@ -74,7 +83,7 @@ class Watch:
         # By processor time, lest a busy machine makes hangs; a process that waits uses none.
         if cpu_seconds - self._cpu_seconds > HANG_SECONDS:
             return "hang"
-        if fields[0] == "R" or cpu_seconds != self._begun:
+        if cpu_seconds != self._begun or not self._sleeps():
             self._begun, self._waits_since = cpu_seconds, None
         elif self._waits_since is None:
             self._waits_since = now

@@ -126,7 +126,9 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
             _check_shape(part, parquet.read_metadata(source), table, columns)
             # Text stays a dictionary while it is read: a long one that stands in every row is there once.
             texts = [name for name in columns if schema[name] == "str"]
-            with parquet.ParquetFile(source, page_checksum_verification=True, read_dictionary=texts) as file:
+            with parquet.ParquetFile(
+                source, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False
+            ) as file:
                 rows = file.read(columns=list(columns), use_threads=False)
         return {name: _column(part, table, name, rows.column(name)) for name in columns}
     except (pa.ArrowException, KeyError, ValueError) as error:

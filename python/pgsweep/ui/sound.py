@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pgsweep.records.cache import CacheResult
 from pgsweep.records.footprint import FootprintResult
 
 _MOST: Final = 2.0**64
@@ -45,6 +46,11 @@ def trouble_in(record: msgspec.Struct) -> str | None:
         for relation in record.relations:
             if len(relation.runs) != len(record.runs):
                 return f"{relation.relation} has {len(relation.runs)} runs of {len(record.runs)}"
+    if isinstance(record, CacheResult) and record.map is not None:
+        cells = record.map
+        lengths = {len(part) for part in (cells.pool_only, cells.page_cache_only, cells.both, cells.neither)}
+        if len(lengths) > 1:
+            return "the parts of the map have different lengths"
     return None
 
 

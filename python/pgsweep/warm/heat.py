@@ -198,8 +198,10 @@ def read_heat(path: Path) -> Heat:
                 raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
             # Text stays a dictionary while it is read: a long one that stands in every row is there once.
             columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
-            with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=_TEXTS) as file:
-                table = file.read(columns=columns)
+            with pq.ParquetFile(
+                source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
+            ) as file:
+                table = file.read(columns=columns, use_threads=False)
         part = _numbers(table, "part", pa.int32())
         heat = Heat(
             meta=meta,
