@@ -4,10 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 VENV ?= .venv
 JOBS ?= 2
+TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-matrix lint format bench docs clean
+.PHONY: help setup demo test test-matrix fuzz lint format bench docs clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,6 +37,9 @@ test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (
 	tools/debian-packages test
 	tools/postgresql-matrix $(BIN)/pip
 	$(BIN)/pytest --matrix $(TESTS)
+
+fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=60s TARGET=heat)
+	$(BIN)/python -m tests.fuzz.run --time $(TIME) $(TARGET)
 
 lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
 	$(BIN)/ruff check .

@@ -210,7 +210,7 @@ def test_the_documentation_names_every_column_and_its_example_runs(tmp_path: Pat
         assert f"`{field}`" in text, field
     with EvidenceWriter(tmp_path / "shop.evidence", META) as writer:
         writer.append(
-            "snapshots", {name: np.zeros(5, dtype=kind) for name, kind in TABLES["snapshots"].items()}
+            "snapshots", {name: np.ones(5, dtype=kind) for name, kind in TABLES["snapshots"].items()}
         )
     example = text.split("```python\n")[1].split("```")[0]
     done = subprocess.run(

@@ -1,7 +1,9 @@
 //! Pages by name mapped to dense numbers, in the order of first appearance.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
+use crate::objects::SpreadHasher;
 use crate::trace::{refuse, InputError};
 
 /// Which fork of which relation: tablespace, database, relfilenode, fork.
@@ -20,15 +22,32 @@ pub struct Page {
 const LEAF_BITS: u32 = 6;
 const NONE: u32 = u32::MAX;
 
+/// How many entries a table of leaves may have at first, and for each leaf of its relation.
+const TOP_AT_FIRST: usize = 1024;
+const TOP_A_LEAF: usize = 16;
+
+/// Where a relation's leaves are.
+#[derive(Clone, Debug, Default)]
+struct Leaves {
+    /// Leaf of each 64 blocks.
+    top: Vec<u32>,
+    /// How many leaves there are, in `top` or among the scattered ones.
+    count: usize,
+    /// Whether some are among the scattered ones.
+    scattered: bool,
+}
+
 /// Gives each page the next number when it first appears.
 ///
-/// Per relation a two-level table: leaves of 64 blocks exist only where blocks were seen, so that a
-/// sparse trace of a huge table stays small while a dense one costs four bytes a block and no hashing.
+/// Per relation a two-level table: leaves of 64 blocks exist only where blocks were seen, and the table of
+/// leaves is only as long as their number warrants; leaves beyond are found by hashing. So a dense trace
+/// costs four bytes a block and no hashing, and memory follows the number of pages, never the block numbers.
 #[derive(Clone, Debug, Default)]
 pub struct DenseIds {
     relations: HashMap<Relation, usize>,
-    /// Leaf of each 64 blocks, by relation.
-    tops: Vec<Vec<u32>>,
+    tops: Vec<Leaves>,
+    /// Leaves beyond the table of their relation: its number times 2^32, plus the leaf's.
+    scattered: HashMap<u64, u32, BuildHasherDefault<SpreadHasher>>,
     leaves: Vec<[u32; 1 << LEAF_BITS]>,
     latest: Option<(Relation, usize)>,
     pages: Vec<Page>,
@@ -49,16 +68,12 @@ impl DenseIds {
             Some((latest, index)) if latest == page.relation => index,
             _ => self.relation(page.relation),
         };
-        let top = &mut self.tops[relation];
         let at = (page.block >> LEAF_BITS) as usize;
-        if top.len() <= at {
-            top.resize(at + 1, NONE);
-        }
-        if top[at] == NONE {
-            top[at] = self.leaves.len() as u32;
-            self.leaves.push([NONE; 1 << LEAF_BITS]);
-        }
-        let leaf = &mut self.leaves[top[at] as usize];
+        let leaf = match self.tops[relation].top.get(at) {
+            Some(&leaf) if leaf != NONE => leaf,
+            _ => self.leaf(relation, at),
+        };
+        let leaf = &mut self.leaves[leaf as usize];
         let id = &mut leaf[(page.block % (1 << LEAF_BITS)) as usize];
         if *id == NONE {
             if self.pages.len() as u64 >= u64::from(NONE) {
@@ -80,10 +95,35 @@ impl DenseIds {
         let next = self.tops.len();
         let index = *self.relations.entry(relation).or_insert(next);
         if index == next {
-            self.tops.push(Vec::new());
+            self.tops.push(Leaves::default());
         }
         self.latest = Some((relation, index));
         index
+    }
+
+    /// Find a leaf that the relation's table does not have, or make it.
+    #[cold]
+    fn leaf(&mut self, relation: usize, at: usize) -> u32 {
+        let own = &mut self.tops[relation];
+        let key = (relation as u64) << 32 | at as u64;
+        if own.scattered {
+            if let Some(&leaf) = self.scattered.get(&key) {
+                return leaf;
+            }
+        }
+        let leaf = self.leaves.len() as u32;
+        self.leaves.push([NONE; 1 << LEAF_BITS]);
+        own.count += 1;
+        if at < TOP_AT_FIRST + TOP_A_LEAF * own.count {
+            if own.top.len() <= at {
+                own.top.resize(at + 1, NONE);
+            }
+            own.top[at] = leaf;
+        } else {
+            own.scattered = true;
+            self.scattered.insert(key, leaf);
+        }
+        leaf
     }
 }
 
@@ -114,9 +154,40 @@ mod tests {
         assert_eq!(ids.pages(), [names[0], names[1], names[3]]);
     }
 
+    #[test]
+    fn memory_follows_the_pages_and_not_their_numbers() {
+        let mut ids = DenseIds::new();
+        for rel in 0..100 {
+            for block in [0, 7_000_000, 3_000_000_000, u32::MAX - 1, 3_000_000_001] {
+                ids.id(page(rel, 0, block)).unwrap();
+            }
+        }
+        assert_eq!(ids.pages().len(), 500);
+        let entries: usize = ids.tops.iter().map(|own| own.top.capacity()).sum();
+        assert!(
+            entries <= 100 * 2 * (TOP_AT_FIRST + 8 * TOP_A_LEAF),
+            "{entries} entries"
+        );
+        assert_eq!(ids.leaves.len(), 400);
+    }
+
+    #[test]
+    fn scattered_blocks_keep_their_numbers_when_the_table_reaches_them() {
+        let mut ids = DenseIds::new();
+        let far = 5000 << LEAF_BITS;
+        assert_eq!(ids.id(page(1, 0, far)).unwrap(), 0);
+        for leaf in 0..1000 {
+            ids.id(page(1, 0, leaf << LEAF_BITS)).unwrap();
+        }
+        ids.id(page(1, 0, 5001 << LEAF_BITS)).unwrap();
+        assert!(ids.tops[0].top.len() > 5000);
+        assert_eq!(ids.id(page(1, 0, far)).unwrap(), 0);
+        assert_eq!(ids.id(page(1, 0, far + 1)).unwrap(), 1002);
+    }
+
     proptest! {
         #[test]
-        fn ids_are_a_bijection(names in prop::collection::vec((0..4u32, 0..2u8, 0..500u32), 0..300)) {
+        fn ids_are_a_bijection(names in prop::collection::vec((0..4u32, 0..2u8, prop_oneof![0..500u32, any::<u32>()]), 0..300)) {
             let mut ids = DenseIds::new();
             for &(rel, fork, block) in &names {
                 let id = ids.id(page(rel, fork, block)).unwrap();

@@ -7,12 +7,16 @@ in docs/concepts/prediction.md.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+import msgspec
+
+from pgsweep.errors import EvidenceError, PgsweepError, UsageError
+from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
@@ -20,12 +24,18 @@ if TYPE_CHECKING:
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.inference.accesses import Trace
     from pgsweep.inference.estimate import Estimate
+    from pgsweep.inference.unfilled import Unfilled
 
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
 
 NEWEST_TESTED_VERSION = 18
 """Whose rules a trace that never saw PostgreSQL is replayed by."""
+
+LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
+"""shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
+
+MOST_SIZES = 1000
 
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -46,6 +56,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
+    _check_threads()
     if evidence.is_file():
         return _from_foreign_trace(evidence, sizes_bytes)
     from pgsweep.evidence.store import Evidence
@@ -61,14 +72,13 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     sizes = _blocks(sizes_bytes, pool_blocks)
     source = opened.meta.source
     if source in {"sql", "peek"}:
-        estimate, observed = _from_snapshots(opened, sizes, seed)
-    elif source == "trace":
-        estimate, observed = _from_trace(opened, sizes, seed)
-    else:
+        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
+    if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
+    estimate, observed = _from_trace(opened, sizes, seed)
     return _result(source, estimate, observed, list(opened.warnings))
 
 
@@ -93,36 +103,86 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
 
 
 def _from_snapshots(
-    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int
-) -> tuple[Estimate, Observed]:
-    import numpy as np
-
+    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
+) -> PredictResult:
+    """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
+    from pgsweep.inference.observations import pool_observations
     from pgsweep.inference.snapshots import estimate, read_totals
+    from pgsweep.inference.unfilled import estimate_unfilled, filled_up, unfilled
 
     meta = evidence.meta
     relations = evidence.table("relations")
     counters = evidence.table("counters")
-    totals = read_totals(counters, relations, meta.database)
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
-    snapshots = evidence.table("snapshots", columns)
-    hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
-    if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
+    rate = BlockSample.from_meta(meta.sampling).rate
+    seen = pool_observations(
+        evidence.table("snapshots", columns),
+        evidence.table("snapshot_times"),
+        counters,
+        pool_blocks=meta.shared_buffers_blocks,
+        rate=rate,
+    )
+    totals = read_totals(counters, relations, meta.database)
+    accesses = totals.hits + totals.misses
+    if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
         raise _nothing_seen(meta)
+    observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
+    warnings = [*seen.warnings, *evidence.warnings]
+    calm = unfilled(
+        seen.used_blocks,
+        seen.hand_frames,
+        counters,
+        relations,
+        totals,
+        database_oid=meta.database_oid,
+        server_version_num=meta.server_version_num,
+        pool_blocks=meta.shared_buffers_blocks,
+    )
+    if calm is not None:
+        if any_size:
+            sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
+        found = estimate_unfilled(calm, totals, sizes_blocks)
+        result = _result(meta.source, found, observed, warnings)
+        return msgspec.structs.replace(
+            result, no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks)
+        )
     found = estimate(
-        snapshots,
+        seen.snapshots,
         relations,
         totals,
         database_oid=meta.database_oid,
         server_version_num=meta.server_version_num,
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=sizes_blocks,
-        sampling_rate=BlockSample.from_meta(meta.sampling).rate,
-        hand_frames=counters["value"][hand].astype(np.int64),
+        sampling_rate=rate,
+        hand_frames=seen.hand_frames,
         seed=seed,
     )
-    accesses = totals.hits + totals.misses
-    return found, _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
+    result = _result(meta.source, found, observed, warnings)
+    filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
+    if filling is None:
+        return result
+    verdict = Verdict(usable=False, reasons=[filling, *result.verdict.reasons])
+    return msgspec.structs.replace(result, verdict=verdict)
+
+
+def _rounded_up(blocks: int) -> int:
+    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
+    megabyte = (1 << 20) // BLOCK_BYTES
+    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
+
+
+def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
+    below = calm.known_below_blocks
+    return NoEviction(
+        used_bytes=calm.used_blocks * BLOCK_BYTES,
+        removable_bytes=max(pool_blocks - calm.known_from_blocks, 0) * BLOCK_BYTES,
+        known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
+        known_below_bytes=None if below is None else below * BLOCK_BYTES,
+        filling_bytes=calm.filling_blocks * BLOCK_BYTES,
+        unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
+    )
 
 
 def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:
@@ -221,6 +281,26 @@ def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
     )
 
 
+def _check_threads() -> None:
+    """Refuse to begin where the threads that the work is shared among cannot be started.
+
+    Later on it would be a library that fails, in the middle and in words of its own.
+    """
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise PgsweepError(
+            "no further thread could be started",
+            cause="the number of tasks is limited: for the user, the service or the container",
+            hint="raise the limit: ulimit -u, TasksMax= of the service, --pids-limit of the container",
+        ) from error
+    finally:
+        done.set()
+
+
 def _check_sizes(sizes_bytes: Sequence[int]) -> None:
     if not sizes_bytes:
         raise UsageError("no size is given", hint="for example: --sizes 64MB,128MB,1GB")
@@ -230,12 +310,23 @@ def _check_sizes(sizes_bytes: Sequence[int]) -> None:
                 f"{format_bytes(size)} is smaller than the least shared_buffers, 128 kB",
                 hint="give sizes of 128kB or more, for example --sizes 64MB,128MB,1GB",
             )
+        if size > LARGEST_BYTES:
+            raise UsageError(
+                f"{size} bytes are more than the largest shared_buffers, {format_bytes(LARGEST_BYTES)}",
+                hint="give smaller sizes, for example --sizes 64MB,128MB,1GB",
+            )
+    if len(sizes_bytes) > MOST_SIZES:
+        raise UsageError(
+            f"{len(sizes_bytes)} sizes are too many, {MOST_SIZES} are possible",
+            hint="give fewer, for example --sizes 64MB,128MB,1GB",
+        )
 
 
 def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, ...]:
     if sizes_bytes is not None:
         return tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
-    return tuple(sorted({max(round(pool_blocks * factor), 16) for factor in DEFAULT_FACTORS}))
+    largest = LARGEST_BYTES // BLOCK_BYTES
+    return tuple(sorted({min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS}))
 
 
 def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:

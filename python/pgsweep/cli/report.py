@@ -47,7 +47,8 @@ def command(
       pgsweep report demo.json -o slides/demo.html
       pgsweep report --from demo.html --csv
     """
-    from pgsweep.ui.results import from_json, read_result
+    from pgsweep.regular import read_bounded
+    from pgsweep.ui.results import MOST_BYTES, from_json, read_result
 
     settings = settings_of(ctx)
     if (result is None) == (source is None):
@@ -60,5 +61,9 @@ def command(
     output = Output(
         settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=html is None and not out
     )
-    record = from_json(sys.stdin.buffer.read(), "-") if str(path) == "-" else read_result(path)
+    record = (
+        from_json(read_bounded(sys.stdin.buffer, MOST_BYTES, Path("-")), "-")
+        if str(path) == "-"
+        else read_result(path)
+    )
     output.write(record)

@@ -11,10 +11,23 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.checks import (
+    MOST_PART_BYTES,
+    MOST_TEXT_BYTES,
+    row_bytes,
+    trouble_in,
+    trouble_in_meta,
+)
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, SCHEMA_NUMBER, TABLES, EvidenceMeta
+from pgsweep.regular import NotRegular, TooLong, open_regular, read_bounded
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
+    from pyarrow import parquet
+
+_MOST_META_BYTES: Final = 1 << 20
+"""meta.json is some kB long."""
 
 _TIMES: Final = {"accesses": "time_ns", "snapshot_times": "end_seconds", "counters": "seconds"}
 
@@ -68,9 +81,7 @@ class Evidence:
 
     def rows(self, table: str) -> int:
         """Return the number of rows of a table."""
-        from pyarrow import parquet
-
-        return sum(parquet.read_metadata(part).num_rows for part in self._parts[table])
+        return sum(_metadata(part).num_rows for part in self._parts[table])
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Return a whole table (or some of its columns) as arrays; text comes as arrays of `str` objects.
@@ -95,32 +106,115 @@ class Evidence:
         Raises:
             EvidenceError: a part is damaged inside.
         """
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        schema = TABLES[name]
-        wanted = list(schema) if columns is None else list(columns)
+        wanted = list(TABLES[name]) if columns is None else list(columns)
         for part in self._parts[name]:
-            try:
-                with parquet.ParquetFile(part, page_checksum_verification=True) as file:
-                    rows = file.read(columns=wanted, use_threads=False)
-            except (pa.ArrowException, OSError) as error:
-                raise EvidenceError(
-                    f"`{part}` is damaged",
-                    cause=str(error).splitlines()[0],
-                    hint="remove this part and those numbered after it to use those before, or record again",
-                ) from error
-            missing = [column for column in wanted if column not in rows.column_names]
-            if missing:
-                raise EvidenceError(
-                    f"`{part}` lacks the column {', '.join(missing)}", hint="record again with this pgsweep"
-                )
-            yield {
-                column: rows.column(column)
-                .to_numpy(zero_copy_only=False)
-                .astype(_dtype(schema[column]), copy=False)
-                for column in wanted
-            }
+            yield _read_part(part, name, wanted)
+
+
+def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return columns of a part as arrays.
+
+    Raises:
+        EvidenceError: it is damaged, cannot be opened, or holds what no recorder writes.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = TABLES[table]
+    try:
+        with open_regular(part) as source:
+            _check_shape(part, parquet.read_metadata(source), table, columns)
+            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
+            texts = [name for name in columns if schema[name] == "str"]
+            with parquet.ParquetFile(
+                source, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False
+            ) as file:
+                rows = file.read(columns=list(columns), use_threads=False)
+        return {name: _column(part, table, name, rows.column(name)) for name in columns}
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        # Arrow reports what is broken in a file by any of these; UnicodeDecodeError is a ValueError.
+        raise _damaged(part, str(error)) from error
+    except OSError as error:
+        if error.errno is None:
+            raise _damaged(part, str(error)) from error
+        raise _unreadable(part, error) from error
+
+
+def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
+    """Refuse a part by its end, before any row is read."""
+    names = [end.schema.column(index).path for index in range(end.num_columns)]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise EvidenceError(
+            f"`{part}` lacks the column {', '.join(missing)}", hint="record again with this pgsweep"
+        )
+    if doubled := [name for name in columns if names.count(name) > 1]:
+        raise _damaged(part, f"the column {doubled[0]} is there {names.count(doubled[0])} times")
+    needed = end.num_rows * row_bytes(TABLES[table])
+    stored = sum(
+        end.row_group(group).column(column).total_uncompressed_size
+        for group in range(end.num_row_groups)
+        for column in range(end.num_columns)
+    )
+    if not 0 <= max(needed, stored) <= MOST_PART_BYTES:
+        raise _damaged(part, f"it says that it has {end.num_rows} rows of {max(needed, stored)} bytes")
+
+
+def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArray[Any]:
+    """Return the values of a column, in its type."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = TABLES[table][name]
+    if found.null_count:
+        raise _damaged(part, f"{found.null_count} values of {name} are missing")
+    if kind == "str":
+        if not pa.types.is_dictionary(found.type) or not pa.types.is_string(found.type.value_type):
+            raise _damaged(part, f"{name} is {found.type}, not text")
+        longest = max(
+            (compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in found.chunks),
+            default=0,
+        )
+        if longest > MOST_TEXT_BYTES:
+            raise _damaged(part, f"a text in {name} has {longest} bytes")
+        return np.asarray(found.to_numpy(zero_copy_only=False), dtype=object)
+    numbers = pa.types.is_boolean if kind == "bool" else _is_number
+    if not numbers(found.type):
+        raise _damaged(part, f"{name} is {found.type}, not {kind}")
+    values = np.asarray(
+        found.cast(pa.from_numpy_dtype(np.dtype(kind))).to_numpy(zero_copy_only=False), dtype=kind
+    )
+    trouble = trouble_in(table, name, values)
+    if trouble is not None:
+        raise _damaged(part, trouble)
+    return values
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _damaged(part: Path, cause: str) -> EvidenceError:
+    return EvidenceError(
+        f"`{part}` is damaged",
+        cause=cause.splitlines()[0] if cause.strip() else None,
+        hint="remove this part and those numbered after it to use those before, or record again",
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> EvidenceError:
+    """Return the error for a file that may be whole, but cannot be read now."""
+    if isinstance(error, NotRegular | TooLong):
+        return EvidenceError(
+            f"`{path}` is not what record writes", cause=error.strerror, hint=f"look at it: ls -l {path}"
+        )
+    number = error.errno or 0
+    cause = DISK_TROUBLE.get(number, os.strerror(number) if number else str(error))
+    return EvidenceError(
+        f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {path}"
+    )
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
@@ -130,7 +224,8 @@ def _dtype(kind: str) -> np.dtype[Any]:
 def _read_meta(path: Path) -> EvidenceMeta:
     again = "record again: `pgsweep record -o NAME.evidence`"
     try:
-        text = (path / "meta.json").read_bytes()
+        with open_regular(path / "meta.json") as file:
+            text = read_bounded(file, _MOST_META_BYTES, path / "meta.json")
     except FileNotFoundError as error:
         if path.is_dir():
             raise EvidenceError(
@@ -143,17 +238,16 @@ def _read_meta(path: Path) -> EvidenceMeta:
         raise EvidenceError(
             f"`{path}` is a file, evidence is a folder", hint="name a folder that record wrote"
         ) from error
+    except (NotRegular, TooLong) as error:
+        raise _unreadable(path / "meta.json", error) from error
     except OSError as error:
-        cause = DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0))
-        raise EvidenceError(
-            f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {path}"
-        ) from error
+        raise _unreadable(path, error) from error
     try:
         found = msgspec.json.decode(text)
         schema = str(found["schema"])
         name, _, number = schema.rpartition("/")
         newer = name == SCHEMA_NAME and int(number) > SCHEMA_NUMBER
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise EvidenceError(
             f"`{path / 'meta.json'}` is broken", cause="it is not the JSON that record writes", hint=again
         ) from error
@@ -170,15 +264,18 @@ def _read_meta(path: Path) -> EvidenceMeta:
             hint="name a folder that record wrote",
         )
     try:
-        return msgspec.convert(found, EvidenceMeta)
-    except msgspec.ValidationError as error:
+        meta = msgspec.convert(found, EvidenceMeta)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise EvidenceError(f"`{path / 'meta.json'}` is broken", cause=str(error), hint=again) from error
+    trouble = trouble_in_meta(meta)
+    if trouble is not None:
+        raise EvidenceError(f"`{path / 'meta.json'}` is broken", cause=trouble, hint=again)
+    return meta
 
 
 def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
     """Return the parts of a table up to the first one missing or cut, and what to tell about it."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     whole: list[Path] = []
     found = sorted((path / table).glob("part-*.parquet"))
@@ -188,8 +285,13 @@ def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
             trouble = f"part-{number:05d}.parquet is missing"
         else:
             try:
-                parquet.read_metadata(part)
-            except (pa.ArrowException, OSError):
+                _metadata(part)
+            except OSError as error:
+                # Arrow's own have no number: then the file is at fault and not the system.
+                if error.errno is not None:
+                    raise _unreadable(part, error) from error
+                trouble = f"{part.name} is cut short or damaged"
+            except (pa.ArrowException, ValueError):
                 trouble = f"{part.name} is cut short or damaged"
         if trouble:
             return whole, [f"{table}: {trouble}; {len(whole)} of {len(found)} parts are used"]
@@ -197,17 +299,26 @@ def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
     return whole, []
 
 
-def _seconds_seen(parts: dict[str, list[Path]]) -> float:
-    """Return the time of the last row that is whole, from the statistics in the parts' ends."""
+def _metadata(part: Path) -> parquet.FileMetaData:
     from pyarrow import parquet
 
+    with open_regular(part) as file:
+        return parquet.read_metadata(file)
+
+
+def _seconds_seen(parts: dict[str, list[Path]]) -> float:
+    """Return the time of the last row that is whole, from the statistics in the parts' ends."""
     last = 0.0
     for table, column in _TIMES.items():
         for part in parts[table][-1:]:
-            groups = parquet.read_metadata(part)
-            index = list(TABLES[table]).index(column)
-            for group in range(groups.num_row_groups):
-                statistics = groups.row_group(group).column(index).statistics
-                if statistics is not None and statistics.has_min_max:
-                    last = max(last, float(statistics.max) * (1e-9 if column == "time_ns" else 1.0))
+            found = _metadata(part)
+            for group in map(found.row_group, range(found.num_row_groups)):
+                for index in range(group.num_columns):
+                    if group.column(index).path_in_schema != column:
+                        continue
+                    statistics = group.column(index).statistics
+                    if statistics is not None and statistics.has_min_max:
+                        seconds = np.asarray(statistics.max).astype(np.float64)
+                        seconds = seconds * (1e-9 if column == "time_ns" else 1.0)
+                        last = max(last, float(seconds))
     return last

@@ -32,14 +32,40 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
 
 
+class NoEviction(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing was evicted while the pool was observed: the prediction is what was measured, where it holds.
+
+    Attributes:
+        used_bytes: most that held pages at once: measured.
+        removable_bytes: what can be taken away without a further miss.
+        known_from_bytes: smallest size that anything is known of.
+        known_below_bytes: smallest size above that nothing is known of; null where all larger ones are known.
+        filling_bytes: by how much the pool grew in the second half of the recording, where it is still
+            filling; else 0.
+        unknown_bytes: sizes asked for that nothing is known of; they have no point.
+    """
+
+    used_bytes: int
+    removable_bytes: int
+    known_from_bytes: int
+    known_below_bytes: int | None
+    filling_bytes: int
+    unknown_bytes: list[int]
+
+
 class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A curve of miss ratios over sizes of shared_buffers."""
+    """A curve of miss ratios over sizes of shared_buffers.
+
+    Attributes:
+        no_eviction: where nothing was evicted, what follows from that; else null.
+    """
 
     schema: str = "pgsweep.predict/1"
     source: str
     observed: Observed
     points: list[CurvePoint]
     verdict: Verdict
+    no_eviction: NoEviction | None = None
     provenance: Provenance | None = None
 
 

@@ -24,6 +24,7 @@ _MARKS = {
     "autovacuum": ("▚", "W"),
     "everything else": ("░", "e"),
 }
+_OTHER = _MARKS["everything else"]
 _LEGEND = (
     ("shared memory", "shared memory"),
     ("page tables", "page tables"),
@@ -40,7 +41,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
         f"{server_name(result.server_version)}, {count(result.connections)} connections now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
     )
-    paint = _PAINTS[result.verdict]
+    paint = _PAINTS.get(result.verdict, "bold")
     verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
@@ -75,8 +76,8 @@ def _bar(result: BudgetResult, value: Callable[[BudgetPart], int], width: int, t
     bar, done = "", 0
     for part in result.parts:
         done += value(part)
-        cells = min(width, round(width * done / result.capacity_bytes)) - len(bar)
-        bar += terminal.pick(*_MARKS[part.name]) * max(0, cells)
+        cells = min(width, round(width * done / max(result.capacity_bytes, 1))) - len(bar)
+        bar += terminal.pick(*_MARKS.get(part.name, _OTHER)) * max(0, cells)
     return bar + terminal.pick("·", ".") * (width - len(bar))
 
 

@@ -57,7 +57,9 @@ def _is_catalog(row: CacheRelation) -> bool:
 
 
 def _head(result: CacheResult) -> str:
-    how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}[result.pool_source]
+    how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}.get(
+        result.pool_source, shown(result.pool_source)
+    )
     text = f"{server_name(result.server_version)}, measured: buffer pool {how}"
     if result.page_cache_method is not None:
         text += f", page cache by {result.page_cache_method}"

@@ -93,7 +93,7 @@ def tables_rows(result: HugePagesResult) -> list[tuple[str, str, str, str]]:
 def hugepages_text(result: HugePagesResult, terminal: Terminal) -> str:
     """Return the answer, the reasons, the kernel's pools, page tables, and what to do."""
     width = min(terminal.width, 110)
-    word, paint = _WORDS[result.status]
+    word, paint = _WORDS.get(result.status, _WORDS["unknown"])
     head = [terminal.paint(headline(result), "bold"), *textwrap.wrap(server_line(result), width)]
     head.append(terminal.paint(word, paint))
     for reason in result.reasons:
@@ -173,7 +173,7 @@ def hugepages_page(result: HugePagesResult) -> Page:
 
 def _title(result: HugePagesResult) -> tuple[str, str]:
     used = {"on": "used now", "off": "not used now", "unknown": "not known whether used now"}
-    return f"{headline(result)}; {used[result.status]}", f"{server_line(result)}."
+    return f"{headline(result)}; {used.get(result.status, used['unknown'])}", f"{server_line(result)}."
 
 
 def _sections(result: HugePagesResult) -> list[Section]:

@@ -64,11 +64,16 @@ def cost_lines(result: MemoryResult) -> list[str]:
     return lines
 
 
+def shared_words(method: str) -> str:
+    """Return what the size of the shared memory is, by how it was found."""
+    return SHARED_WORDS.get(method, SHARED_WORDS[""])
+
+
 def totals_lines(result: MemoryResult) -> list[str]:
     """Return what the server costs the host, as a sum, beside the sum of RSS."""
     totals = result.totals
     size = totals.shared_memory_size_bytes
-    note = SHARED_WORDS[totals.shared_memory_method]
+    note = shared_words(totals.shared_memory_method)
     if size is not None and totals.shared_memory_method != "size":
         note += f", of {format_bytes(size)}"
     rows = [
@@ -163,7 +168,7 @@ def _sections(result: MemoryResult) -> list[Section]:
         ]
         for row in result.processes
     ]
-    notes = [f"Shared memory: {SHARED_WORDS[totals.shared_memory_method]}."]
+    notes = [f"Shared memory: {SHARED_WORDS.get(totals.shared_memory_method, SHARED_WORDS[''])}."]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     if result.hidden:
         notes.append(f"{result.hidden} processes more were left out.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records.prediction import PredictResult, Verdict
+from pgsweep.records.prediction import CurvePoint, NoEviction, PredictResult, Verdict
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
@@ -34,6 +34,8 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
         )
     else:
         head.append(f"It holds {count(observed.accesses)} accesses.")
+    if result.no_eviction is not None:
+        head.append(_room(result.no_eviction))
 
     columns = [Column("shared_buffers"), Column("miss ratio\npredicted"), Column("90 % interval")]
     if per_second:
@@ -41,15 +43,15 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     columns.append(Column("", left=True))
     rows = []
     marked = None
-    for index, point in enumerate(result.points):
-        cells = [
-            format_bytes(point.shared_buffers_bytes),
-            percent(point.miss_ratio),
-            f"{percent(point.low, sign=False)} to {percent(point.high)}",
-        ]
+    for index, (size, point) in enumerate(_sizes(result)):
+        if point is None:
+            cells = [format_bytes(size), "not known", ""]
+        else:
+            interval = f"{percent(point.low, sign=False)} to {percent(point.high)}"
+            cells = [format_bytes(size), percent(point.miss_ratio), interval]
         if per_second:
-            cells.append(count(point.miss_ratio * per_second))
-        if point.shared_buffers_bytes == today:
+            cells.append("" if point is None else count(point.miss_ratio * per_second))
+        if size == today:
             marked = index
             cells.append(terminal.pick("◀", "<") + " today")
         else:
@@ -61,6 +63,25 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
     parts.append(verdict_text(result.verdict, terminal))
     return "\n\n".join(parts) + "\n"
+
+
+def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:
+    """Return the sizes asked for in ascending order, with None where nothing is known."""
+    unknown = result.no_eviction.unknown_bytes if result.no_eviction is not None else []
+    found: list[tuple[int, CurvePoint | None]] = [(p.shared_buffers_bytes, p) for p in result.points]
+    return sorted([*found, *((size, None) for size in unknown)], key=lambda entry: entry[0])
+
+
+def _room(found: NoEviction) -> str:
+    """Return in a sentence what follows where nothing was evicted."""
+    used, known = format_bytes(found.used_bytes), format_bytes(found.known_from_bytes)
+    if not found.removable_bytes:
+        return f"Nothing was evicted: the {used} in use fit. Of smaller sizes nothing is known."
+    return (
+        f"Nothing was evicted: everything in use fits into {used}. At least "
+        f"{format_bytes(found.removable_bytes)} can be taken away without a further miss; below {known} "
+        "nothing is known."
+    )
 
 
 def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
@@ -86,6 +107,12 @@ def predict_page(result: PredictResult) -> Page:
 def _title(result: PredictResult) -> tuple[str, str]:
     observed, points_ = result.observed, result.points
     lead = f"Predicted from {SOURCES.get(result.source, result.source)}, {seconds(observed.seconds)} long."
+    room = result.no_eviction
+    if room is not None:
+        used = f"{format_bytes(room.used_bytes)} of {format_bytes(observed.shared_buffers_bytes)} in use"
+        away = format_bytes(room.removable_bytes)
+        title = f"{used}: {away} can be taken away" if room.removable_bytes else f"{used}, nothing evicted"
+        return title, f"{lead} {_room(room)}"
     if not points_:
         return "No prediction", lead
     first, last = points_[0], points_[-1]
@@ -112,13 +139,20 @@ def _section(result: PredictResult) -> Section:
     facts.append(Fact(count(observed.accesses), "page accesses observed", Measured))
     if per_second:
         facts.append(Fact(f"{count(per_second)}/s", "page accesses", Measured))
+    if result.no_eviction is not None:
+        facts.append(Fact(format_bytes(result.no_eviction.used_bytes), "in use at most", Measured))
+        removable = format_bytes(result.no_eviction.removable_bytes)
+        facts.append(Fact(removable, "can be taken away without a further miss", Predicted))
     groups = [Group(""), Group("predicted", 3 if per_second else 2, Predicted)]
     head = ["shared_buffers", "miss ratio, %", "90 % interval, %"]
     if per_second:
         head.append("misses per second at this load")
     rows, tips, marked = [], {}, None
-    for index, point in enumerate(result.points):
-        size, observed_here = format_bytes(point.shared_buffers_bytes), point.shared_buffers_bytes == today
+    for index, (size_bytes, point) in enumerate(_sizes(result)):
+        size, observed_here = format_bytes(size_bytes), size_bytes == today
+        if point is None:
+            rows.append([Cell(size), Cell("not known"), *([Cell("")] * (2 if per_second else 1))])
+            continue
         interval = f"{percent(point.low, sign=False)} to {percent(point.high, sign=False)}"
         row = [Cell(size, "observed here" if observed_here else "")]
         row += [Cell(percent(point.miss_ratio, sign=False)), Cell(interval)]
@@ -130,7 +164,9 @@ def _section(result: PredictResult) -> Section:
             f"{size}\npredicted {percent(point.miss_ratio)}\n90 % interval {interval} %"
         )
     title = "Predicted miss ratio at every size of shared_buffers"
-    figure = curve_svg(predict_series(result), today_bytes=today, title=title, tips=tips) if rows else ""
+    figure = (
+        curve_svg(predict_series(result), today_bytes=today, title=title, tips=tips) if result.points else ""
+    )
     return Section(
         title="Miss ratio by shared_buffers",
         ident="curve",

@@ -16,6 +16,8 @@ import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.prediction import ExportResult, RecordPlan
+from pgsweep.regular import read_bounded
+from pgsweep.ui.sound import trouble_in
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result, View
 
@@ -40,6 +42,13 @@ MODULES = {
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
 _EMBEDDED = re.compile(rb'<script type="application/json" id="pgsweep-result">(.*?)</script>', re.DOTALL)
+
+
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is no JSON: wrong, not UTF-8, or nested too deep."""
+
+MOST_BYTES = 64 << 20
+"""Of a file with a result: some kB; some MB with hundred thousands of relations."""
 
 
 class _Head(msgspec.Struct):
@@ -89,7 +98,7 @@ def from_json(text: bytes, name: str) -> Result:
     """
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
-    except msgspec.DecodeError as error:
+    except _BROKEN as error:
         raise UsageError(
             f"`{name}` is no result of pgsweep",
             cause=f"it is not readable as JSON: {error}",
@@ -103,11 +112,17 @@ def from_json(text: bytes, name: str) -> Result:
         )
     try:
         result: Result = msgspec.json.decode(text, type=view_of(schema).record)
-    except msgspec.DecodeError as error:
-        raise UsageError(
-            f"`{name}` is damaged", cause=str(error), hint="make the result again from its evidence"
-        ) from error
+    except _BROKEN as error:
+        raise _damaged(name, str(error)) from error
+    assert isinstance(result, msgspec.Struct)
+    trouble = trouble_in(result)
+    if trouble is not None:
+        raise _damaged(name, trouble)
     return result
+
+
+def _damaged(name: str, cause: str) -> UsageError:
+    return UsageError(f"`{name}` is damaged", cause=cause, hint="make the result again from its evidence")
 
 
 def read_result(path: Path) -> Result:
@@ -118,7 +133,9 @@ def read_result(path: Path) -> Result:
         UsageError: it holds no result.
     """
     try:
-        text = path.read_bytes()
+        # A pipe is welcome here: pgsweep report <(ssh there pgsweep cache --json).
+        with path.open("rb") as file:
+            text = read_bounded(file, MOST_BYTES, path)
     except OSError as error:
         raise PgsweepError(f"cannot read `{path}`: {error.strerror}") from error
     if text.lstrip()[:1] == b"<":

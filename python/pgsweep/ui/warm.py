@@ -49,7 +49,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
 
 def _head(result: WarmResult) -> str:
     what = f"{server_name(result.server_version)}, database {shown(result.database)}: "
-    return what + f"{format_bytes(result.asked_bytes)} into {_CACHES[result.into]}"
+    return what + f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
 
 
 def _plan_lines(result: WarmResult) -> list[str]:
@@ -247,7 +247,7 @@ def warm_page(result: WarmResult) -> Page:
 
 
 def _title(result: WarmResult) -> str:
-    size, cache = format_bytes(result.asked_bytes), _CACHES[result.into]
+    size, cache = format_bytes(result.asked_bytes), _CACHES.get(result.into, shown(result.into))
     if result.work is None:
         return f"{size} to be read into {cache}"
     return f"{format_bytes(result.work.read_bytes)} of {size} read into {cache}"

@@ -18,7 +18,9 @@ def save_text(result: WarmSaveResult, terminal: Terminal) -> str:
     """Return what was written, and what not."""
     if result.skipped is not None:
         return f"not saved: {result.skipped}\n"
-    how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}[result.pool_source]
+    how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}.get(
+        result.pool_source, shown(result.pool_source)
+    )
     cached = result.page_cache_blocks
     both = result.pool_blocks + (cached or 0)
     pooled = format_bytes(result.pool_blocks * result.block_size_bytes)

@@ -16,15 +16,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from pgsweep.errors import HeatError
+from pgsweep.regular import NotRegular, open_regular
 
 FORMAT = 1
 """Raised when a reader of the former number would misunderstand the file; new fields do not raise it."""
@@ -39,6 +41,12 @@ FORKS = ("main", "fsm", "vm", "init")
 _KEY = b"pgsweep.heat"
 _TEXTS = ("database", "schema", "relation", "kind", "fork", "table_schema", "table")
 _ROWS_IN_GROUP = 4 << 20
+
+_MOST_NAME_BYTES = 1024
+"""Names have at most 63 bytes (NAMEDATALEN, pg_config_manual.h)."""
+
+_MOST_COUNT = 1 << 40
+"""Blocks that a server could hold in its caches, and far more."""
 
 
 class HeatPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,8 +184,9 @@ def read_heat(path: Path) -> Heat:
     if path.is_dir():
         raise HeatError(f"`{path}` is a folder", hint=_OURS)
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            text = (file.metadata.metadata or {}).get(_KEY)
+        with open_regular(path) as source:
+            found = pq.read_metadata(source)
+            text = (found.metadata or {}).get(_KEY)
             if text is None:
                 raise NoHeatFile(
                     f"`{path}` is no heat file",
@@ -185,19 +194,27 @@ def read_heat(path: Path) -> Heat:
                     hint=_OURS,
                 )
             meta = _meta(text, path)
-            table = file.read()
-        part = table["part"].to_numpy().astype(np.int32)
+            if found.num_rows > meta.pool_blocks + meta.page_cache_blocks:
+                raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
+            # Text stays a dictionary while it is read: a long one that stands in every row is there once.
+            columns = [*_PART_COLUMNS, "part", "block", "usage_count", "page_cache"]
+            with pq.ParquetFile(
+                source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
+            ) as file:
+                table = file.read(columns=columns, use_threads=False)
+        part = _numbers(table, "part", pa.int32())
         heat = Heat(
             meta=meta,
             parts=_parts(table, part),
             part=part,
-            block=table["block"].to_numpy().astype(np.int64),
-            usage_count=table["usage_count"].fill_null(NOT_IN_POOL).to_numpy().astype(np.uint8),
-            page_cache=table["page_cache"].to_numpy().astype(np.bool_),
+            block=_numbers(table, "block", pa.int64()),
+            usage_count=_numbers(table, "usage_count", pa.uint8(), missing=NOT_IN_POOL),
+            page_cache=_numbers(table, "page_cache", pa.bool_()),
         )
     except FileNotFoundError as error:
         raise HeatError(f"there is no file `{path}`", hint=f"make one: pgsweep warm save {path}") from error
-    except (OSError, pa.ArrowException, KeyError, msgspec.ValidationError) as error:
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        # Of what Arrow raises some are ValueErrors: a name that is not UTF-8, say.
         raise _unreadable(path, error) from error
     _check(heat, path)
     return heat
@@ -251,8 +268,29 @@ def _parts(table: pa.Table, part: NDArray[np.int32]) -> list[HeatPart]:
     firsts = pa.array(
         np.r_[0, 1 + np.flatnonzero(np.diff(part))] if len(part) else np.zeros(0, dtype=np.int64)
     )
-    rows = table.select(_PART_COLUMNS).take(firsts).to_pylist()
+    found = table.select(_PART_COLUMNS).take(firsts)
+    longest = max(
+        (compute.max(compute.binary_length(found[name].cast(pa.string()))).as_py() or 0 for name in _TEXTS),
+        default=0,
+    )
+    if longest > _MOST_NAME_BYTES:
+        raise ValueError(f"a name in it has {longest} bytes")
+    rows = found.to_pylist()
     return msgspec.convert(rows, list[HeatPart])
+
+
+def _numbers(table: pa.Table, name: str, kind: pa.DataType, *, missing: int | None = None) -> NDArray[Any]:
+    """Return a column in its type.
+
+    Raises:
+        ValueError: values are missing where none may be, or do not fit; Arrow's own errors are ValueErrors.
+    """
+    column = table[name] if missing is None else table[name].fill_null(missing)
+    if column.null_count:
+        raise ValueError(f"{column.null_count} values of {name} are missing")
+    if pa.types.is_dictionary(column.type) or pa.types.is_boolean(column.type) != pa.types.is_boolean(kind):
+        raise ValueError(f"{name} is {column.type}, not {kind}")
+    return np.asarray(column.cast(kind).to_numpy())
 
 
 def _meta(text: bytes, path: Path) -> HeatMeta:
@@ -265,16 +303,24 @@ def _meta(text: bytes, path: Path) -> HeatMeta:
                 f"formats up to {FORMAT}",
                 hint="pip install --upgrade pgsweep",
             )
-        return msgspec.json.decode(text, type=HeatMeta)
-    except msgspec.DecodeError as error:
+        meta = msgspec.json.decode(text, type=HeatMeta)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HeatError(f"`{path}` is damaged", cause=str(error), hint=_OTHER_FILE) from error
+    numbers = (meta.server_version_num, meta.block_size_bytes, meta.shared_buffers_blocks)
+    counts = (meta.pool_blocks, meta.page_cache_blocks, meta.nameless_blocks)
+    if min(*numbers, *counts) < 0 or max(*numbers, *counts) > _MOST_COUNT:
+        raise HeatError(f"`{path}` is damaged", cause="it counts what cannot be", hint=_OTHER_FILE)
+    return meta
 
 
+_DISAGREES = "its rows do not agree with its description"
 _OURS = "name a file that `pgsweep warm save` wrote"
 _OTHER_FILE = "take an older one (`pgsweep warm save --keep` keeps them as FILE.1, FILE.2, ...)"
 
 
 def _unreadable(path: Path, error: Exception) -> HeatError:
+    if isinstance(error, NotRegular):
+        return HeatError(f"`{path}` is no heat file", cause=error.strerror, hint=_OURS)
     if isinstance(error, PermissionError):
         return HeatError(
             f"`{path}` may not be read", cause=error.strerror, hint="run as the user who saved it, or as root"
@@ -317,9 +363,7 @@ def _check(heat: Heat, path: Path) -> None:
         or any(part.fork not in FORKS for part in heat.parts)
     )
     if wrong:
-        raise HeatError(
-            f"`{path}` is damaged", cause="its rows do not agree with its description", hint=_OTHER_FILE
-        )
+        raise HeatError(f"`{path}` is damaged", cause=_DISAGREES, hint=_OTHER_FILE)
 
 
 def joined(columns: list[NDArray[T]], kind: type[T]) -> NDArray[T]:

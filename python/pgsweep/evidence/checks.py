@@ -1,0 +1,103 @@
+"""What a column of evidence can hold at all: a part that holds anything else is damaged, or was not recorded.
+
+The recorder never writes a missing value, a number that is none, or a part of more than a few ten megabytes.
+A part whose rows need far more, whatever its own length, is refused before it is read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pgsweep.evidence.schema import TABLES, EvidenceMeta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_PART_BYTES: Final = 256 << 20
+"""Rows of a part, uncompressed; eight times what the recorder lets wait (writer.PART_BYTES)."""
+
+MOST_TEXT_BYTES: Final = 1024
+"""A name has at most 63 bytes (NAMEDATALEN, pg_config_manual.h), a counter's is made of three."""
+
+_TEXT_BYTES: Final = 64
+_MOST_BLOCKS: Final = 2**32 - 2
+"""MaxBlockNumber is 0xFFFFFFFE (block.h)."""
+
+_MOST_BUFFERS: Final = 2**30 - 1
+"""shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
+
+_MOST_SECONDS: Final = 1e9
+_MOST_COUNT: Final = 2.0**53
+
+_BLOCK_SIZES: Final = tuple(1024 << shift for shift in range(6))
+
+_Range = tuple[float, float]
+
+_ANYWHERE: Final[dict[str, _Range]] = {
+    "fork": (0, 3),
+    "usage_count": (0, 5),
+    "strategy": (0, 3),
+    "snapshot": (0, 2**31 - 1),
+    "frame": (1, _MOST_BUFFERS),
+    "used_frames": (0, _MOST_BUFFERS),
+    "seconds": (0, _MOST_SECONDS),
+    "begin_seconds": (0, _MOST_SECONDS),
+    "end_seconds": (0, _MOST_SECONDS),
+    "interval_seconds": (0, _MOST_SECONDS),
+    "time_ns": (0, _MOST_SECONDS * 1e9),
+    "block": (0, _MOST_BLOCKS),
+    "blocks_begin": (0, _MOST_BLOCKS + 1),
+    "blocks_end": (0, _MOST_BLOCKS + 1),
+    "fsm_blocks": (0, _MOST_BLOCKS + 1),
+    "vm_blocks": (0, _MOST_BLOCKS + 1),
+    "value": (0, _MOST_COUNT),
+}
+
+
+def row_bytes(columns: dict[str, str]) -> int:
+    """Return what a row of a table needs in memory, about."""
+    return sum(_TEXT_BYTES if kind == "str" else np.dtype(kind).itemsize for kind in columns.values())
+
+
+def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
+    """Return what is wrong with the values of a column, or nothing."""
+    bounds = (0, 2) if (table, column) == ("accesses", "kind") else _ANYWHERE.get(column)
+    if bounds is None or TABLES[table][column] == "str" or not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    # Written so that it is false for NaN, which is less than nothing and more than nothing.
+    if low >= bounds[0] and high <= bounds[1]:
+        return None
+    return f"{column} goes from {low:.15g} to {high:.15g}, possible are {bounds[0]:.15g} to {bounds[1]:.15g}"
+
+
+def trouble_in_meta(meta: EvidenceMeta) -> str | None:
+    """Return which fact of the record is impossible, or nothing."""
+    ranges: dict[str, tuple[float, float, float]] = {
+        "seconds": (meta.seconds, 0, _MOST_SECONDS),
+        "shared_buffers_blocks": (meta.shared_buffers_blocks, 0, _MOST_BUFFERS),
+        "block_size_bytes": (meta.block_size_bytes, 1024, 32768),
+        "server_version_num": (meta.server_version_num, 0, 10**7),
+        "database_oid": (meta.database_oid, 0, 2**32 - 1),
+        "lost_events": (meta.lost_events, 0, _MOST_COUNT),
+        **{f"sampling.{name}": (value, 0, _MOST_COUNT) for name, value in meta.sampling.items()},
+        **{f"overhead.{name}": (value, -_MOST_COUNT, _MOST_COUNT) for name, value in meta.overhead.items()},
+        **{f"losses.{name}": (value, 0, _MOST_COUNT) for name, value in meta.losses.items()},
+    }
+    for name, (value, low, high) in ranges.items():
+        if not (math.isfinite(value) and low <= value <= high):
+            return f"{name} is {value:.6g}, possible are {low:.6g} to {high:.6g}"
+    if meta.block_size_bytes not in _BLOCK_SIZES:
+        return f"block_size_bytes is {meta.block_size_bytes}, which no server is built with"
+    rate = meta.sampling.get("snapshots", 1.0)
+    if not 1e-9 <= rate <= 1:
+        return f"sampling.snapshots is {rate:.6g}, a share"
+    if "snapshots" in meta.sampling and "block_seed" not in meta.sampling:
+        return "sampling lacks block_seed"
+    pid = meta.host.get("recovery_pid", "0")
+    if not (pid.isascii() and pid.isdecimal() and len(pid) < 12):
+        return f"host.recovery_pid is `{pid[:20]}`, which is no process"
+    return None
