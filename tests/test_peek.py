@@ -107,7 +107,7 @@ def quiet_pair(look: Any, ask: Any) -> tuple[Any, Any]:
     raise AssertionError("the server is never quiet")
 
 
-@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}, {"by_file": True}])
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}])
 def test_relations_are_counted_as_pg_buffercache_counts_them(
     server: Cluster, options: dict[str, Any]
 ) -> None:
@@ -149,20 +149,6 @@ def test_size_and_hand_come_with_it(server: Cluster) -> None:
     assert 0 <= found["hand"][0] < found["buffers"]
 
 
-def test_where_process_vm_readv_is_refused_the_file_serves(wheel18: Cluster) -> None:
-    said = run_restricted(
-        """
-        pid, version = int(sys.argv[1]), int(sys.argv[2])
-        found = _native.peek_relations(pid, version)
-        print(found["buffers"], found["usage_counts"].sum() > 0)
-        """,
-        pid_of(wheel18),
-        wheel18.version_num,
-        refuse=(PROCESS_VM_READV,),
-    )
-    assert said == "2048 True"
-
-
 def test_the_smallest_pool() -> None:
     with Cluster.create(None, {"shared_buffers": "128kB", "max_connections": "10"}) as cluster:
         psycopg.connect(cluster.conninfo()).close()
@@ -177,13 +163,12 @@ def test_a_pool_in_huge_pages() -> None:
         cluster.create_extensions("postgres", "pg_buffercache")
         maps = Path(f"/proc/{pid_of(cluster)}/smaps").read_text()
         assert "/anon_hugepage" in maps, "the server does without"
-        for options in ({}, {"by_file": True}):
-            with busy_table(cluster) as connection:
-                seen, said = quiet_pair(
-                    lambda options=options: peek(cluster, **options),
-                    lambda: {row[:4]: row[4:] for row in connection.execute(BY_RELATION).fetchall()},
-                )
-            assert seen == said
+        with busy_table(cluster) as connection:
+            seen, said = quiet_pair(
+                lambda: peek(cluster),
+                lambda: {row[:4]: row[4:] for row in connection.execute(BY_RELATION).fetchall()},
+            )
+        assert seen == said
 
 
 @pytest.mark.parametrize("version_num", [110_022, 200_000])
