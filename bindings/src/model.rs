@@ -78,7 +78,11 @@ pub fn mixture_weights<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
     let start = maybe_copied(start.as_ref())?;
     let multiplicity = copied(&multiplicity)?;
-    check_shapes(&likelihoods, multiplicity.len(), start.as_ref().map(Vec::len))?;
+    check_shapes(
+        &likelihoods,
+        multiplicity.len(),
+        start.as_ref().map(Vec::len),
+    )?;
     let values = likelihoods.as_slice()?.to_vec();
     let like = Likelihoods::new(&values, likelihoods.as_array().dim().1);
     let (found, reached) =

@@ -88,8 +88,13 @@ impl Executable {
     }
 
     fn parse(file: File) -> std::result::Result<Self, Refusal> {
-        let header = table(&file, 0, size_of::<FileHeader64<LE>>() as u64, MOST_TABLE_BYTES)
-            .map_err(|_| "not an executable (it is too short)")?;
+        let header = table(
+            &file,
+            0,
+            size_of::<FileHeader64<LE>>() as u64,
+            MOST_TABLE_BYTES,
+        )
+        .map_err(|_| "not an executable (it is too short)")?;
         let (header, _) = from_bytes::<FileHeader64<LE>>(&header)
             .map_err(|()| "not an executable (it is too short)")?;
         let ident = &header.e_ident;
@@ -294,7 +299,8 @@ mod tests {
     impl Copied {
         /// Return a copy of this test's own executable, which is a real one with many symbols.
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("pgsweep-elf-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("pgsweep-elf-{name}-{}", std::process::id()));
             std::fs::copy("/proc/self/exe", &path).expect("copy");
             Self(path)
         }

@@ -45,7 +45,10 @@ fn explain(error: io::Error) -> ProbeError {
             io::Error::from_raw_os_error(libc::ESRCH),
         );
     }
-    if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EIO | libc::EINVAL)) {
+    if matches!(
+        error.raw_os_error(),
+        Some(libc::EFAULT | libc::EIO | libc::EINVAL)
+    ) {
         return ProbeError::system(
             "the server's shared memory is no longer where it was: it has restarted",
             error,
@@ -103,7 +106,14 @@ mod tests {
     #[test]
     fn an_address_without_memory_is_an_error() {
         let memory = memory(std::process::id());
-        for address in [64, 1 << 46, i64::MAX as u64, 1 << 63, u64::MAX - 3, u64::MAX] {
+        for address in [
+            64,
+            1 << 46,
+            i64::MAX as u64,
+            1 << 63,
+            u64::MAX - 3,
+            u64::MAX,
+        ] {
             let error = memory.read(address, &mut [0; 8]).expect_err("unmapped");
             assert!(
                 error.to_string().contains("no longer where it was"),

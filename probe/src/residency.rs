@@ -133,7 +133,10 @@ fn in_parallel<T: Send>(
             done.push((at, task(path)));
         }
     };
-    let mut all: Vec<_> = parallel::share(threads, work).into_iter().flatten().collect();
+    let mut all: Vec<_> = parallel::share(threads, work)
+        .into_iter()
+        .flatten()
+        .collect();
     all.sort_unstable_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, result)| result).collect()
 }

@@ -102,8 +102,8 @@ impl Ring {
         // SAFETY: the mapping begins with the writers' position, aligned to a page, and lives as long as `self`; the kernel
         // writes it atomically. In memory that we may not write, loads must be relaxed and no larger than a word
         // (std::sync::atomic, "Atomic accesses to read-only memory").
-        let position =
-            unsafe { AtomicU64::from_ptr(self.writer.start.as_ptr().cast()) }.load(Ordering::Relaxed);
+        let position = unsafe { AtomicU64::from_ptr(self.writer.start.as_ptr().cast()) }
+            .load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         position
     }

@@ -348,7 +348,10 @@ mod tests {
         let (shared, reader) = tracer(u32::MAX);
         ended(&shared, reader);
         let queue = shared.queue();
-        assert_eq!((&queue.failure, queue.unread, queue.delivered), (&None, 0, 1000));
+        assert_eq!(
+            (&queue.failure, queue.unread, queue.delivered),
+            (&None, 0, 1000)
+        );
         assert_eq!(queue.counts.hits, 1000);
     }
 

@@ -2,7 +2,8 @@
 //! endless work, no unbounded memory, whatever the bytes are.
 //!
 //! This program plays the server itself: it exports the symbols of one, and is looked at through /proc as a server is.
-//! `PGSWEEP_FUZZ_SECONDS` is how long each test goes on (2 by default), `PGSWEEP_FUZZ_SEED` repeats a run.
+//! `PGSWEEP_FUZZ_TIME` is how long each test goes on, such as 60s, 20min or 1h (2s by default); `PGSWEEP_FUZZ_SEED` repeats
+//! one look. `make fuzz-rust TIME=60s` runs them.
 
 use std::arch::global_asm;
 use std::collections::hash_map::RandomState;
@@ -53,10 +54,7 @@ impl Random {
 
 /// Do `look` with ever other random numbers, each time within its limits.
 fn fuzz(what: &str, mut look: impl FnMut(&mut Random)) {
-    let seconds = std::env::var("PGSWEEP_FUZZ_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(2.0);
+    let seconds = std::env::var("PGSWEEP_FUZZ_TIME").map_or(2.0, |text| seconds_of(&text));
     let seed = std::env::var("PGSWEEP_FUZZ_SEED")
         .ok()
         .and_then(|text| text.parse().ok());
@@ -94,6 +92,17 @@ fn fuzz(what: &str, mut look: impl FnMut(&mut Random)) {
     );
     // Not captured, as a test's own output is.
     let _ = std::io::stderr().write_all(ran.as_bytes());
+}
+
+fn seconds_of(text: &str) -> f64 {
+    let unit_at = text.find(char::is_alphabetic).unwrap_or(text.len());
+    let unit = match &text[unit_at..] {
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => panic!("PGSWEEP_FUZZ_TIME has no unit {unit}: use s, min or h"),
+    };
+    text[..unit_at].trim().parse::<f64>().expect("a number") * unit
 }
 
 /// Return the most memory that this process has had.
@@ -158,7 +167,11 @@ fn small_executable() -> Vec<u8> {
     let mut file = Vec::new();
     file.extend([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     file.extend([3, 0, 62, 0, 1, 0, 0, 0]); // ET_DYN, x86-64
-    file.extend([0, 64, sections_at as u64].iter().flat_map(|n| n.to_le_bytes())); // entry, headers
+    file.extend(
+        [0, 64, sections_at as u64]
+            .iter()
+            .flat_map(|n| n.to_le_bytes()),
+    ); // entry, headers
     file.extend([0; 4]);
     for number in [64_u16, 56, 1, 64, 4, 0] {
         file.extend(number.to_le_bytes());
@@ -218,7 +231,13 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
                 let number = random.one_of(&[0, 1, u32::MAX, i32::MAX as u32, 0xffff, 1 << 16]);
                 put(bytes, at & !3, &number.to_le_bytes());
             }
-            4 => put(bytes, at & !1, &random.one_of(&[0, 1, u16::MAX, 0xff00, 24, 64]).to_le_bytes()),
+            4 => put(
+                bytes,
+                at & !1,
+                &random
+                    .one_of(&[0, 1, u16::MAX, 0xff00, 24, 64])
+                    .to_le_bytes(),
+            ),
             5 => bytes.truncate(at),
             6 => {
                 let (from, length) = (random.below(bytes.len()), random.below(64));
@@ -265,11 +284,18 @@ fn look_at_executable(path: &Path) -> bool {
         let mut words = vec![Words::Nothing];
         for calls in [Calls::All, Calls::ArgumentNotNull] {
             if let Ok(site) = site::choose(&executable, function, calls) {
-                words.push(Words::TagWithCaller(site.argument, site.return_address_offset));
+                words.push(Words::TagWithCaller(
+                    site.argument,
+                    site.return_address_offset,
+                ));
             }
         }
         if let Some(site) = site::choose_at_result(&executable, function) {
-            words.push(Words::Entry(site.argument, site.return_address_offset, None));
+            words.push(Words::Entry(
+                site.argument,
+                site.return_address_offset,
+                None,
+            ));
         }
         let common = Common {
             ring_fd: 3,
@@ -290,7 +316,10 @@ fn look_at_executable(path: &Path) -> bool {
 
 #[test]
 fn executables() {
-    let seeds = [small_executable(), fs::read("/bin/true").unwrap_or_default()];
+    let seeds = [
+        small_executable(),
+        fs::read("/bin/true").unwrap_or_default(),
+    ];
     let whole = file_in_memory(&seeds[0], 0);
     let path = PathBuf::from(format!("/proc/self/fd/{}", whole.as_raw_fd()));
     assert!(look_at_executable(&path), "the seed is an executable");
@@ -302,7 +331,10 @@ fn executables() {
         mutate(random, &mut bytes);
         let length_bytes = random.one_of(&[0, 0, 0, 1 << 20, 80 << 20, 1 << 40]);
         let file = file_in_memory(&bytes, length_bytes);
-        look_at_executable(&PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        look_at_executable(&PathBuf::from(format!(
+            "/proc/self/fd/{}",
+            file.as_raw_fd()
+        )));
     });
 }
 
@@ -310,12 +342,16 @@ fn executables() {
 
 // A server's variables, by its own names.
 #[no_mangle]
+#[used]
 static NBuffers: AtomicU32 = AtomicU32::new(0);
 #[no_mangle]
+#[used]
 static BufferDescriptors: AtomicU64 = AtomicU64::new(0);
 #[no_mangle]
-static PgStartTime: AtomicU64 = AtomicU64::new(42);
+#[used]
+static PgStartTime: AtomicU64 = AtomicU64::new(0);
 #[no_mangle]
+#[used]
 static PgsweepFuzzControl: AtomicU64 = AtomicU64::new(0);
 
 // The function by which the clock hand is found; never called.
@@ -388,7 +424,16 @@ fn anywhere(random: &mut Random, descriptors: &Descriptors, mappings: &[(u64, u6
     match random.below(8) {
         0 => random.next(),
         1 => random.next() >> random.below(64),
-        2 => random.one_of(&[0, 1, 64, u64::MAX, u64::MAX - 63, u64::MAX - 19, 1 << 47, 1 << 63]),
+        2 => random.one_of(&[
+            0,
+            1,
+            64,
+            u64::MAX,
+            u64::MAX - 63,
+            u64::MAX - 19,
+            1 << 47,
+            1 << 63,
+        ]),
         3 | 4 => {
             let (start, end) = random.one_of(mappings);
             start + random.next() % (end - start)
@@ -447,8 +492,10 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn memories() {
-    let _: unsafe extern "C" fn() = std::hint::black_box(StrategySyncStart);
-    let server = Server::open(std::process::id()).expect("ourselves");
+    // Named here, because what nobody uses is not linked.
+    std::hint::black_box(StrategySyncStart as unsafe extern "C" fn());
+    PgStartTime.store(42, Ordering::Relaxed);
+    let mut server = Server::open(std::process::id()).expect("ourselves");
     server.require_start_time(42).expect("our start time");
     assert!(server.require_start_time(43).is_err());
     assert!(server.strategy_control().is_some());
@@ -472,8 +519,7 @@ fn memories() {
                 word.store(random.next() as u32, Ordering::Relaxed);
                 thread::sleep(Duration::from_micros(random.below(2000) as u64));
                 descriptors.make_whole(index);
-                control[1].store(random.next() as u32, Ordering::Relaxed);
-                control[random.one_of(&[2, 4])].fetch_add(1, Ordering::Relaxed);
+                control[1].fetch_add(random.below(3) as u32, Ordering::Relaxed);
             }
         });
         fuzz("memories", |random| {
@@ -491,14 +537,19 @@ fn memories() {
                 anywhere(random, &descriptors, &mappings)
             };
             BufferDescriptors.store(array, Ordering::Relaxed);
-            let hand = if random.below(8) > 0 {
-                control.as_ptr() as u64
-            } else {
+            let strange = random.below(64) == 0;
+            let hand = if strange {
                 anywhere(random, &descriptors, &mappings)
+            } else {
+                control.as_ptr() as u64
             };
             PgsweepFuzzControl.store(hand, Ordering::Relaxed);
             let version_num = random.one_of(&[120_000, 150_018, 180_000, 190_000, 200_000, 0]);
             look_at_memory(&server, version_num, 1 + random.below(4));
+            if strange {
+                // What it took for a position holds it back from then on.
+                server = Server::open(std::process::id()).expect("ourselves");
+            }
         });
     });
 }

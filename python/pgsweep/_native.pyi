@@ -284,7 +284,8 @@ class PageCacheMaps(PageCacheCounts):
 class PoolReader:
     """Reads a server's pool again and again, from its memory; what need be done only once is done here.
 
-    It is bound to the process, not to its number. Positions of the hand that one reader returns never go backwards.
+    It is bound to the process, not to its number. Positions of the hand that one reader returns never go
+    backwards.
 
     Args:
         postmaster_pid: process id of its postmaster.
@@ -296,13 +297,16 @@ class PoolReader:
         OSError: its memory cannot be read, or the server ended or restarted meanwhile.
     """
 
-    def __new__(cls, postmaster_pid: int, version_num: int, *, start_time: int | None = None) -> PoolReader: ...
+    def __new__(
+        cls, postmaster_pid: int, version_num: int, *, start_time: int | None = None
+    ) -> PoolReader: ...
     def read(self) -> PoolTable: ...
     def relations(self, *, threads: int | None = None) -> PoolRelations:
         """Count the buffers by relation; the server does nothing for it.
 
         Args:
-            threads: how many; None is one per processor, at most 4. Where the system refuses threads, fewer do it.
+            threads: how many; None is one per processor, at most 4. Where the system refuses threads, fewer
+                do it.
         """
 
 @final
@@ -372,9 +376,7 @@ def pool_buffers(postmaster_pid: int, version_num: int) -> int:
 
 def postmaster_start_time(postmaster_pid: int) -> int: ...
 def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...
-def peek_relations(
-    postmaster_pid: int, version_num: int, *, threads: int | None = None
-) -> PoolRelations: ...
+def peek_relations(postmaster_pid: int, version_num: int, *, threads: int | None = None) -> PoolRelations: ...
 @overload
 def page_cache(
     paths: Sequence[str | PathLike[str]],

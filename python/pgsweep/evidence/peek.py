@@ -253,9 +253,7 @@ class PeekView:
         return self._pair_due
 
     def measured(self, seconds: float) -> dict[str, float]:
-        """Return how many pairs there are, how often the hand could not be read, and what all of it took of one
-        processor here.
-        """
+        """Return the number of pairs and of looks without the hand, and the share of a processor."""
         return {
             "pairs": float(self._pairs),
             "unsettled_hands": float(self._unsettled_hands),

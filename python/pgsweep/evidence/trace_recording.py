@@ -328,7 +328,7 @@ class TraceRecording:
             )
 
     def _note_failure(self, tracer: Tracer, writer: EvidenceWriter) -> None:
-        """Put into the evidence, which stays incomplete, what was lost when reading the probes' events failed."""
+        """Put into the incomplete evidence what was lost when reading the probes' events failed."""
         tracer.stop()
         losses = {"reader_failed": tracer.unread(), "ring_full": tracer.lost()}
         losses = {cause: events for cause, events in losses.items() if events}
