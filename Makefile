@@ -58,6 +58,14 @@ format: setup ## rewrite the sources in the house format
 bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all
 	$(BIN)/python benchmarks/run.py $(NAME)
 
+# A build with checks of overflow; what is fuzzed in Python has its own recipe for `fuzz`.
+fuzz-rust: ## mutate executables and servers' memory, each for TIME (make fuzz-rust TIME=60s)
+	PGSWEEP_FUZZ_TIME=$(or $(TIME),60s) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET)
+
+fuzz: fuzz-rust
+
+.PHONY: fuzz-rust fuzz
+
 docs: setup ## rewrite docs/reference from the help texts
 	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'
 

@@ -32,7 +32,7 @@ os.setuid({uid})
 """
 NOBODY = (65534, 65534)
 _IMPORTS = """
-import errno, sys
+import errno, resource, sys
 import numpy
 from pgsweep import _native
 """

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsweep._native import page_cache, read_pool
+from pgsweep._native import PoolReader, page_cache
 from pgsweep.cache import look
 from pgsweep.caches.access import Access, opened
 from pgsweep.caches.names import Names, read_names
@@ -294,11 +294,15 @@ def test_from_elsewhere_only_the_pool_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_damaged_picture_is_not_believed(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(postmaster_pid: int, version_num: int) -> object:
-        pool = read_pool(postmaster_pid, version_num)
-        return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
+    class Damaged:
+        def __init__(self, postmaster_pid: int, version_num: int, *, start_time: int | None) -> None:
+            self._reader = PoolReader(postmaster_pid, version_num, start_time=start_time)
 
-    monkeypatch.setattr("pgsweep.caches.access.read_pool", damaged)
+        def read(self) -> object:
+            pool = self._reader.read()
+            return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
+
+    monkeypatch.setattr("pgsweep.caches.access.PoolReader", Damaged)
     with pytest.raises(MissingAbility, match="does not agree"):
         looked(wheel18.conninfo(), source="peek")
     result = looked(wheel18.conninfo(), source="auto")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgsweep._native import peek_relations, read_pool
+from pgsweep._native import PoolReader, peek_relations, postmaster_start_time, read_pool
 from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import available_pages
 from tests.fix_process import NOBODY, run_restricted
 
-PROCESS_VM_READV = 310
+CLONE, CLONE3 = 56, 435
 
 Key = tuple[int, int, int, int]
 #: usage counts 0 to 5, dirty, pinned
@@ -107,7 +108,7 @@ def quiet_pair(look: Any, ask: Any) -> tuple[Any, Any]:
     raise AssertionError("the server is never quiet")
 
 
-@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}, {"by_file": True}])
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}])
 def test_relations_are_counted_as_pg_buffercache_counts_them(
     server: Cluster, options: dict[str, Any]
 ) -> None:
@@ -149,20 +150,6 @@ def test_size_and_hand_come_with_it(server: Cluster) -> None:
     assert 0 <= found["hand"][0] < found["buffers"]
 
 
-def test_where_process_vm_readv_is_refused_the_file_serves(wheel18: Cluster) -> None:
-    said = run_restricted(
-        """
-        pid, version = int(sys.argv[1]), int(sys.argv[2])
-        found = _native.peek_relations(pid, version)
-        print(found["buffers"], found["usage_counts"].sum() > 0)
-        """,
-        pid_of(wheel18),
-        wheel18.version_num,
-        refuse=(PROCESS_VM_READV,),
-    )
-    assert said == "2048 True"
-
-
 def test_the_smallest_pool() -> None:
     with Cluster.create(None, {"shared_buffers": "128kB", "max_connections": "10"}) as cluster:
         psycopg.connect(cluster.conninfo()).close()
@@ -177,13 +164,12 @@ def test_a_pool_in_huge_pages() -> None:
         cluster.create_extensions("postgres", "pg_buffercache")
         maps = Path(f"/proc/{pid_of(cluster)}/smaps").read_text()
         assert "/anon_hugepage" in maps, "the server does without"
-        for options in ({}, {"by_file": True}):
-            with busy_table(cluster) as connection:
-                seen, said = quiet_pair(
-                    lambda options=options: peek(cluster, **options),
-                    lambda: {row[:4]: row[4:] for row in connection.execute(BY_RELATION).fetchall()},
-                )
-            assert seen == said
+        with busy_table(cluster) as connection:
+            seen, said = quiet_pair(
+                lambda: peek(cluster),
+                lambda: {row[:4]: row[4:] for row in connection.execute(BY_RELATION).fetchall()},
+            )
+        assert seen == said
 
 
 @pytest.mark.parametrize("version_num", [110_022, 200_000])
@@ -281,3 +267,81 @@ def test_a_server_that_restarts_after_a_crash_is_readable_again() -> None:
         for error in peeking.errors:
             assert isinstance(error, OSError), repr(error)
         assert peek(cluster)
+
+
+def test_threads_that_the_system_refuses_are_done_without() -> None:
+    """As at a limit of tasks (pids.max, RLIMIT_NPROC), where clone(2) fails with EAGAIN."""
+    with Cluster.create(None, {"shared_buffers": "256MB"}) as cluster:
+        said = run_restricted(
+            """
+            found = _native.peek_relations(int(sys.argv[1]), int(sys.argv[2]), threads=4)
+            print(found["buffers"], found["usage_counts"].sum() > 0)
+            """,
+            pid_of(cluster),
+            cluster.version_num,
+            refuse=(CLONE, CLONE3),
+            errno=errno.EAGAIN,
+        )
+    assert said == "32768 True"
+
+
+def test_a_reader_is_bound_to_its_process() -> None:
+    with Cluster.create(None, {"shared_buffers": "16MB"}) as cluster:
+        pid, version_num = pid_of(cluster), cluster.version_num
+        started = postmaster_start_time(pid)
+        reader = PoolReader(pid, version_num, start_time=started)
+        assert reader.read()["buffers"] == 2048
+        with pytest.raises(OSError, match="is another server now") as caught:
+            PoolReader(pid, version_num, start_time=started + 1)
+        assert caught.value.errno == errno.ESRCH
+        cluster.stop(immediately=True)
+        for look in (reader.read, reader.relations):
+            with pytest.raises(OSError, match="the server ended") as caught:
+                look()
+            assert caught.value.errno == errno.ESRCH
+    with pytest.raises(OSError, match=f"there is no process {pid}") as caught:
+        PoolReader(pid, version_num)
+    assert caught.value.errno == errno.ESRCH
+
+
+def test_the_hand_of_a_small_fast_pool_never_goes_backwards() -> None:
+    """Three sessions turn a pool of 32 buffers; the server folds its two counters into one all the time."""
+    settings = {"shared_buffers": "256kB", "max_connections": "10", "autovacuum": "off"}
+    with Cluster.create(None, settings) as cluster, ExitStack() as closing:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE t AS SELECT i, repeat('x', 900) t FROM generate_series(1, 8000) i"
+            )
+            connection.execute("CREATE INDEX ON t (i)")
+        end = threading.Event()
+
+        def turn(session: psycopg.Connection[Any], number: int) -> None:
+            session.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+            while not end.is_set():
+                session.execute("SELECT sum(length(t)) FROM t WHERE i > %s", (number * 100,))
+
+        sessions = [
+            closing.enter_context(psycopg.connect(cluster.conninfo(), autocommit=True)) for _ in range(3)
+        ]
+        threads = [threading.Thread(target=turn, args=(s, number)) for number, s in enumerate(sessions)]
+        for thread in threads:
+            thread.start()
+        reader = PoolReader(pid_of(cluster), cluster.version_num)
+        positions: list[int] = []
+        unsettled = 0
+        try:
+            while len(positions) < 60_000:
+                pool = reader.read()
+                if pool["hand"] is None:
+                    assert not pool["hand_settled"]
+                    unsettled += 1
+                    continue
+                assert pool["hand_settled"]
+                positions.append(pool["hand"][1] * pool["buffers"] + pool["hand"][0])
+        finally:
+            end.set()
+            for thread in threads:
+                thread.join()
+    assert np.all(np.diff(positions) >= 0)
+    assert positions[-1] - positions[0] > 1000 * 32, "the hand was not fast"
+    assert unsettled <= len(positions) // 100

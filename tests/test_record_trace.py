@@ -8,12 +8,14 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
 
-from pgsweep.errors import EvidenceError, MissingAbility
+from pgsweep._native import Tracer
+from pgsweep.errors import EvidenceError, MissingAbility, PgsweepError
 from pgsweep.evidence import writer
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
@@ -59,6 +61,49 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     assert result.expected_overhead_ratio is not None
     assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
     assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())
+
+
+class FailingTracer:
+    """A tracer whose thread, after some batches, fails as by a panic: the rest is unread."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._inner = Tracer(*arguments, **options)
+        self._batches = 0
+        self._unread = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def poll(self, timeout_seconds: float) -> Any:
+        batch = self._inner.poll(timeout_seconds)
+        if self._batches < 2:
+            self._batches += batch is not None
+            return batch
+        self._unread += 0 if batch is None else len(batch["accesses"]["kind"])
+        raise OSError("reading what the probes write has failed: an index out of bounds")
+
+    def unread(self) -> int:
+        return self._unread + 1
+
+
+def test_a_trace_that_is_not_read_to_its_end_is_an_error_and_incomplete(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsweep.evidence.trace.Tracer", FailingTracer)
+    with database(server, "unread") as connection:
+        fill(connection, 20_000)
+        work = WhenRecording(
+            lambda: connection.execute("SELECT count(filler) FROM t CROSS JOIN generate_series(1, 3)")
+        )
+        with pytest.raises(PgsweepError, match="the probes failed: reading what the probes write has failed"):
+            record_trace(server.conninfo("unread"), tmp_path / "x.evidence", seconds=60, progress=work)
+        work.join()
+    evidence = Evidence.open(tmp_path / "x.evidence")
+    assert not evidence.complete
+    assert evidence.meta.ended_by == "error"
+    assert evidence.meta.lost_events == evidence.meta.losses["reader_failed"] > 0
+    assert any("events were lost" in warning for warning in evidence.meta.warnings)
+    assert len(evidence.table("accesses")["kind"]) > 0
 
 
 def test_a_limit_of_events_is_kept(server: Cluster, tmp_path: Path) -> None:

@@ -316,3 +316,25 @@ def test_blocks_are_those_of_pgfincore(debian15: Cluster) -> None:
             assert 0 < sum(seen) < len(seen), "all or nothing is cached"
             assert page_cache([path])["cached_bytes"].tolist() == [sum(seen) * PAGE]
         connection.execute("DROP TABLE cold")
+
+
+def test_threads_that_the_system_refuses_are_done_without(folder: Path) -> None:
+    """At RLIMIT_NPROC, which root does not mind: another user's process may start no thread."""
+    paths = [cold_file(folder / f"file{number}", 1 << 20) for number in range(20)]
+    for path in paths:
+        path.chmod(0o666)
+        cache_pages(path, [3])
+    said = run_restricted(
+        """
+        import _thread
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        try:
+            _thread.start_new_thread(print, ())
+        except RuntimeError:
+            found = _native.page_cache(sys.argv[1:], threads=8)
+            print(sum(found["cached_bytes"]), *set(found["error"]))
+        """,
+        *paths,
+        user=NOBODY,
+    )
+    assert said == f"{20 * PAGE} 0"

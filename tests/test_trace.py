@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from pgsweep._native import Tracer
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import own_server_files
 from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing
@@ -269,6 +271,78 @@ def test_lost_events_are_counted(server: Cluster) -> None:
     counts = trace.tracer.counts()
     assert trace.tracer.lost() > 100
     assert trace.tracer.lost() + counts["events"] > 1500
+
+
+def test_a_tracer_may_be_stopped_and_polled_by_several_threads_at_once(server: Cluster) -> None:
+    with database(server, "stopped") as connection:
+        fill(connection, 20_000)
+        for _ in range(3):
+            stopped_by_two(server, connection)
+
+
+def stopped_by_two(server: Cluster, connection: psycopg.Connection[Any]) -> None:
+    """Trace a statement; poll and stop by several threads at once; all rows are handed out, and no error."""
+    tracer = Tracer(
+        server.postmaster_pid or 0, server.version_num, databases=[], ring_bytes=1 << 20, attachment="auto"
+    )
+    errors: list[BaseException] = []
+    rows: list[int] = []
+    begin = threading.Barrier(4)
+
+    def take(timeout_seconds: float) -> None:
+        while (batch := tracer.poll(timeout_seconds)) is not None:
+            rows.append(len(batch["accesses"]["kind"]))
+
+    def run(action: Callable[[], object]) -> None:
+        begin.wait()
+        try:
+            action()
+        except BaseException as error:
+            errors.append(error)
+
+    actions: list[Callable[[], object]] = [lambda: take(0.2), tracer.stop, tracer.stop]
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    connection.execute("SELECT count(filler) FROM t")
+    begin.wait()
+    for thread in threads:
+        thread.join()
+    take(0.0)
+    assert not errors
+    counts = tracer.counts()
+    assert sum(rows) == counts["hits"] + counts["misses"] + counts["extends"] > 0
+    assert tracer.unread() == 0
+
+
+def test_other_threads_run_while_a_tracer_is_dropped(server: Cluster) -> None:
+    tracer: Tracer | None = Tracer(
+        server.postmaster_pid or 0,
+        server.version_num,
+        databases=[],
+        ring_bytes=1 << 20,
+        attachment="perf_event",
+    )
+    ticks: list[float] = []
+    end = threading.Event()
+
+    def tick() -> None:
+        while not end.is_set():
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    while not ticks:
+        time.sleep(0.001)
+    begin = time.monotonic()
+    assert tracer is not None
+    tracer = None
+    took = time.monotonic() - begin
+    end.set()
+    thread.join()
+    # Taking the probes away takes tens of milliseconds, in which the other thread must not stand still.
+    during = [moment for moment in ticks if begin < moment < begin + took]
+    assert len(during) > 100
 
 
 def test_nothing_outlives_a_killed_tracer(server: Cluster) -> None:

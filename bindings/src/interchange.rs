@@ -7,6 +7,8 @@ use pgsweep_core::objects;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::arrays::copied;
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -32,9 +34,9 @@ impl ObjectIds {
         py: Python<'py>,
         objects: PyReadonlyArray1<'py, u64>,
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
-        let names = objects.as_slice()?;
+        let names = copied(&objects)?;
         let ids = py
-            .detach(|| locked(&self.0).ids(names))
+            .detach(|| locked(&self.0).ids(&names))
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(ids.into_pyarray(py))
     }
@@ -58,9 +60,9 @@ impl NextAccesses {
         ids: PyReadonlyArray1<'py, u32>,
         first: u64,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let numbers = ids.as_slice()?;
+        let numbers = copied(&ids)?;
         let next = py
-            .detach(|| locked(&self.0).piece(numbers, first))
+            .detach(|| locked(&self.0).piece(&numbers, first))
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(next.into_pyarray(py))
     }

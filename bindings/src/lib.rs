@@ -6,9 +6,11 @@
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
 mod ability;
+mod arrays;
 mod interchange;
 mod look;
 mod model;
+mod pool;
 mod replay;
 mod tracer;
 
@@ -25,15 +27,15 @@ mod _native {
     #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
     #[pymodule_export]
-    use crate::look::{drop_page_cache, page_cache, peek_relations};
+    use crate::look::{drop_page_cache, page_cache};
     #[pymodule_export]
     use crate::model::{clock_law, mixture_weights, mixture_weights_many};
     #[pymodule_export]
+    use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
+    #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]
-    use crate::tracer::{
-        postmaster_start_time, read_pool, trace_event_cost_seconds, PoolReader, Tracer,
-    };
+    use crate::tracer::{trace_event_cost_seconds, Tracer};
 
     /// Return the version of the native module.
     #[pyfunction]

@@ -1,57 +1,12 @@
-//! Looking into the caches from outside, for Python: the server's buffers, and the operating system's page cache.
+//! The operating system's page cache, for Python.
 
 use std::path::PathBuf;
 
-use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
-use pgsweep_probe::peek::{relations, USAGE_COUNTS};
+use numpy::{IntoPyArray, PyArray1};
 use pgsweep_probe::residency::{self, Method, Request, Residency};
-use pgsweep_probe::server::Server;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-use crate::tracer::to_python;
-
-/// Count the buffers of a server by relation, from its memory.
-#[pyfunction]
-#[pyo3(signature = (postmaster_pid, version_num, *, threads=None, by_file=false))]
-pub fn peek_relations(
-    py: Python<'_>,
-    postmaster_pid: u32,
-    version_num: u32,
-    threads: Option<usize>,
-    by_file: bool,
-) -> PyResult<Bound<'_, PyDict>> {
-    let found = py
-        .detach(|| {
-            let mut server = Server::open(postmaster_pid)?;
-            if by_file {
-                server = server.by_file();
-            }
-            relations(&server, version_num, threads)
-        })
-        .map_err(to_python)?;
-    let rows = found.rel.len();
-    let all = PyDict::new(py);
-    all.set_item("spc", found.spc.into_pyarray(py))?;
-    all.set_item("db", found.db.into_pyarray(py))?;
-    all.set_item("rel", found.rel.into_pyarray(py))?;
-    all.set_item("fork", found.fork.into_pyarray(py))?;
-    let usage_counts = found.usage_counts.into_pyarray(py);
-    all.set_item("usage_counts", usage_counts.reshape([rows, USAGE_COUNTS])?)?;
-    all.set_item("dirty", found.dirty.into_pyarray(py))?;
-    all.set_item("pinned", found.pinned.into_pyarray(py))?;
-    all.set_item("buffers", found.buffers)?;
-    all.set_item("begin_ns", found.begin_ns)?;
-    all.set_item("end_ns", found.end_ns)?;
-    all.set_item(
-        "hand",
-        found
-            .hand
-            .map(|h| (h.next_victim, h.complete_passes, h.first_free)),
-    )?;
-    Ok(all)
-}
 
 /// Tell how much of each file lies in the page cache.
 #[pyfunction]

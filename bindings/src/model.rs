@@ -7,6 +7,8 @@ use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::arrays::{copied, maybe_copied};
+
 fn batch_from(values: &[f64]) -> PyResult<Batch> {
     let batch: Batch = values
         .try_into()
@@ -52,11 +54,11 @@ pub fn clock_law<'py>(
         return Err(PyValueError::new_err("spread must be between 0 and 2"));
     }
     let batch = batch_from(batch.as_slice()?)?;
-    let rates = rates.as_slice()?;
+    let rates = copied(&rates)?;
     if rates.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Err(PyValueError::new_err("rates must be positive and finite"));
     }
-    let rows = py.detach(|| stationary_table(rates, &batch, spread));
+    let rows = py.detach(|| stationary_table(&rates, &batch, spread));
     let flat: Vec<f64> = rows.into_iter().flatten().collect();
     let table = Array2::from_shape_vec((rates.len(), OUTCOMES), flat)
         .map_err(|e| PyValueError::new_err(e.to_string()))?;
@@ -74,11 +76,17 @@ pub fn mixture_weights<'py>(
     steps: usize,
     gain: f64,
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
-    let start = start.as_ref().map(|s| s.as_slice()).transpose()?;
-    check_shapes(&likelihoods, multiplicity.len()?, start.map(<[f64]>::len))?;
-    let like = Likelihoods::new(likelihoods.as_slice()?, likelihoods.as_array().dim().1);
-    let multiplicity = multiplicity.as_slice()?;
-    let (found, reached) = py.detach(|| weights(like, multiplicity, start, Stop { steps, gain }));
+    let start = maybe_copied(start.as_ref())?;
+    let multiplicity = copied(&multiplicity)?;
+    check_shapes(
+        &likelihoods,
+        multiplicity.len(),
+        start.as_ref().map(Vec::len),
+    )?;
+    let values = likelihoods.as_slice()?.to_vec();
+    let like = Likelihoods::new(&values, likelihoods.as_array().dim().1);
+    let (found, reached) =
+        py.detach(|| weights(like, &multiplicity, start.as_deref(), Stop { steps, gain }));
     Ok((found.into_pyarray(py), reached))
 }
 
@@ -93,12 +101,13 @@ pub fn mixture_weights_many<'py>(
     steps: usize,
     gain: f64,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    let start = start.as_slice()?;
+    let start = copied(&start)?;
     let rows = multiplicities.as_array();
     check_shapes(&likelihoods, rows.dim().1, Some(start.len()))?;
-    let like = Likelihoods::new(likelihoods.as_slice()?, start.len());
+    let values = likelihoods.as_slice()?.to_vec();
+    let like = Likelihoods::new(&values, start.len());
     let owned: Vec<Vec<f64>> = rows.outer_iter().map(|r| r.to_vec()).collect();
-    let found = py.detach(|| weights_many(like, &owned, start, Stop { steps, gain }));
+    let found = py.detach(|| weights_many(like, &owned, &start, Stop { steps, gain }));
     let table = Array2::from_shape_vec(
         (owned.len(), start.len()),
         found.into_iter().flatten().collect(),

@@ -11,6 +11,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arrays::{copied, maybe_copied};
+
+/// Rows that are copied at once where not all need be.
+const PART_ROWS: usize = 1 << 16;
+
 type U8<'py> = PyReadonlyArray1<'py, u8>;
 type U32<'py> = PyReadonlyArray1<'py, u32>;
 type U64<'py> = PyReadonlyArray1<'py, u64>;
@@ -110,11 +115,10 @@ impl PoolContents {
         frames: Option<U32<'_>>,
         hand: u32,
     ) -> PyResult<Self> {
-        let frames = frames.map(|frames| frames.as_slice().map(<[u32]>::to_vec));
         Ok(Self {
-            pages: pages.as_slice()?.to_vec(),
-            usage_counts: usage_counts.as_slice()?.to_vec(),
-            frames: frames.transpose()?,
+            pages: copied(&pages)?,
+            usage_counts: copied(&usage_counts)?,
+            frames: maybe_copied(frames.as_ref())?,
             hand,
         })
     }
@@ -131,34 +135,43 @@ impl PoolContents {
     }
 }
 
-/// The parts of a trace as Python gives them.
-struct TraceArrays<'py> {
-    pages: U32<'py>,
-    flags: Option<U8<'py>>,
-    owner_access: Option<U64<'py>>,
-    owner: Option<U32<'py>>,
-    owner_blocks: Option<U32<'py>>,
+/// The parts of a trace as Python gives them, copied (see [`crate::arrays`]).
+struct TraceArrays {
+    pages: Vec<u32>,
+    flags: Option<Vec<u8>>,
+    owner_access: Vec<u64>,
+    owner: Vec<u32>,
+    owner_blocks: Vec<u32>,
 }
 
-impl TraceArrays<'_> {
-    fn trace(&self) -> PyResult<Trace<'_>> {
-        let owners = Owners {
-            access: slice(self.owner_access.as_ref())?.unwrap_or_default(),
-            owner: slice(self.owner.as_ref())?.unwrap_or_default(),
-            blocks: slice(self.owner_blocks.as_ref())?.unwrap_or_default(),
-        };
-        Ok(Trace {
-            pages: self.pages.as_slice()?,
-            flags: slice(self.flags.as_ref())?,
-            owners,
+impl TraceArrays {
+    fn copied(
+        pages: U32<'_>,
+        flags: Option<U8<'_>>,
+        owner_access: Option<U64<'_>>,
+        owner: Option<U32<'_>>,
+        owner_blocks: Option<U32<'_>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            pages: copied(&pages)?,
+            flags: maybe_copied(flags.as_ref())?,
+            owner_access: maybe_copied(owner_access.as_ref())?.unwrap_or_default(),
+            owner: maybe_copied(owner.as_ref())?.unwrap_or_default(),
+            owner_blocks: maybe_copied(owner_blocks.as_ref())?.unwrap_or_default(),
         })
     }
-}
 
-fn slice<'a, T: numpy::Element>(
-    array: Option<&'a PyReadonlyArray1<'_, T>>,
-) -> PyResult<Option<&'a [T]>> {
-    Ok(array.map(PyReadonlyArray1::as_slice).transpose()?)
+    fn trace(&self) -> Trace<'_> {
+        Trace {
+            pages: &self.pages,
+            flags: self.flags.as_deref(),
+            owners: Owners {
+                access: &self.owner_access,
+                owner: &self.owner,
+                blocks: &self.owner_blocks,
+            },
+        }
+    }
 }
 
 fn contents(warm: Option<&Py<PoolContents>>) -> Option<Contents<'_>> {
@@ -196,25 +209,21 @@ pub fn replay<'py>(
     warm: Option<Vec<Option<Py<PoolContents>>>>,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let arrays = TraceArrays {
-        pages,
-        flags,
-        owner_access,
-        owner,
-        owner_blocks,
-    };
+    let arrays = TraceArrays::copied(pages, flags, owner_access, owner, owner_blocks)?;
     let sizes = blocks(&sizes_blocks)?;
     let warm = warm.unwrap_or_default();
     let warm: Vec<_> = warm.iter().map(|warm| contents(warm.as_ref())).collect();
     if threads == Some(0) {
         return Err(value_error("0 threads cannot replay anything"));
     }
+    let windows = maybe_copied(windows.as_ref())?;
+    let groups = maybe_copied(groups.as_ref())?;
     let request = Request {
-        trace: arrays.trace()?,
+        trace: arrays.trace(),
         rules: rules.0,
         sizes: &sizes,
-        windows: slice(windows.as_ref())?,
-        groups: slice(groups.as_ref())?,
+        windows: windows.as_deref(),
+        groups: groups.as_deref(),
         warm: &warm,
         threads,
     };
@@ -263,17 +272,11 @@ pub fn replay_outcomes<'py>(
     owner_blocks: Option<U32<'py>>,
     warm: Option<Py<PoolContents>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let arrays = TraceArrays {
-        pages,
-        flags,
-        owner_access,
-        owner,
-        owner_blocks,
-    };
+    let arrays = TraceArrays::copied(pages, flags, owner_access, owner, owner_blocks)?;
     let sizes = blocks(&[size_blocks])?;
     let warm = [contents(warm.as_ref())];
     let request = Request {
-        trace: arrays.trace()?,
+        trace: arrays.trace(),
         rules: rules.0,
         sizes: &sizes,
         windows: None,
@@ -317,19 +320,23 @@ pub fn dense_ids<'py>(
             "spc, db, rel, fork and block must have the same length",
         ));
     }
-    let numbered = py.detach(|| {
-        let mut ids = DenseIds::new();
-        let mut pages = Vec::with_capacity(n);
-        for k in 0..n {
-            let relation = (spc[k], db[k], rel[k], fork[k]);
-            pages.push(ids.id(Page {
-                relation,
-                block: block[k],
-            })?);
-        }
-        Ok::<_, pgsweep_core::trace::InputError>((pages, ids))
-    });
-    let (pages, ids) = numbered.map_err(value_error)?;
+    let mut ids = DenseIds::new();
+    let mut pages = Vec::with_capacity(n);
+    let mut part = Vec::with_capacity(n.min(PART_ROWS));
+    for first in (0..n).step_by(PART_ROWS) {
+        part.clear();
+        part.extend((first..n.min(first + PART_ROWS)).map(|k| Page {
+            relation: (spc[k], db[k], rel[k], fork[k]),
+            block: block[k],
+        }));
+        py.detach(|| {
+            for page in &part {
+                pages.push(ids.id(*page)?);
+            }
+            Ok::<_, pgsweep_core::trace::InputError>(())
+        })
+        .map_err(value_error)?;
+    }
     let names = ids.pages();
     let column = |of: fn(&Page) -> u32| Array1::from_iter(names.iter().map(of)).into_pyarray(py);
     let table = PyDict::new(py);

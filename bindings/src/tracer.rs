@@ -7,7 +7,6 @@ use pgsweep_probe::bpf::Attachment;
 use pgsweep_probe::calibrate::event_cost_ns;
 use pgsweep_probe::decode::Decoded;
 use pgsweep_probe::error::ProbeError;
-use pgsweep_probe::pool::read;
 use pgsweep_probe::server::Server;
 use pgsweep_probe::tracer::{Options, Tracer as Inner};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -25,6 +24,13 @@ pub fn to_python(error: ProbeError) -> PyErr {
     }
 }
 
+/// Open a server; where the start time is given, the one that started then.
+pub fn open(postmaster_pid: u32, start_time: Option<i64>) -> Result<Server, ProbeError> {
+    let server = Server::open(postmaster_pid)?;
+    start_time.map_or(Ok(()), |at| server.require_start_time(at))?;
+    Ok(server)
+}
+
 macro_rules! columns {
     ($py:expr, $table:expr, $($field:ident),+) => {{
         let table = PyDict::new($py);
@@ -32,6 +38,7 @@ macro_rules! columns {
         table
     }};
 }
+pub(crate) use columns;
 
 fn tables(py: Python<'_>, batch: Decoded) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
@@ -65,16 +72,28 @@ fn tables(py: Python<'_>, batch: Decoded) -> PyResult<Bound<'_, PyDict>> {
 }
 
 /// Probes on a running server: they record every page access until `stop`, and die with the process.
-#[pyclass(module = "pgsweep._native")]
+///
+/// Frozen: threads may poll and stop at the same time.
+#[pyclass(frozen, module = "pgsweep._native")]
 pub struct Tracer {
     inner: Inner,
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // Taking probes away and reading the rest takes a while, in which other threads of Python go on. When the
+        // interpreter is ending there is nothing to let go of; `Inner` stops by itself then.
+        Python::try_attach(|py| py.detach(|| self.inner.stop()));
+    }
 }
 
 #[pymethods]
 impl Tracer {
     /// Put the probes on the server whose postmaster has this process id.
     #[new]
-    #[pyo3(signature = (postmaster_pid, version_num, *, databases, ring_bytes, attachment))]
+    #[pyo3(signature = (
+        postmaster_pid, version_num, *, databases, ring_bytes, attachment, start_time=None
+    ))]
     fn new(
         py: Python<'_>,
         postmaster_pid: u32,
@@ -82,6 +101,7 @@ impl Tracer {
         databases: Vec<u32>,
         ring_bytes: u32,
         attachment: &str,
+        start_time: Option<i64>,
     ) -> PyResult<Self> {
         let attachment = attachment_named(attachment)?;
         if !ring_bytes.is_power_of_two() || ring_bytes < 4096 {
@@ -96,7 +116,7 @@ impl Tracer {
             attachment,
         };
         py.detach(|| {
-            let server = Server::open(postmaster_pid)?;
+            let server = open(postmaster_pid, start_time)?;
             Inner::start(&server, &options)
         })
         .map(|inner| Self { inner })
@@ -112,18 +132,24 @@ impl Tracer {
         let timeout = Duration::try_from_secs_f64(timeout_seconds)
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
         py.detach(|| self.inner.poll(timeout))
+            .map_err(to_python)?
             .map(|batch| tables(py, batch))
             .transpose()
     }
 
     /// Take the probes away; `poll` then gives what is left.
-    fn stop(&mut self, py: Python<'_>) {
+    fn stop(&self, py: Python<'_>) {
         py.detach(|| self.inner.stop());
     }
 
     /// Return the events that the kernel could not write because its ring buffer was full.
     fn lost(&self) -> PyResult<u64> {
         self.inner.lost().map_err(to_python)
+    }
+
+    /// Return the events that were not read because reading ended early, which `poll` raises an error for.
+    fn unread(&self) -> u64 {
+        self.inner.unread()
     }
 
     /// Return the counts so far: events, hits, misses, extends, undecided.
@@ -192,73 +218,4 @@ pub fn trace_event_cost_seconds(py: Python<'_>, attachment: &str) -> PyResult<f6
     py.detach(|| event_cost_ns(attachment))
         .map(|ns| ns / 1e9)
         .map_err(to_python)
-}
-
-/// Return when the postmaster with this process id started, in microseconds since 2000-01-01, from its memory.
-#[pyfunction]
-pub fn postmaster_start_time(py: Python<'_>, postmaster_pid: u32) -> PyResult<i64> {
-    py.detach(|| Server::open(postmaster_pid)?.identity())
-        .map(|(_, value)| value as i64)
-        .map_err(to_python)
-}
-
-/// Read what lies in the buffers of a server from its memory.
-#[pyfunction]
-pub fn read_pool(
-    py: Python<'_>,
-    postmaster_pid: u32,
-    version_num: u32,
-) -> PyResult<Bound<'_, PyDict>> {
-    PoolReader::new(py, postmaster_pid, version_num)?.read(py)
-}
-
-/// [`read_pool`] again and again: the server's executable is looked at once, which takes far longer than a reading.
-#[pyclass(frozen)]
-pub struct PoolReader {
-    server: Server,
-    version_num: u32,
-}
-
-#[pymethods]
-impl PoolReader {
-    #[new]
-    fn new(py: Python<'_>, postmaster_pid: u32, version_num: u32) -> PyResult<Self> {
-        let server = py
-            .detach(|| Server::open(postmaster_pid))
-            .map_err(to_python)?;
-        Ok(Self {
-            server,
-            version_num,
-        })
-    }
-
-    /// Read what lies in the buffers now.
-    fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let pool = py
-            .detach(|| read(&self.server, self.version_num))
-            .map_err(to_python)?;
-        let hand = pool.hand;
-        let scalars = (pool.buffers, pool.begin_ns, pool.end_ns);
-        let all = columns!(
-            py,
-            pool,
-            frame,
-            spc,
-            db,
-            rel,
-            fork,
-            block,
-            usage_count,
-            dirty,
-            pinned
-        );
-        all.set_item("buffers", scalars.0)?;
-        all.set_item("begin_ns", scalars.1)?;
-        all.set_item("end_ns", scalars.2)?;
-        all.set_item(
-            "hand",
-            hand.map(|h| (h.next_victim, h.complete_passes, h.first_free)),
-        )?;
-        Ok(all)
-    }
 }

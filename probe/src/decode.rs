@@ -133,6 +133,7 @@ impl Decoder {
                     flags,
                     self.scan_options,
                     time_ns,
+                    &mut self.scans,
                 ) {
                     self.next_scan += 1;
                 }
@@ -142,22 +143,28 @@ impl Decoder {
             Kind::StrategyMade => process.strategy_made(event.tag.block as u8),
             Kind::StrategyFreed => process.strategy_freed(event.address()),
             Kind::VacuumBegin => {
-                process.begin_vacuum(self.next_scan, event.pid, event.tag, time_ns);
+                process.begin_vacuum(
+                    self.next_scan,
+                    event.pid,
+                    event.tag,
+                    time_ns,
+                    &mut self.scans,
+                );
                 self.next_scan += 1;
             }
             Kind::VacuumEnd => process.end_vacuum(time_ns, &mut self.scans),
             Kind::BulkBegin => {
-                process.begin_bulk(self.next_scan, event.pid, time_ns);
+                process.begin_bulk(self.next_scan, event.pid, time_ns, &mut self.scans);
                 self.next_scan += 1;
             }
             Kind::BulkEnd => process.end_bulk(time_ns, &mut self.scans),
             Kind::Reset => process.reset(time_ns, &mut self.scans),
             Kind::Extend => {
                 process.decided();
+                // A page that was found although its file does not reach so far, as an extension that failed leaves it, stays
+                // the hit that the server counts (bufmgr.c up to 15: ReadBuffer_common).
                 if let Some((row, tag)) = process.last {
-                    if tag == event.tag
-                        && patch(&mut self.chunks, row, |rows, i| rows.kind[i] = EXTEND)
-                    {
+                    if tag == event.tag && change(&mut self.chunks, row, MISS, EXTEND, |_, _| ()) {
                         self.counts.misses -= 1;
                         self.counts.extends += 1;
                     }
@@ -208,8 +215,7 @@ impl Decoder {
         let scan = if learned == 0 { scan } else { learned };
         if let Some((row, _, _)) = process.pending.filter(|(_, tag, _)| *tag == event.tag) {
             process.pending = None;
-            let known = patch(&mut self.chunks, row, |rows, i| {
-                rows.kind[i] = MISS;
+            let known = change(&mut self.chunks, row, HIT, MISS, |rows, i| {
                 rows.strategy[i] = strategy;
                 rows.flags[i] |= FLAG_STRATEGY_KNOWN;
                 if scan != 0 {
@@ -321,25 +327,33 @@ impl Decoder {
         }
     }
 
+    /// Return how many rows there have been, handed out or held back.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
     /// Return how many rows are held back.
     pub fn held_rows(&self) -> u64 {
         self.rows - self.handed
     }
 }
 
-/// Change a row that has not been handed out; return whether it was still here.
-fn patch(
+/// Make a row of one kind one of another, unless it has been handed out; return whether it was such a row and still here.
+fn change(
     chunks: &mut VecDeque<(u64, Accesses)>,
     row: u64,
-    change: impl FnOnce(&mut Accesses, usize),
+    from: u8,
+    to: u8,
+    more: impl FnOnce(&mut Accesses, usize),
 ) -> bool {
     for (base, rows) in chunks.iter_mut().rev() {
         if row >= *base {
             let i = (row - *base) as usize;
-            if i >= rows.len() {
+            if rows.kind.get(i) != Some(&from) {
                 return false;
             }
-            change(rows, i);
+            rows.kind[i] = to;
+            more(rows, i);
             return true;
         }
     }

@@ -146,7 +146,11 @@ impl Array {
     /// # Errors
     /// The server has ended or restarted.
     pub fn read(&self, server: &Server, first: usize, bytes: &mut [u8]) -> Result<()> {
-        server.read(self.address + (first * DESCRIPTOR_BYTES) as u64, bytes)
+        // Where the pointer is no pointer, the sum need not be an address: reading fails then.
+        server.read(
+            self.address.wrapping_add((first * DESCRIPTOR_BYTES) as u64),
+            bytes,
+        )
     }
 }
 

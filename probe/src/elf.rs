@@ -2,18 +2,32 @@
 //!
 //! Nothing is assumed about addresses: functions come from `.dynsym` (present even in a stripped server, because
 //! extensions link against it) and from `.symtab` where there is one.
+//!
+//! The file is read and not mapped. A mapping ends this process with SIGBUS when somebody cuts the file short, and a
+//! private one shows the breakpoints of live probes (kernel/events/uprobes.c: `valid_vma`). Its owner may be anybody, so
+//! that each table is read up to a limit only, and each number in it is checked before it is used.
 
+use std::collections::hash_map::{Entry, HashMap};
 use std::fs::File;
-use std::io;
-use std::ops::Deref;
-use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::ptr::NonNull;
-use std::slice;
 
-use object::{Object, ObjectKind, ObjectSegment, ObjectSymbol};
+use object::elf::{
+    FileHeader64, ProgramHeader64, SectionHeader64, Sym64, ELFCLASS64, ELFDATA2LSB, ELFMAG,
+    EM_X86_64, ET_DYN, ET_EXEC, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB,
+};
+use object::pod::{from_bytes, slice_from_all_bytes, Pod};
+use object::read::elf::Sym as _;
+use object::LittleEndian as LE;
 
 use crate::error::{ProbeError, Result};
+
+/// Headers and symbol tables larger than this are refused: 700,000 symbols, where PostgreSQL has some 60,000.
+const MOST_TABLE_BYTES: u64 = 16 << 20;
+/// Tables of names larger than this are refused.
+const MOST_NAMES_BYTES: u64 = 64 << 20;
+/// Longer names are not kept: no function that is looked for has one.
+const MOST_NAME_BYTES: usize = 64;
 
 /// A function or variable of the executable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,70 +45,17 @@ struct Segment {
     size_bytes: u64,
 }
 
-/// A file's bytes in our address space, of which only those looked at are read. A running executable cannot be written
-/// (ETXTBSY), and an upgrade puts another file in its place, so that they stay as they are.
-#[derive(Debug)]
-struct Mapped {
-    start: NonNull<u8>,
-    length_bytes: usize,
-}
-
-/// An executable, mapped into memory.
+/// An executable: its symbols, and its open file, from which code is read when it is asked for.
 #[derive(Debug)]
 pub struct Executable {
-    data: Mapped,
+    file: File,
+    symbols: HashMap<Box<[u8]>, Symbol>,
     segments: Vec<Segment>,
     position_independent: bool,
 }
 
-impl Mapped {
-    fn read(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let length_bytes = file.metadata()?.len() as usize;
-        // SAFETY: a new mapping at an address of the kernel's choice, unmapped when this object is dropped.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length_bytes,
-                libc::PROT_READ,
-                // Not private: the kernel puts the breakpoints of live probes, ours and others', into private mappings
-                // of the file (kernel/events/uprobes.c: valid_vma), and the code read here would have them.
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self {
-            start,
-            length_bytes,
-        })
-    }
-}
-
-impl Deref for Mapped {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is as long as said, readable, and lives as long as this object.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length_bytes) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `read` mapped, and nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length_bytes) };
-    }
-}
-
-// SAFETY: the mapping is plain memory that nobody writes.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
+/// What is wrong with a file, in the middle of a sentence.
+type Refusal = String;
 
 impl Executable {
     /// Read an x86-64 executable.
@@ -102,51 +63,93 @@ impl Executable {
     /// # Errors
     /// The file cannot be read, is no ELF file, or is for another machine.
     pub fn read(path: &Path) -> Result<Self> {
-        let data = Mapped::read(path)
-            .map_err(|e| ProbeError::system(format!("cannot read {}", path.display()), e))?;
-        Self::parse(data).map_err(|what| {
-            ProbeError::missing(
-                format!("{}: {what}", path.display()),
-                "this needs a PostgreSQL server built for x86-64; a connection by SQL always works",
-            )
-        })
+        let name = path.display().to_string();
+        // Not blocking: what stands there may be a FIFO.
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(|e| ProbeError::system(format!("cannot read {name}"), e))?;
+        Self::of_file(file, &name)
     }
 
-    fn parse(data: Mapped) -> std::result::Result<Self, String> {
-        let file = object::File::parse(&*data).map_err(|e| format!("not an executable ({e})"))?;
-        if file.architecture() != object::Architecture::X86_64 {
-            return Err(format!("built for {:?}", file.architecture()));
+    /// Read an x86-64 executable that is open; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn of_file(file: File, name: &str) -> Result<Self> {
+        let about = file
+            .metadata()
+            .map_err(|e| ProbeError::system(format!("cannot read {name}"), e))?;
+        if !about.is_file() {
+            return Err(refused(name, "not a regular file"));
         }
-        let segments = file
-            .segments()
-            .map(|segment| {
-                let (offset, size_bytes) = segment.file_range();
-                Segment {
-                    vaddr: segment.address(),
-                    offset,
-                    size_bytes,
-                }
-            })
-            .collect();
-        let position_independent = file.kind() == ObjectKind::Dynamic;
+        Self::parse(file).map_err(|what| refused(name, &what))
+    }
+
+    fn parse(file: File) -> std::result::Result<Self, Refusal> {
+        let header = table(
+            &file,
+            0,
+            size_of::<FileHeader64<LE>>() as u64,
+            MOST_TABLE_BYTES,
+        )
+        .map_err(|_| "not an executable (it is too short)")?;
+        let (header, _) = from_bytes::<FileHeader64<LE>>(&header)
+            .map_err(|()| "not an executable (it is too short)")?;
+        let ident = &header.e_ident;
+        if ident.magic != ELFMAG {
+            return Err("not an executable (no ELF file)".into());
+        }
+        if ident.class != ELFCLASS64 || ident.data != ELFDATA2LSB {
+            return Err("not an executable of 64 bits, little-endian".into());
+        }
+        let machine = header.e_machine.get(LE);
+        if machine != EM_X86_64 {
+            return Err(format!("built for another machine (ELF number {machine})"));
+        }
+        let kind = header.e_type.get(LE);
+        if kind != ET_DYN && kind != ET_EXEC {
+            return Err("not an executable (another kind of ELF file)".into());
+        }
+        let segments = entries::<ProgramHeader64<LE>>(
+            &file,
+            header.e_phoff.get(LE),
+            header.e_phnum.get(LE),
+            header.e_phentsize.get(LE),
+        )?
+        .iter()
+        .filter(|segment| segment.p_type.get(LE) == PT_LOAD)
+        .map(|segment| Segment {
+            vaddr: segment.p_vaddr.get(LE),
+            offset: segment.p_offset.get(LE),
+            size_bytes: segment.p_filesz.get(LE),
+        })
+        .collect();
+        let sections = entries::<SectionHeader64<LE>>(
+            &file,
+            header.e_shoff.get(LE),
+            header.e_shnum.get(LE),
+            header.e_shentsize.get(LE),
+        )?;
+        let mut symbols = HashMap::new();
+        // What is exported comes first: a local function of the same name is another one.
+        for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+            if let Some(section) = sections.iter().find(|s| s.sh_type.get(LE) == kind) {
+                add_symbols(&file, &sections, section, &mut symbols)?;
+            }
+        }
         Ok(Self {
-            data,
+            symbols,
             segments,
-            position_independent,
+            position_independent: kind == ET_DYN,
+            file,
         })
     }
 
     /// Return a symbol, or nothing.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
-        let file = object::File::parse(&*self.data).ok()?;
-        let symbol = file
-            .dynamic_symbols()
-            .chain(file.symbols())
-            .find(|s| s.name_bytes() == Ok(name.as_bytes()) && s.is_definition())?;
-        Some(Symbol {
-            vaddr: symbol.address(),
-            size_bytes: symbol.size(),
-        })
+        self.symbols.get(name.as_bytes()).copied()
     }
 
     /// Return the first of these symbols that exists.
@@ -169,18 +172,194 @@ impl Executable {
         self.segments
             .iter()
             .find(|s| vaddr >= s.vaddr && vaddr - s.vaddr < s.size_bytes)
-            .map(|s| vaddr - s.vaddr + s.offset)
+            .and_then(|s| (vaddr - s.vaddr).checked_add(s.offset))
     }
 
-    /// Return at most `count` bytes of code at a linked address.
-    pub fn bytes_at(&self, vaddr: u64, count: usize) -> &[u8] {
+    /// Return at most `count` bytes of code at a linked address; fewer, or none, where the file has no more.
+    pub fn bytes_at(&self, vaddr: u64, count: usize) -> Vec<u8> {
         let Some(offset) = self.file_offset(vaddr) else {
-            return &[];
+            return Vec::new();
         };
-        let start = usize::try_from(offset)
-            .unwrap_or(usize::MAX)
-            .min(self.data.len());
-        let end = start.saturating_add(count).min(self.data.len());
-        &self.data[start..end]
+        let mut bytes = vec![0; count];
+        let mut filled = 0;
+        while filled < count {
+            let Some(at) = offset.checked_add(filled as u64) else {
+                break;
+            };
+            match self.file.read_at(&mut bytes[filled..], at) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        bytes.truncate(filled);
+        bytes
+    }
+}
+
+fn refused(name: &str, what: &str) -> ProbeError {
+    ProbeError::missing(
+        format!("{name}: {what}"),
+        "this needs a PostgreSQL server built for x86-64; a connection by SQL always works",
+    )
+}
+
+/// Read a part of the file as a whole.
+fn table(
+    file: &File,
+    offset: u64,
+    size_bytes: u64,
+    most_bytes: u64,
+) -> std::result::Result<Vec<u8>, Refusal> {
+    if size_bytes > most_bytes {
+        return Err(format!(
+            "a table in it has {size_bytes} bytes, more than any server's"
+        ));
+    }
+    let mut bytes = vec![0; size_bytes as usize];
+    file.read_exact_at(&mut bytes, offset)
+        .map_err(|e| format!("damaged or cut short ({e})"))?;
+    Ok(bytes)
+}
+
+/// Read the file's program or section headers.
+fn entries<T: Pod + Copy>(
+    file: &File,
+    offset: u64,
+    count: u16,
+    entry_bytes: u16,
+) -> std::result::Result<Vec<T>, Refusal> {
+    if count > 0 && usize::from(entry_bytes) != size_of::<T>() {
+        return Err("damaged (its headers have another size)".into());
+    }
+    let size_bytes = u64::from(count) * size_of::<T>() as u64;
+    let bytes = table(file, offset, size_bytes, MOST_TABLE_BYTES)?;
+    let all = slice_from_all_bytes::<T>(&bytes).map_err(|()| "damaged")?;
+    Ok(all.to_vec())
+}
+
+fn add_symbols(
+    file: &File,
+    sections: &[SectionHeader64<LE>],
+    section: &SectionHeader64<LE>,
+    symbols: &mut HashMap<Box<[u8]>, Symbol>,
+) -> std::result::Result<(), Refusal> {
+    let size_bytes = section.sh_size.get(LE);
+    let entry_bytes = size_of::<Sym64<LE>>() as u64;
+    let bytes = table(
+        file,
+        section.sh_offset.get(LE),
+        size_bytes - size_bytes % entry_bytes,
+        MOST_TABLE_BYTES,
+    )?;
+    let names = sections
+        .get(section.sh_link.get(LE) as usize)
+        .ok_or("damaged (symbols without names)")?;
+    let names = table(
+        file,
+        names.sh_offset.get(LE),
+        names.sh_size.get(LE),
+        MOST_NAMES_BYTES,
+    )?;
+    for symbol in slice_from_all_bytes::<Sym64<LE>>(&bytes).map_err(|()| "damaged")? {
+        if !symbol.is_definition(LE) {
+            continue;
+        }
+        let Some(name) = name_at(&names, symbol.st_name.get(LE) as usize) else {
+            continue;
+        };
+        if let Entry::Vacant(vacant) = symbols.entry(name.into()) {
+            vacant.insert(Symbol {
+                vaddr: symbol.st_value.get(LE),
+                size_bytes: symbol.st_size.get(LE),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Return the name that begins there, unless it is longer than any that is looked for.
+fn name_at(names: &[u8], start: usize) -> Option<&[u8]> {
+    let end = names.len().min(start.saturating_add(MOST_NAME_BYTES + 1));
+    let part = names.get(start..end)?;
+    let length = part.iter().position(|byte| *byte == 0)?;
+    (length > 0).then(|| &part[..length])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Copied(PathBuf);
+
+    impl Copied {
+        /// Return a copy of this test's own executable, which is a real one with many symbols.
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("pgsweep-elf-{name}-{}", std::process::id()));
+            std::fs::copy("/proc/self/exe", &path).expect("copy");
+            Self(path)
+        }
+    }
+
+    impl Drop for Copied {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_cut_short_while_it_is_open_does_no_harm() {
+        let copied = Copied::new("cut");
+        let executable = Executable::read(&copied.0).expect("an executable");
+        let main = executable.symbol("main").expect("main");
+        assert_eq!(executable.bytes_at(main.vaddr, 16).len(), 16);
+        File::options()
+            .write(true)
+            .open(&copied.0)
+            .and_then(|file| file.set_len(0))
+            .expect("cut");
+        assert_eq!(executable.symbol("main"), Some(main));
+        assert!(executable.bytes_at(main.vaddr, 16).is_empty());
+        assert!(Executable::read(&copied.0).is_err());
+    }
+
+    #[test]
+    fn what_is_no_executable_is_refused_in_words() {
+        for (bytes, said) in [
+            (&b""[..], "too short"),
+            (&[b'x'; 100], "no ELF file"),
+            (&[0x7f, b'E', b'L', b'F'].repeat(40), "64 bits"),
+        ] {
+            let path = std::env::temp_dir().join(format!(
+                "pgsweep-elf-none-{}-{}",
+                bytes.len(),
+                std::process::id()
+            ));
+            File::create(&path)
+                .and_then(|mut file| file.write_all(bytes))
+                .expect("write");
+            let error = Executable::read(&path).expect_err("refused").to_string();
+            std::fs::remove_file(&path).expect("remove");
+            assert!(error.contains(said), "{error}");
+        }
+        let error = Executable::read(Path::new("/proc/self/fd"))
+            .expect_err("a folder")
+            .to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn names_end_inside_their_table() {
+        let names = b"\0one\0two";
+        assert_eq!(name_at(names, 1), Some(&b"one"[..]));
+        assert_eq!(name_at(names, 0), None, "empty");
+        assert_eq!(name_at(names, 5), None, "without an end");
+        assert_eq!(name_at(names, 99), None);
+        assert_eq!(name_at(&[b'a'; 200], 0), None, "too long");
     }
 }

@@ -7,7 +7,7 @@
 //! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
 //!
 //! Looking: [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
-//! them; [`residency`] asks the kernel what of a file is in the page cache.
+//! them, [`hand`] follows the clock sweep, [`parallel`] shares the work among threads; [`residency`] asks the kernel what of a file is in the page cache.
 
 pub mod ability;
 pub mod asm;
@@ -20,7 +20,9 @@ pub mod descriptor;
 pub mod elf;
 pub mod error;
 pub mod event;
+pub mod hand;
 pub mod memory;
+pub mod parallel;
 pub mod peek;
 pub mod pool;
 pub mod probes;

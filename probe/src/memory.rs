@@ -1,46 +1,30 @@
 //! The memory of another process, read and never written.
 //!
-//! `process_vm_readv(2)` copies straight from the other's pages, hugepages included, and the other does not notice. Where
-//! it is not to be had (a container's seccomp filter, a kernel without CONFIG_CROSS_MEMORY_ATTACH), `/proc/PID/mem` gives
-//! the same a few times slower. Both ask for the right to trace the process (`PTRACE_MODE_ATTACH`, ptrace(2)).
+//! It is read through one descriptor of `/proc/PID/mem`, hugepages included, and the other does not notice. Opening asks
+//! for the right to trace the process (`PTRACE_MODE_ATTACH`, ptrace(2)), and binds the descriptor to the memory that the
+//! process has then (fs/proc/base.c: `__mem_open`). `process_vm_readv(2)` takes a process id each time, which may have become
+//! another process's meanwhile; it is 1.6 times as fast (8 ms for the descriptors of a pool of 8 GB, here 13 ms).
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
 use crate::error::{ProbeError, Result};
 
 /// The memory of one process.
 #[derive(Debug)]
 pub struct Memory {
-    pid: u32,
     file: File,
-    /// Whether `process_vm_readv` has not been refused yet.
-    direct: AtomicBool,
 }
 
 impl Memory {
-    /// Open the memory of a process.
+    /// Open the memory of a process, as a file of the kernel's gives it: `/proc/PID/mem`.
     ///
     /// # Errors
     /// No such process, or no right to read it.
-    pub fn open(pid: u32) -> Result<Self> {
-        let path = format!("/proc/{pid}/mem");
-        let file =
-            File::open(&path).map_err(|e| ProbeError::system(format!("cannot open {path}"), e))?;
-        Ok(Self {
-            pid,
-            file,
-            direct: AtomicBool::new(true),
-        })
-    }
-
-    /// Use `/proc/PID/mem` only, as where `process_vm_readv` is refused.
-    #[must_use]
-    pub fn by_file(mut self) -> Self {
-        self.direct = AtomicBool::new(false);
-        self
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::open(path).map(|file| Self { file })
     }
 
     /// Fill the buffer from this address of the process.
@@ -48,61 +32,23 @@ impl Memory {
     /// # Errors
     /// The process has ended, or nothing is mapped there (any more).
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.direct.load(Ordering::Relaxed) {
-            match read_direct(self.pid, address, buffer) {
-                Err(e) if refused(&e) => self.direct.store(false, Ordering::Relaxed),
-                result => return result.map_err(explain),
-            }
-        }
         self.file.read_exact_at(buffer, address).map_err(explain)
     }
 }
 
-/// Return whether the call itself is not to be had here; the file has been opened, so that the right to read is there.
-fn refused(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOSYS | libc::EPERM | libc::EACCES)
-    )
-}
-
-fn read_direct(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < buffer.len() {
-        let rest = &mut buffer[done..];
-        let local = libc::iovec {
-            iov_base: rest.as_mut_ptr().cast(),
-            iov_len: rest.len(),
-        };
-        let remote = libc::iovec {
-            iov_base: (address + done as u64) as *mut libc::c_void,
-            iov_len: rest.len(),
-        };
-        // SAFETY: the kernel writes at most `rest.len()` bytes into `rest`; the remote address is not ours to follow.
-        let count = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
-        match count {
-            1.. => done += count as usize,
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Say what a failed read means. A process that ended has no memory: ESRCH, or the end of its file.
+/// Say what a failed read means. A process that ended has no memory: its file is empty. Addresses beyond those of any
+/// process are EINVAL (fs/read_write.c: `ksys_pread64`), others without memory EIO.
 fn explain(error: io::Error) -> ProbeError {
-    if error.kind() == io::ErrorKind::UnexpectedEof || error.raw_os_error() == Some(libc::ESRCH) {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
         return ProbeError::system(
             "the server ended while its memory was read",
             io::Error::from_raw_os_error(libc::ESRCH),
         );
     }
-    if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EIO)) {
+    if matches!(
+        error.raw_os_error(),
+        Some(libc::EFAULT | libc::EIO | libc::EINVAL)
+    ) {
         return ProbeError::system(
             "the server's shared memory is no longer where it was: it has restarted",
             error,
@@ -143,55 +89,53 @@ mod tests {
         u64::from_str_radix(line.split('-').next().expect("start"), 16).expect("hex")
     }
 
+    fn memory(pid: u32) -> Memory {
+        Memory::open(Path::new(&format!("/proc/{pid}/mem"))).expect("open")
+    }
+
     #[test]
-    fn both_ways_read_the_same() {
+    fn what_is_read_is_what_lies_there() {
         let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
-        let memory = Memory::open(std::process::id()).expect("open");
-        for memory in [
-            memory,
-            Memory::open(std::process::id()).expect("open").by_file(),
-        ] {
-            let mut copy = vec![0; data.len()];
-            memory.read(data.as_ptr() as u64, &mut copy).expect("read");
-            assert_eq!(copy, data);
-        }
+        let mut copy = vec![0; data.len()];
+        memory(std::process::id())
+            .read(data.as_ptr() as u64, &mut copy)
+            .expect("read");
+        assert_eq!(copy, data);
     }
 
     #[test]
     fn an_address_without_memory_is_an_error() {
-        for memory in [
-            Memory::open(std::process::id()).expect("open"),
-            Memory::open(std::process::id()).expect("open").by_file(),
+        let memory = memory(std::process::id());
+        for address in [
+            64,
+            1 << 46,
+            i64::MAX as u64,
+            1 << 63,
+            u64::MAX - 3,
+            u64::MAX,
         ] {
-            let error = memory.read(64, &mut [0; 8]).expect_err("unmapped");
+            let error = memory.read(address, &mut [0; 8]).expect_err("unmapped");
             assert!(
                 error.to_string().contains("no longer where it was"),
-                "{error}"
+                "{address:x}: {error}"
             );
         }
     }
 
     #[test]
-    fn an_ended_process_is_told_as_such() {
+    fn an_ended_process_has_no_memory() {
         let child = waiter();
         let pid = child.id();
-        let (direct, file) = (
-            Memory::open(pid).expect("open"),
-            Memory::open(pid).expect("open").by_file(),
-        );
+        let memory = memory(pid);
         let address = mapping(pid);
-        for memory in [&direct, &file] {
-            memory.read(address, &mut [0; 8]).expect("still there");
-        }
+        memory.read(address, &mut [0; 8]).expect("still there");
         end(child);
-        for memory in [&direct, &file] {
-            let error = memory.read(address, &mut [0; 8]).expect_err("ended");
-            assert!(
-                error
-                    .to_string()
-                    .contains("the server ended while its memory was read"),
-                "{error}"
-            );
-        }
+        let error = memory.read(address, &mut [0; 8]).expect_err("ended");
+        assert!(
+            error
+                .to_string()
+                .contains("the server ended while its memory was read"),
+            "{error}"
+        );
     }
 }

@@ -5,14 +5,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use crate::clock::monotonic_ns;
 use crate::descriptor::{for_each_used, Array, Relation, DESCRIPTOR_BYTES};
 use crate::error::Result;
-use crate::pool::{hand, Hand};
+use crate::hand::{self, Hand};
+use crate::parallel;
 use crate::server::Server;
 
 /// Usage counts are 0 to 5.
@@ -41,8 +40,8 @@ pub struct Relations {
     pub pinned: Vec<i64>,
     /// Number of buffers, used or not.
     pub buffers: u32,
-    /// The clock hand, where it can be found.
-    pub hand: Option<Hand>,
+    /// The clock hand.
+    pub hand: hand::Reading,
     /// When reading began, in nanoseconds of the monotonic clock.
     pub begin_ns: u64,
     /// When it ended.
@@ -58,23 +57,13 @@ pub struct Relations {
 pub fn relations(server: &Server, version_num: u32, threads: Option<usize>) -> Result<Relations> {
     let array = Array::of(server, version_num)?;
     let begin_ns = monotonic_ns();
-    let hand = hand(server, version_num, array.buffers);
+    let hand = Hand::read(server, version_num, array.buffers);
     let pieces = (array.buffers as usize).div_ceil(PIECE_BUFFERS);
     let threads = threads
-        .unwrap_or_else(|| {
-            thread::available_parallelism()
-                .map_or(1, NonZero::get)
-                .min(DEFAULT_MAX_THREADS)
-        })
+        .unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS))
         .clamp(1, pieces);
     let next = AtomicUsize::new(0);
-    let work = || count_pieces(server, array, &next);
-    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut tallies = vec![work()];
-        tallies.extend(others.into_iter().map(|o| o.join().expect("no panic")));
-        tallies
-    });
+    let tallies = parallel::share(threads, || count_pieces(server, array, &next));
     let mut total = Tally::default();
     for tally in tallies {
         total.add_all(&tally?);

@@ -3,13 +3,12 @@
 //! No lock is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is
 //! not a picture of one moment.
 
-use iced_x86::{Code, Decoder, DecoderOptions};
-
 use crate::clock::monotonic_ns;
 use crate::descriptor::{
     for_each_used, Array, Descriptor, BUFFER_NUMBER, DESCRIPTOR_BYTES, KNOWN_VERSIONS, STATE,
 };
 use crate::error::Result;
+use crate::hand::{self, Hand};
 use crate::programs::Descriptors;
 use crate::server::Server;
 
@@ -38,23 +37,12 @@ pub struct Pool {
     pub pinned: Vec<bool>,
     /// Number of buffers, used or not.
     pub buffers: u32,
-    /// The clock hand, where it can be found.
-    pub hand: Option<Hand>,
+    /// The clock hand.
+    pub hand: hand::Reading,
     /// When reading began, in nanoseconds of the monotonic clock.
     pub begin_ns: u64,
     /// When it ended.
     pub end_ns: u64,
-}
-
-/// Where the clock sweep stands (`BufferStrategyControl`, src/backend/storage/buffer/freelist.c).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hand {
-    /// Index, from 0, of the buffer that is looked at next.
-    pub next_victim: u32,
-    /// How often the hand went around.
-    pub complete_passes: u32,
-    /// Head of the list of free buffers, -1 when it is empty.
-    pub first_free: i32,
 }
 
 /// Read the pool of a server.
@@ -66,7 +54,7 @@ pub fn read(server: &Server, version_num: u32) -> Result<Pool> {
     let mut pool = Pool {
         buffers: array.buffers,
         begin_ns: monotonic_ns(),
-        hand: hand(server, version_num, array.buffers),
+        hand: Hand::read(server, version_num, array.buffers),
         ..Pool::default()
     };
     let mut bytes = vec![0; CHUNK_BUFFERS.min(array.buffers as usize) * DESCRIPTOR_BYTES];
@@ -89,7 +77,7 @@ pub fn descriptors(server: &Server, version_num: u32) -> Option<Descriptors> {
     }
     let address = server.variable_pointer("BufferDescriptors").ok()?;
     let mut second = [0; 4];
-    let at = address + (DESCRIPTOR_BYTES + BUFFER_NUMBER) as u64;
+    let at = address.wrapping_add((DESCRIPTOR_BYTES + BUFFER_NUMBER) as u64);
     server.read(at, &mut second).ok()?;
     (u32::from_le_bytes(second) == 1).then_some(Descriptors {
         address,
@@ -111,41 +99,4 @@ impl Pool {
         self.dirty.push(descriptor.is_dirty());
         self.pinned.push(descriptor.is_pinned());
     }
-}
-
-/// Find the clock hand. `StrategyControl` is private to freelist.c, so that a stripped server has no symbol for it; but
-/// `StrategySyncStart` is exported, and the first thing it does is to lock what `StrategyControl` points to.
-pub fn hand(server: &Server, version_num: u32, buffers: u32) -> Option<Hand> {
-    let function = server.executable.symbol("StrategySyncStart")?;
-    let code = server.executable.bytes_at(function.vaddr, 64);
-    let variable = Decoder::with_ip(64, code, function.vaddr, DecoderOptions::NONE)
-        .into_iter()
-        .find(|i| i.code() == Code::Mov_r64_rm64 && i.is_ip_rel_memory_operand())?
-        .ip_rel_memory_address();
-    let mut pointer = [0; 8];
-    server.read_linked(variable, &mut pointer).ok()?;
-    let mut control = [0; 20];
-    server
-        .read(u64::from_le_bytes(pointer), &mut control)
-        .ok()?;
-    let word = |at: usize| {
-        u32::from_le_bytes([
-            control[at],
-            control[at + 1],
-            control[at + 2],
-            control[at + 3],
-        ])
-    };
-    // Version 19 has no list of free buffers, so that what came after it moved up (commit 2c789405275).
-    let (passes, first_free) = if version_num < 190_000 {
-        (word(16), word(8) as i32)
-    } else {
-        (word(8), -1)
-    };
-    // The counter runs past the number of buffers until somebody folds it back.
-    Some(Hand {
-        next_victim: word(4).checked_rem(buffers)?,
-        complete_passes: passes.wrapping_add(word(4) / buffers),
-        first_free,
-    })
 }

@@ -1,5 +1,7 @@
 //! Which functions are probed, and putting the probes on them.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::bpf::{self, Attached, Attachment, Moment};
 use crate::elf::Symbol;
 use crate::error::{ProbeError, Result};
@@ -76,7 +78,7 @@ pub fn ignored_callers(server: &Server) -> Vec<(u64, u64)> {
 /// All probes of a tracer; taken away when dropped.
 #[derive(Debug)]
 pub struct Probes {
-    attached: Vec<Attached>,
+    attached: Mutex<Vec<Attached>>,
     infos: Vec<ProbeInfo>,
     attachment: Attachment,
 }
@@ -93,7 +95,7 @@ impl Probes {
         attachment: Attachment,
     ) -> Result<Self> {
         let mut probes = Self {
-            attached: Vec::new(),
+            attached: Mutex::default(),
             infos: Vec::new(),
             attachment,
         };
@@ -112,8 +114,12 @@ impl Probes {
     }
 
     /// Take the probes away.
-    pub fn detach(&mut self) {
-        self.attached.clear();
+    pub fn detach(&self) {
+        self.attached().clear();
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn attach_all(&mut self, server: &Server, common: &Common, version_num: u32) -> Result<()> {
@@ -185,7 +191,7 @@ impl Probes {
         let info = ProbeInfo {
             kind,
             function: name.to_owned(),
-            offset_bytes: site.vaddr - function.vaddr,
+            offset_bytes: site.vaddr.wrapping_sub(function.vaddr),
             emulated: site.emulated,
         };
         self.attach_at(server, common, info, words, site.vaddr, Moment::Instruction)
@@ -227,13 +233,14 @@ impl Probes {
             )
         })?;
         let code = programs::build(common, info.kind, words);
-        self.attached.push(bpf::attach(
+        let attached = bpf::attach(
             &code,
             self.attachment,
-            &server.executable_path,
+            &server.executable_path(),
             offset,
             moment,
-        )?);
+        )?;
+        self.attached().push(attached);
         self.infos.push(info);
         Ok(())
     }

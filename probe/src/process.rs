@@ -16,6 +16,9 @@ const FIRST_USER_RELATION: u32 = 16384;
 /// How many accesses back a process is thought to still hold what it pinned.
 const RECENT: usize = 32;
 
+/// How many scans of one process are thought to be open.
+const MOST_SCANS: usize = 256;
+
 /// Bit that the probe puts into a scan's options: it takes part in a parallel scan.
 const PARALLEL: u32 = 1 << 31;
 
@@ -135,6 +138,7 @@ impl Process {
         flags: u32,
         options: ScanOptions,
         time_ns: u64,
+        ended: &mut Scans,
     ) -> bool {
         self.decided();
         let analyze = flags & options.analyze != 0;
@@ -149,8 +153,8 @@ impl Process {
             RingUse::Never
         };
         // A scan left open by an error that we did not see must not pile up.
-        if self.scans.len() >= 256 {
-            self.scans.remove(0);
+        if self.scans.len() >= MOST_SCANS {
+            note_scan(&self.scans.remove(0), time_ns, ended);
         }
         self.scans.push(Scan {
             id,
@@ -212,8 +216,16 @@ impl Process {
     }
 
     /// `heap_vacuum_rel` begins.
-    pub fn begin_vacuum(&mut self, id: u32, pid: u32, relation: Tag, time_ns: u64) {
-        self.decided();
+    pub fn begin_vacuum(
+        &mut self,
+        id: u32,
+        pid: u32,
+        relation: Tag,
+        time_ns: u64,
+        ended: &mut Scans,
+    ) {
+        // One whose end was lost ends here, so that the accesses that name it are of a scan that is known.
+        self.end_vacuum(time_ns, ended);
         self.vacuum = Some(Span {
             id,
             pid,
@@ -232,8 +244,8 @@ impl Process {
     }
 
     /// A bulk load begins.
-    pub fn begin_bulk(&mut self, id: u32, pid: u32, time_ns: u64) {
-        self.decided();
+    pub fn begin_bulk(&mut self, id: u32, pid: u32, time_ns: u64, ended: &mut Scans) {
+        self.end_bulk(time_ns, ended);
         self.bulk = Some(Span {
             id,
             pid,
@@ -309,11 +321,12 @@ impl Process {
 
     /// Learn from a miss or a new page; return its strategy, and its scan where that is learned only here.
     pub fn missed(&mut self, tag: &Tag) -> (u8, u32) {
+        if tag.fork != 0 {
+            // Without a strategy, as in `context`; what `StrategyGetBuffer` was given last was for another page.
+            return (0, 0);
+        }
         let ring = self.ring;
         let strategy = ring.map_or(0, |(_, strategy)| strategy);
-        if tag.fork != 0 {
-            return (strategy, 0);
-        }
         if let Some(span) = &mut self.vacuum {
             if vacuums(span, tag) {
                 // Some index pages (a B-tree's metapage) are read without it, so that one such miss proves nothing.

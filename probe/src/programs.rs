@@ -164,11 +164,12 @@ impl Builder<'_> {
         self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
         for &(start, size_bytes) in &self.common.ignored_callers {
             // A return address is past its call's first byte, so that it lies in (start, start + size].
-            self.a.set_wide(Reg::R2, start + 1);
+            self.a.set_wide(Reg::R2, start.wrapping_add(1));
             self.a.copy(Reg::R3, Reg::R1);
             self.a.subtract_register(Reg::R3, Reg::R2);
-            self.a
-                .jump_if(If::Lower, Reg::R3, size_bytes as i32, self.out);
+            // A size that no function has would be taken for a negative number, below which all callers are.
+            let size_bytes = i32::try_from(size_bytes).unwrap_or(0);
+            self.a.jump_if(If::Lower, Reg::R3, size_bytes, self.out);
         }
     }
 

@@ -14,14 +14,14 @@
 
 use std::ffi::CString;
 use std::io;
-use std::num::NonZero;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
-use std::thread;
+
+use crate::parallel;
 
 /// `__NR_cachestat`, the same on every architecture but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -120,11 +120,7 @@ fn in_parallel<T: Send>(
     task: impl Fn(&Path) -> T + Sync,
 ) -> Vec<T> {
     let threads = threads
-        .unwrap_or_else(|| {
-            thread::available_parallelism()
-                .map_or(1, NonZero::get)
-                .min(DEFAULT_MAX_THREADS)
-        })
+        .unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS))
         .clamp(1, paths.len().max(1));
     let next = AtomicUsize::new(0);
     let work = || {
@@ -137,14 +133,10 @@ fn in_parallel<T: Send>(
             done.push((at, task(path)));
         }
     };
-    let mut all = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        for other in others {
-            all.extend(other.join().expect("no panic"));
-        }
-        all
-    });
+    let mut all: Vec<_> = parallel::share(threads, work)
+        .into_iter()
+        .flatten()
+        .collect();
     all.sort_unstable_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, result)| result).collect()
 }

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{ProbeError, Result};
 use crate::event::{Event, EVENT_BYTES};
@@ -99,47 +99,57 @@ impl Ring {
     }
 
     fn writer_position(&self) -> u64 {
-        // SAFETY: the mapping begins with the writers' position, aligned to a page; the kernel writes it atomically and
-        // we only load it.
-        unsafe { AtomicU64::from_ptr(self.writer.start.as_ptr().cast()) }.load(Ordering::Acquire)
+        // SAFETY: the mapping begins with the writers' position, aligned to a page, and lives as long as `self`; the kernel
+        // writes it atomically. In memory that we may not write, loads must be relaxed and no larger than a word
+        // (std::sync::atomic, "Atomic accesses to read-only memory").
+        let position = unsafe { AtomicU64::from_ptr(self.writer.start.as_ptr().cast()) }
+            .load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        position
     }
 
     /// Give at most `most` finished events, oldest first, to `take`; return how many there were.
+    ///
+    /// Each is taken once, also where `take` panics.
     pub fn drain(&mut self, most: usize, mut take: impl FnMut(Event)) -> usize {
-        let mut position = self.reader_position().load(Ordering::Relaxed);
+        let mut reading = Reading {
+            position: self.reader_position().load(Ordering::Relaxed),
+            ring: self,
+        };
         let end = self.writer_position();
         let mut taken = 0;
-        while position < end && taken < most {
-            let at = self.page_bytes + (position & (self.size_bytes - 1)) as usize;
+        while reading.position < end && taken < most {
+            let at = self.page_bytes + (reading.position & (self.size_bytes - 1)) as usize;
             // SAFETY: `at` is below the page plus the size, so header and event lie inside the mapping, whose data part
-            // is mapped twice. Positions are multiples of 8, which aligns the header.
+            // is mapped twice. Positions are multiples of 8, which aligns the header. Relaxed, as the writers' position.
             let (length, event) = unsafe {
                 let header = self.writer.start.as_ptr().add(at);
-                let length = AtomicU32::from_ptr(header.cast()).load(Ordering::Acquire);
+                let length = AtomicU32::from_ptr(header.cast()).load(Ordering::Relaxed);
                 let event = header
                     .add(HEADER_BYTES as usize)
                     .cast::<[u8; EVENT_BYTES]>();
                 (length, event)
             };
+            // The writer clears the busy bit last (kernel/bpf/ringbuf.c: `bpf_ringbuf_commit`): what it wrote before is read
+            // after the bit was seen cleared.
+            fence(Ordering::Acquire);
             if length & BUSY_BIT != 0 {
                 break;
             }
             let size = u64::from(length & !(BUSY_BIT | DISCARD_BIT));
-            if length & DISCARD_BIT == 0 && size == EVENT_BYTES as u64 {
-                // SAFETY: as above; the event is finished, so the kernel does not write it until we move our position.
-                let bytes = unsafe { event.read() };
-                if let Some(event) = Event::read(&bytes) {
-                    take(event);
-                    taken += 1;
+            // SAFETY: as above; the event is finished, so the kernel does not write it until we move our position.
+            let bytes = (length & DISCARD_BIT == 0 && size == EVENT_BYTES as u64)
+                .then(|| unsafe { event.read() });
+            reading.position += (size + HEADER_BYTES).next_multiple_of(8);
+            if let Some(event) = bytes.and_then(|bytes| Event::read(&bytes)) {
+                taken += 1;
+                // Give space back in steps, so that the writers' processors do not fight over the line at each event.
+                if taken % 1024 == 0 {
+                    reading.give_back();
                 }
-            }
-            position += (size + HEADER_BYTES).next_multiple_of(8);
-            // Give space back in steps, so that the writers' processors do not fight over the line at each event.
-            if taken % 1024 == 0 {
-                self.reader_position().store(position, Ordering::Release);
+                take(event);
             }
         }
-        self.reader_position().store(position, Ordering::Release);
         taken
     }
 
@@ -149,5 +159,25 @@ impl Ring {
             .writer_position()
             .wrapping_sub(self.reader_position().load(Ordering::Relaxed));
         used as f64 / self.size_bytes as f64
+    }
+}
+
+/// How far the ring buffer has been read; the space before is given back to the writers when this goes.
+struct Reading<'a> {
+    ring: &'a Ring,
+    position: u64,
+}
+
+impl Reading<'_> {
+    fn give_back(&self) {
+        self.ring
+            .reader_position()
+            .store(self.position, Ordering::Release);
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }

@@ -1,8 +1,18 @@
 //! A running server seen through /proc: its executable and its memory.
+//!
+//! All that is opened of the process is opened through one descriptor of its folder `/proc/PID`, which the kernel binds to
+//! the process and not to its number (fs/proc/base.c: `get_proc_task`): a process that gets the same number later is not
+//! looked at by mistake.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::OnceLock;
+
+use iced_x86::{Code, Decoder, DecoderOptions};
 
 use crate::elf::{Executable, Symbol};
 use crate::error::{ProbeError, Result};
@@ -17,12 +27,57 @@ const IDENTITY: &str = "PgStartTime";
 pub struct Server {
     /// Process id of the postmaster.
     pub postmaster_pid: u32,
-    /// Path by which the executable can be opened, whatever has become of its name.
-    pub executable_path: PathBuf,
     /// The executable.
     pub executable: Executable,
+    folder: Folder,
     bias: u64,
     memory: Memory,
+    strategy_control: OnceLock<Option<u64>>,
+    /// The hand's last position, see [`crate::hand`].
+    pub(crate) hand_position: AtomicU64,
+}
+
+/// The folder of one process below /proc.
+#[derive(Debug)]
+struct Folder {
+    pid: u32,
+    file: File,
+}
+
+impl Folder {
+    fn open(pid: u32) -> Result<Self> {
+        File::open(format!("/proc/{pid}"))
+            .map(|file| Self { pid, file })
+            .map_err(|e| {
+                if e.kind() == io::ErrorKind::NotFound {
+                    no_such_process(pid)
+                } else {
+                    ProbeError::system(format!("cannot open /proc/{pid}"), e)
+                }
+            })
+    }
+
+    /// Return the path of a file in it, valid for this process as long as the folder is open.
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd()))
+    }
+
+    /// Say what went wrong with a file in it.
+    fn explain(&self, name: &str, error: io::Error) -> ProbeError {
+        let pid = self.pid;
+        // The files of a process that has ended are no longer there (ENOENT), or cannot be read (ESRCH).
+        if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) {
+            return no_such_process(pid);
+        }
+        ProbeError::system(format!("cannot read /proc/{pid}/{name}"), error)
+    }
+}
+
+fn no_such_process(pid: u32) -> ProbeError {
+    ProbeError::system(
+        format!("there is no process {pid} (any more)"),
+        io::Error::from_raw_os_error(libc::ESRCH),
+    )
 }
 
 impl Server {
@@ -31,24 +86,45 @@ impl Server {
     /// # Errors
     /// No such process, no permission, or an executable that cannot be understood.
     pub fn open(postmaster_pid: u32) -> Result<Self> {
-        let executable_path = PathBuf::from(format!("/proc/{postmaster_pid}/exe"));
-        let executable = Executable::read(&executable_path)?;
-        let bias = load_bias(postmaster_pid, &executable)?;
-        let memory = Memory::open(postmaster_pid)?;
+        let folder = Folder::open(postmaster_pid)?;
+        // First, because it tells best what is missing: permission.
+        let memory = Memory::open(&folder.path("mem")).map_err(|e| folder.explain("mem", e))?;
+        let file = File::open(folder.path("exe")).map_err(|e| folder.explain("exe", e))?;
+        let executable = Executable::of_file(file, &format!("/proc/{postmaster_pid}/exe"))?;
+        let bias = load_bias(&folder, &executable)?;
         Ok(Self {
             postmaster_pid,
-            executable_path,
             executable,
+            folder,
             bias,
             memory,
+            strategy_control: OnceLock::new(),
+            hand_position: AtomicU64::new(0),
         })
     }
 
-    /// Read the memory through /proc/PID/mem only, as where `process_vm_readv` is refused.
-    #[must_use]
-    pub fn by_file(mut self) -> Self {
-        self.memory = self.memory.by_file();
-        self
+    /// Require that it is the server that started then, in microseconds since 2000-01-01.
+    ///
+    /// # Errors
+    /// It is another one, or its memory cannot be read.
+    pub fn require_start_time(&self, microseconds: i64) -> Result<()> {
+        let (_, found) = self.identity()?;
+        if found as i64 == microseconds {
+            return Ok(());
+        }
+        Err(ProbeError::system(
+            format!(
+                "process {} is another server now: the one that was found has ended",
+                self.postmaster_pid
+            ),
+            io::Error::from_raw_os_error(libc::ESRCH),
+        ))
+    }
+
+    /// Return the path by which the kernel finds the executable, whatever has become of its name; it is valid as long as
+    /// this object lives.
+    pub fn executable_path(&self) -> PathBuf {
+        self.folder.path("exe")
     }
 
     /// Return a symbol of the executable.
@@ -99,6 +175,20 @@ impl Server {
         Ok((self.loaded(symbol.vaddr), u64::from_le_bytes(bytes)))
     }
 
+    /// Return the address as linked of `StrategyControl`. It is private to freelist.c, so that a stripped server has no
+    /// symbol for it; but `StrategySyncStart` is exported, and the first thing it does is to lock what `StrategyControl`
+    /// points to.
+    pub fn strategy_control(&self) -> Option<u64> {
+        *self.strategy_control.get_or_init(|| {
+            let function = self.executable.symbol("StrategySyncStart")?;
+            let code = self.executable.bytes_at(function.vaddr, 64);
+            Decoder::with_ip(64, &code, function.vaddr, DecoderOptions::NONE)
+                .into_iter()
+                .find(|i| i.code() == Code::Mov_r64_rm64 && i.is_ip_rel_memory_operand())
+                .map(|i| i.ip_rel_memory_address())
+        })
+    }
+
     /// Read a 32-bit variable.
     ///
     /// # Errors
@@ -121,15 +211,15 @@ impl Server {
 }
 
 /// Return what to add to a linked address to get the loaded one.
-fn load_bias(pid: u32, executable: &Executable) -> Result<u64> {
+fn load_bias(folder: &Folder, executable: &Executable) -> Result<u64> {
     if !executable.is_position_independent() {
         return Ok(0);
     }
-    let file = format!("/proc/{pid}/maps");
-    let maps = fs::read_to_string(&file)
-        .map_err(|e| ProbeError::system(format!("cannot read {file}"), e))?;
-    let inode = fs::metadata(format!("/proc/{pid}/exe"))
-        .map_err(|e| ProbeError::system(format!("cannot look at /proc/{pid}/exe"), e))?
+    let maps = fs::read(folder.path("maps")).map_err(|e| folder.explain("maps", e))?;
+    // Names of files need not be UTF-8; what is looked for stands before them.
+    let maps = String::from_utf8_lossy(&maps);
+    let inode = fs::metadata(folder.path("exe"))
+        .map_err(|e| folder.explain("exe", e))?
         .ino()
         .to_string();
     // "start-end perms offset device inode path": the mapping of the file's beginning.
@@ -142,7 +232,10 @@ fn load_bias(pid: u32, executable: &Executable) -> Result<u64> {
         .map(|start| start.wrapping_sub(executable.lowest_vaddr() & !0xfff))
         .ok_or_else(|| {
             ProbeError::missing(
-                format!("cannot tell where the server's code is loaded from {file}"),
+                format!(
+                    "/proc/{}/maps does not show where the server's code is loaded",
+                    folder.pid
+                ),
                 "use a connection by SQL",
             )
         })

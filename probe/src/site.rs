@@ -81,13 +81,13 @@ pub fn choose(executable: &Executable, function: Symbol, calls: Calls) -> Result
             "use --source sql",
         ));
     }
-    Ok(choose_in(code, function.vaddr, calls))
+    Ok(choose_in(&code, function.vaddr, calls))
 }
 
 /// Return whether the kernel emulates a function's first instruction.
 pub fn entry_is_emulated(executable: &Executable, function: Symbol) -> bool {
     let code = executable.bytes_at(function.vaddr, 16);
-    let first = Decoder::with_ip(64, code, function.vaddr, DecoderOptions::NONE).decode();
+    let first = Decoder::with_ip(64, &code, function.vaddr, DecoderOptions::NONE).decode();
     is_emulated(&first)
 }
 
@@ -144,7 +144,7 @@ pub fn choose_in(code: &[u8], vaddr: u64, calls: Calls) -> Site {
 /// Nothing is returned if the function is built differently.
 pub fn choose_at_result(executable: &Executable, function: Symbol) -> Option<Site> {
     choose_at_result_in(
-        executable.bytes_at(function.vaddr, WALK_BYTES),
+        &executable.bytes_at(function.vaddr, WALK_BYTES),
         function.vaddr,
     )
 }
@@ -250,7 +250,11 @@ impl Walk {
         }
         if written.contains(&Register::RSP) {
             match stack_growth(instruction) {
-                Some(bytes) => self.pushed_bytes += bytes,
+                // Beyond what fits it is no prologue.
+                Some(bytes) => match self.pushed_bytes.checked_add(bytes) {
+                    Some(sum) => self.pushed_bytes = sum,
+                    None => return false,
+                },
                 None => return false,
             }
         }
@@ -264,11 +268,11 @@ fn stack_growth(instruction: &Instruction) -> Option<i32> {
         Mnemonic::Push | Mnemonic::Pop => Some(-instruction.stack_pointer_increment()),
         Mnemonic::Sub | Mnemonic::Add if instruction.op0_register() == Register::RSP => {
             let bytes = i32::try_from(instruction.try_immediate(1).ok()? as i64).ok()?;
-            Some(if instruction.mnemonic() == Mnemonic::Sub {
-                bytes
+            if instruction.mnemonic() == Mnemonic::Sub {
+                Some(bytes)
             } else {
-                -bytes
-            })
+                bytes.checked_neg()
+            }
         }
         _ => None,
     }

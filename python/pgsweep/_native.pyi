@@ -247,6 +247,7 @@ class PoolTable(TypedDict):
     begin_ns: int
     end_ns: int
     hand: tuple[int, int, int] | None  # buffer looked at next (from 0), rounds, head of the free list or -1
+    hand_settled: bool  # False: the hand is None this time, because no two readings of it agreed
 
 @type_check_only
 class PoolRelations(TypedDict):
@@ -263,6 +264,7 @@ class PoolRelations(TypedDict):
     begin_ns: int
     end_ns: int
     hand: tuple[int, int, int] | None  # as in PoolTable
+    hand_settled: bool
 
 @type_check_only
 class PageCacheCounts(TypedDict):
@@ -280,19 +282,32 @@ class PageCacheMaps(PageCacheCounts):
 
 @final
 class PoolReader:
-    """Reads a server's pool again and again, from its memory.
+    """Reads a server's pool again and again, from its memory; what need be done only once is done here.
+
+    It is bound to the process, not to its number. Positions of the hand that one reader returns never go
+    backwards.
 
     Args:
         postmaster_pid: process id of its postmaster.
-        version_num: as `server_version_num`.
+        version_num: as `server_version_num`, 12 to 19.
+        start_time: when that postmaster started, in microseconds since 2000-01-01; another one is refused.
 
     Raises:
         RuntimeError: (what, hint): the layout of this server's memory is not known.
-        OSError: its memory cannot be read.
+        OSError: its memory cannot be read, or the server ended or restarted meanwhile.
     """
 
-    def __new__(cls, postmaster_pid: int, version_num: int) -> PoolReader: ...
+    def __new__(
+        cls, postmaster_pid: int, version_num: int, *, start_time: int | None = None
+    ) -> PoolReader: ...
     def read(self) -> PoolTable: ...
+    def relations(self, *, threads: int | None = None) -> PoolRelations:
+        """Count the buffers by relation; the server does nothing for it.
+
+        Args:
+            threads: how many; None is one per processor, at most 4. Where the system refuses threads, fewer
+                do it.
+        """
 
 @final
 class Tracer:
@@ -304,6 +319,7 @@ class Tracer:
         databases: oids of the databases wanted (0: shared catalogs); empty for all.
         ring_bytes: size of the kernel's buffer, a power of two.
         attachment: `link`, `perf_event`, or `auto`.
+        start_time: as for PoolReader.
 
     Raises:
         RuntimeError: (what, hint): this kernel, server or user cannot.
@@ -318,10 +334,20 @@ class Tracer:
         databases: Sequence[int],
         ring_bytes: int,
         attachment: str,
+        start_time: int | None = None,
     ) -> Tracer: ...
-    def poll(self, timeout_seconds: float) -> TraceTables | None: ...
+    def poll(self, timeout_seconds: float) -> TraceTables | None:
+        """Wait at most so long for a batch of decoded tables; None when there is none.
+
+        Raises:
+            OSError: reading the probes' events failed and ended early; `unread` says what that lost.
+        """
+
     def stop(self) -> None: ...
     def lost(self) -> int: ...
+    def unread(self) -> int:
+        """Return the events that were not read because reading ended early; all of them after `stop`."""
+
     def counts(self) -> dict[str, int]: ...
     def reader_processor_seconds(self) -> float: ...
     def start_ns(self) -> int: ...
@@ -350,22 +376,7 @@ def pool_buffers(postmaster_pid: int, version_num: int) -> int:
 
 def postmaster_start_time(postmaster_pid: int) -> int: ...
 def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...
-def peek_relations(
-    postmaster_pid: int, version_num: int, *, threads: int | None = None, by_file: bool = False
-) -> PoolRelations:
-    """Count the buffers of a server by relation, from its memory; the server does nothing for it.
-
-    Args:
-        postmaster_pid: process id of its postmaster.
-        version_num: as `server_version_num`, 12 to 19.
-        threads: how many; None is one per processor, at most 4.
-        by_file: read through /proc/PID/mem even where process_vm_readv(2) works.
-
-    Raises:
-        RuntimeError: (what, hint): this server's buffers are not laid out as known.
-        OSError: no right to read, or the server ended or restarted meanwhile.
-    """
-
+def peek_relations(postmaster_pid: int, version_num: int, *, threads: int | None = None) -> PoolRelations: ...
 @overload
 def page_cache(
     paths: Sequence[str | PathLike[str]],

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import psycopg
 
-from pgsweep._native import read_pool
+from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
@@ -55,6 +55,8 @@ class Access:
         conninfo: as given, for sessions in other databases.
         buffercache: quoted schema of pg_buffercache, where this session may read it.
         postmaster_pid: the server's process, where it runs here and may be looked into.
+        start_time: when that process started, in microseconds since 2000-01-01, as the server says.
+        memory: reads the buffers from that process's memory, where `pool_source` is `peek`.
         pool_source: `peek` or `sql`.
         sees_page_cache: the data directory can be entered.
         missing: one entry an ability that is not there.
@@ -66,6 +68,8 @@ class Access:
     databases: list[Database]
     buffercache: str | None = None
     postmaster_pid: int | None = None
+    start_time: int | None = None
+    memory: PoolReader | None = None
     pool_source: Literal["peek", "sql"] = "sql"
     sees_page_cache: bool = False
     missing: list[Missing] = field(default_factory=list)
@@ -136,6 +140,7 @@ def _find_process(access: Access) -> None:
     assert row is not None
     try:
         access.postmaster_pid = find_postmaster(*row)
+        access.start_time = row[1]
         find_data_files(access.postmaster_pid, access.server.version_num, databases=())
         access.sees_page_cache = True
     except MissingAbility as error:
@@ -173,7 +178,8 @@ def _check_peek(access: Access) -> None:
             hint="run pgsweep on the server's host, as the server's user or root; or use --source sql",
         )
     try:
-        pool = read_pool(access.postmaster_pid, server.version_num)
+        memory = PoolReader(access.postmaster_pid, server.version_num, start_time=access.start_time)
+        pool = memory.read()
     except RuntimeError as error:
         raise MissingAbility(str(error.args[0]), hint="use --source sql") from error
     except OSError as error:
@@ -197,3 +203,4 @@ def _check_peek(access: Access) -> None:
             cause=f"only {np.count_nonzero(known)} of {len(known)} buffers make sense",
             hint="use --source sql",
         )
+    access.memory = memory

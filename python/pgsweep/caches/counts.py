@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep._native import peek_relations
 from pgsweep.caches.access import Access, server_gone
 from pgsweep.pg.buffercache import memory_query
 from pgsweep.pg.connect import explained
@@ -59,10 +58,10 @@ def prepare_counts(access: Access) -> None:
 
 
 def _peeked(access: Access) -> PoolCounts:
-    assert access.postmaster_pid is not None
+    assert access.memory is not None
     begin = time.monotonic()
     try:
-        found = peek_relations(access.postmaster_pid, access.server.version_num)
+        found = access.memory.relations()
     except (OSError, RuntimeError) as error:
         raise server_gone() from error
     hand = found["hand"]

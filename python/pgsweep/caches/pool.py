@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pgsweep._native import read_pool
 from pgsweep.caches.access import Access, server_gone
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 
@@ -37,10 +36,10 @@ class PoolReader:
         """
         if self._sql is not None:
             return self._sql.take()
-        access = self._access
-        assert access.postmaster_pid is not None
+        memory = self._access.memory
+        assert memory is not None
         try:
-            table = read_pool(access.postmaster_pid, access.server.version_num)
+            table = memory.read()
         except OSError as error:
             raise server_gone() from error
         hand = table["hand"]

@@ -135,7 +135,7 @@ class PeekView:
         assert row is not None
         postmaster_pid = find_postmaster(*row)
         with _abilities():
-            self._reader = PoolReader(postmaster_pid, server.version_num)
+            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=row[1])
             self._reader.read()
         self.host = {
             "kernel": platform.release(),
@@ -146,6 +146,7 @@ class PeekView:
         self._lap_clock = LapClock(server.shared_buffers_blocks)
         self._files: Files | None = None
         self._pairs = 0
+        self._unsettled_hands = 0
         self._pair_due = 0.0
         self._pair_cost_seconds = 0.0
         self._began_processor = time.thread_time()
@@ -223,7 +224,8 @@ class PeekView:
         hand = hand_frames(first)
         if hand is None:
             # Without the hand, a usage_count that rose and fell again cannot be told from one that stood.
-            self._pair_due = math.inf
+            pause = math.inf if first["hand_settled"] else self._pause_seconds(moment)
+            self._pair_due = moment + pause
             return self._pair_due
         self._lap_clock.add(
             moment,
@@ -251,9 +253,10 @@ class PeekView:
         return self._pair_due
 
     def measured(self, seconds: float) -> dict[str, float]:
-        """Return how many pairs there are, and what all of it took of one processor here."""
+        """Return the number of pairs and of looks without the hand, and the share of a processor."""
         return {
             "pairs": float(self._pairs),
+            "unsettled_hands": float(self._unsettled_hands),
             "own_processor_share": (time.thread_time() - self._began_processor) / max(seconds, 1e-9),
         }
 
@@ -267,9 +270,11 @@ class PeekView:
         if not session_lives(self._connection):
             raise PoolGone
         try:
-            return self._reader.read()
+            pool = self._reader.read()
         except (OSError, RuntimeError) as error:
             raise PoolGone from error
+        self._unsettled_hands += not pool["hand_settled"]
+        return pool
 
     def _pause_seconds(self, moment: float) -> float:
         return max(FIRST_PAUSE_SECONDS, PAUSE_SHARE * moment, self._pair_cost_seconds / PAIR_SHARE)

