@@ -29,9 +29,9 @@ KB = 1024
 BACKGROUND = {"postmaster", "checkpointer", "background writer", "walwriter", "logical replication launcher"}
 
 
-def look_at(conninfo: str, **options: int) -> MemoryResult:
+def look_at(conninfo: str, *, top: int | None = None, queries: bool = False) -> MemoryResult:
     with opened(conninfo) as server:
-        return look(server, **options)
+        return look(server, top=top, queries=queries)
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def test_every_process_is_there_and_named(server: Cluster) -> None:
     conninfo = make_conninfo(server.conninfo(), application_name="shop")
     with sessions(conninfo, 3) as clients:
         clients[0].execute("SELECT   'many\n   spaces'")
-        result = look_at(server.conninfo())
+        result = look_at(server.conninfo(), queries=True)
         kinds = {process.kind for process in result.processes}
         assert kinds >= BACKGROUND | {"client backend"}
         assert "unknown" not in kinds
