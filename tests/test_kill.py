@@ -42,7 +42,7 @@ def test_hugepages(cluster: Cluster, tmp_path: Path) -> None:
     [
         lambda cluster: scenarios.record(cluster, "sql", seconds=2),
         pytest.param(lambda cluster: scenarios.record(cluster, "trace", seconds=2), marks=needs_root),
-        lambda cluster: scenarios.warm_run(cluster),
+        scenarios.warm_run,
         lambda cluster: scenarios.warm_keep(cluster, seconds=2),
     ],
     ids=["record sql", "record trace", "warm run", "warm keep"],

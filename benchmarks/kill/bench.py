@@ -58,7 +58,8 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX if scenario.name == "hugepages" else fcntl.LOCK_UN)
             folder = Path(made) / scenario.name.replace(" ", "-")
             folder.mkdir()
-            span = spans[scenario.name] = span_of(scenario, folder / "whole")
+            span = span_of(scenario, folder / "whole")
+            spans[scenario.name] = round(span.seconds, 3)
             begin = time.monotonic()
             moments = [moment for moment in moments if moment.scenario != scenario.name]
             for number in range(MOMENTS):

@@ -69,6 +69,14 @@ class Moment:
     found: str
 
 
+@dataclass(frozen=True)
+class Span:
+    """How long a command takes that nobody kills: all of it, and from when its work has begun."""
+
+    seconds: float
+    work_seconds: float
+
+
 class Left(AssertionError):
     """Something is there that must not be."""
 
@@ -91,9 +99,7 @@ def environment(folder: Path, name: str) -> dict[str, str]:
     return {**os.environ, "PGAPPNAME": name, "XDG_STATE_HOME": str(folder / "state")}
 
 
-def kill_at(
-    scenario: Scenario, cluster: Cluster, folder: Path, chance: random.Random, span_seconds: float
-) -> Moment:
+def kill_at(scenario: Scenario, cluster: Cluster, folder: Path, chance: random.Random, span: Span) -> Moment:
     """Kill the command at one random moment, and run the next.
 
     Raises:
@@ -113,7 +119,7 @@ def kill_at(
     if from_begin:
         while process.poll() is None and not scenario.begun(folder):
             time.sleep(_POLL_SECONDS)
-    delay = chance.uniform(0, span_seconds / 2 if from_begin else span_seconds)
+    delay = chance.uniform(0, span.work_seconds if from_begin else span.seconds)
     time.sleep(delay)
     ended = process.poll() is not None
     process.send_signal(signal.SIGKILL)
@@ -126,7 +132,7 @@ def kill_at(
     return Moment(scenario.name, from_begin, round(delay, 4), ended, round(gone, 3), files, found)
 
 
-def span_of(scenario: Scenario, folder: Path) -> float:
+def span_of(scenario: Scenario, folder: Path) -> Span:
     """Return how long the command takes when nobody kills it, and undo what it did.
 
     Raises:
@@ -134,14 +140,28 @@ def span_of(scenario: Scenario, folder: Path) -> float:
     """
     folder.mkdir()
     begin = time.monotonic()
-    done = pgsweep(scenario.command(folder), folder)
-    seconds = time.monotonic() - begin
-    if done.returncode != 0:
-        raise Left(f"{scenario.name} fails by itself: {done.stderr}")
+    begun = None
+    with (folder.parent / f"{folder.name}.log").open("w+") as log:
+        process = subprocess.Popen(
+            [PGSWEEP, *scenario.command(folder)],
+            cwd=folder,
+            env=environment(folder, "pgsweep"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        while process.poll() is None:
+            if begun is None and scenario.begun(folder):
+                begun = time.monotonic()
+            time.sleep(_POLL_SECONDS)
+        end = time.monotonic()
+        log.seek(0)
+        if process.returncode != 0:
+            raise Left(f"{scenario.name} fails by itself: {log.read()}")
     scenario.next_run(folder)
     if left := scenario.left(folder):
         raise Left(f"{scenario.name}, not killed: {left}")
-    return seconds
+    return Span(end - begin, end - (begun or begin))
 
 
 def summary(moments: list[Moment]) -> dict[str, Any]:

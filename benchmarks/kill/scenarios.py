@@ -62,12 +62,15 @@ def hugepages(cluster: Cluster, *, buffers: str) -> Scenario:
         words = "no page" if pages == before else "all pages" if pages == peak[0] else "some pages"
         return words if state else "nothing"
 
+    def begun(folder: Path) -> bool:
+        return (folder / "lib/hugepages.json").exists()
+
     def left(folder: Path) -> list[str]:
         pages = [] if _pages() == before else [f"{_pages()} huge pages, before {before}"]
         files = [str(path) for path in folder.rglob("*") if path.name not in ("sysctl.d", "state")]
         return pages + files
 
-    return Scenario("hugepages", command, lambda folder: (folder / "lib").exists(), undo, left)
+    return Scenario("hugepages", command, begun, undo, left)
 
 
 def record(cluster: Cluster, source: str, *, seconds: int) -> Scenario:
