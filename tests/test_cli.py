@@ -24,6 +24,7 @@ from pgsweep.cli.connection import Target
 from pgsweep.cli.overview import COMMANDS, EXIT_CODES
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.secrets import without_secrets
 from pgsweep.ui.results import to_json
 from tests.fix_disk import fill_disk
@@ -432,3 +433,13 @@ def test_what_libpq_cannot_parse_is_cut_off_before_a_password(word: str) -> None
 )
 def test_words_without_a_secret_stay_as_they_are(word: str) -> None:
     assert without_secrets(word) == word
+
+
+def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
+    conninfo = rf"{wheel18.conninfo()} password=Zx9&Top\ Secret sslpassword='Top Secret'"
+    done = run("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr, (tmp_path / "cache.html").read_text()):
+        assert "Secret" not in text
+        assert "Zx9" not in text
+    assert "pgsweep cache -d" in json.loads(done.stdout)["provenance"]["command"]
