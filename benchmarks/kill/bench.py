@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("KILL_SECONDS", "inf"))
 """After which no further moment of a scenario is begun."""
 
 ONLY = os.environ.get("KILL_ONLY", "")
-"""Part of the names of the scenarios to run; the samples of the others stay."""
+"""Part of the names of the scenarios to run; the samples of earlier runs stay, and these are added."""
 
 HERE = Path(__file__).parent
 LOCK = Path(tempfile.gettempdir()) / "pgsweep-hugepages.lock"
@@ -27,7 +27,7 @@ LOCK = Path(tempfile.gettempdir()) / "pgsweep-hugepages.lock"
 
 
 def former() -> tuple[list[Moment], dict[str, float]]:
-    """Return what another run kept, where this one runs only some of the scenarios."""
+    """Return what earlier runs kept, where this one runs only some of the scenarios."""
     file = HERE / "samples.json"
     if not ONLY or not file.exists():
         return [], {}
@@ -61,7 +61,6 @@ def main() -> None:
             span = span_of(scenario, folder / "whole")
             spans[scenario.name] = round(span.seconds, 3)
             begin = time.monotonic()
-            moments = [moment for moment in moments if moment.scenario != scenario.name]
             for number in range(MOMENTS):
                 if time.monotonic() - begin < SECONDS:
                     moments.append(kill_at(scenario, cluster, folder / str(number), chance, span))

@@ -98,7 +98,7 @@ def record(cluster: Cluster, source: str, *, seconds: int) -> Scenario:
                 raise Left(f"evidence was not kept: {refused.stderr}")
             shutil.rmtree(path)  # as the hint says
             return found
-        done = pgsweep([*command(folder)[:-3], "1s", "-o", name], folder)
+        done = pgsweep(command(folder), folder)
         if done.returncode != 0 or not Evidence.open(path).complete:
             raise Left(f"the next recording fails after {found}: {done.stderr}")
         spare = [str(file) for file in path.rglob(".*")]
