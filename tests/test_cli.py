@@ -22,9 +22,10 @@ from pgsweep.cli import failures
 from pgsweep.cli.common import Bytes, Duration, Sizes
 from pgsweep.cli.connection import Target
 from pgsweep.cli.overview import COMMANDS, EXIT_CODES
-from pgsweep.cli.provenance import without_secrets
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.secrets import without_secrets
 from pgsweep.ui.results import to_json
 from tests.fix_disk import fill_disk
 from tests.fix_results import MB, demo_result, predict_result
@@ -382,8 +383,63 @@ def test_password_options_exclude_each_other() -> None:
         Target(no_password=True, ask_password=True, **_names())
 
 
-def test_secrets_do_not_get_into_results() -> None:
-    assert without_secrets("postgresql://u:geheim@h/d") == "postgresql://u:****@h/d"
-    assert without_secrets("host=h password=geheim user=u") == "host=h password=**** user=u"
-    assert without_secrets("password='ge heim' host=h") == "password=**** host=h"
-    assert without_secrets("host=h dbname=d") == "host=h dbname=d"
+@pytest.mark.parametrize(
+    ("word", "left"),
+    [
+        ("postgresql://u:TopSecret@h/d", {"host": "h", "user": "u", "dbname": "d"}),
+        ("postgresql://u:Top%53ecret%2F@h/d?sslmode=prefer", {"host": "h", "sslmode": "prefer"}),
+        ("postgresql://h/d?password=TopSecret&user=u", {"host": "h", "dbname": "d", "user": "u"}),
+        ("postgresql://h/d?p%61ssword=TopSecret", {"host": "h", "dbname": "d"}),
+        ("postgresql://u:half@TopSecret@h/d", {"user": "u", "dbname": "d"}),
+        ("host=h password=TopSecret user=u", {"host": "h", "user": "u"}),
+        ("password=Zx9&TopSecret host=h", {"host": "h"}),
+        (r"password=Zx9\ TopSecret host=h", {"host": "h"}),
+        (r"password='it\'s TopSecret' host=h", {"host": "h"}),
+        ("service=shop sslpassword=TopSecret", {"service": "shop"}),
+        ("dbname='host=h password=TopSecret'", {"dbname": "host=h"}),
+        ("host=h dbname=d", {"host": "h", "dbname": "d"}),
+    ],
+)
+def test_secrets_do_not_get_into_results(word: str, left: dict[str, str]) -> None:
+    for option in ("", "-d", "-wd", "--dbname="):
+        cleaned = without_secrets(option + word)
+        assert cleaned.startswith(option)
+        assert "Secret" not in cleaned
+        assert left.items() <= conninfo_to_dict(cleaned.removeprefix(option)).items()
+        assert "password" not in conninfo_to_dict(cleaned.removeprefix(option))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "password='TopSecret",
+        "PASSWORD=TopSecret",
+        "host=h password=Zx9 TopSecret",
+        "postgresql://u:%zzTopSecret@h",
+        "ALTER ROLE a PASSWORD 'TopSecret'",
+        "SELECT 1 FROM t WHERE pass = 'TopSecret'",
+    ],
+)
+def test_what_libpq_cannot_parse_is_cut_off_before_a_password(word: str) -> None:
+    assert "TopSecret" not in without_secrets(word)
+    assert without_secrets(word).endswith("****")
+    with pytest.raises(UsageError) as refused:
+        _conninfo(database=f"host='{word}")
+    assert "TopSecret" not in f"{refused.value} {refused.value.cause} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "word", ["shop", "-Upostgres", "work_mem=64MB", "a=b@c", "--out=a.json", "-P", "postgresql://u@h/d"]
+)
+def test_words_without_a_secret_stay_as_they_are(word: str) -> None:
+    assert without_secrets(word) == word
+
+
+def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
+    conninfo = rf"{wheel18.conninfo()} password=Zx9&Top\ Secret sslpassword='Top Secret'"
+    done = run("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr, (tmp_path / "cache.html").read_text()):
+        assert "Secret" not in text
+        assert "Zx9" not in text
+    assert "pgsweep cache -d" in json.loads(done.stdout)["provenance"]["command"]

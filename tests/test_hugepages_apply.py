@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from pgsweep.cli.interrupt import held_back
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.files import Untrusted
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb
-from tests.test_cli import run
+from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import needs_root
 
 
@@ -71,6 +77,136 @@ def test_somebody_else_changed_the_number_since(tmp_path: Path) -> None:
         assert pages.pool().persistent == pool.persistent + 3
         pool_file(PAGE).write_text(str(pool.persistent + 2))
         reserver.undo()
+        assert pages.pool().persistent == pool.persistent
+
+
+@needs_root
+@needs_2mb
+def test_any_number_that_a_killed_run_leaves_is_undone(tmp_path: Path) -> None:
+    reserver = Reserver(state_directory=tmp_path / "state", sysctl_directory=tmp_path)
+    with locked_pages() as pages:
+        before = pages.pool().persistent
+        for left in (0, 1, 3, 4):
+            reserver.reserve(pages.pool(), before + 4, persist=True)
+            pool_file(PAGE).write_text(str(before + left))
+            (tmp_path / "state/.hugepages.json.0123456789abcdef.part").touch()
+            (tmp_path / ".90-pgsweep-hugepages.conf.0123456789abcdef.part").touch()
+            assert reserver.undo().before == before
+            assert pages.pool().persistent == before
+            assert list(tmp_path.iterdir()) == []
+        # Killed before there was anything to undo.
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state/.hugepages.json.0123456789abcdef.part").touch()
+        with pytest.raises(PgsweepError, match="nothing to undo"):
+            reserver.undo()
+        assert list(tmp_path.iterdir()) == []
+
+
+class Signalled(Reserver):
+    """Gets a signal while it writes what it was asked for."""
+
+    number = signal.SIGTERM
+
+    def _write(self, pool: Pool, target: int) -> None:
+        if target > pool.persistent:
+            signal.raise_signal(self.number)
+        super()._write(pool, target)
+
+
+@needs_root
+@needs_2mb
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_signal_puts_back_what_was(number: signal.Signals, earlier: bool, tmp_path: Path) -> None:
+    reserver = Signalled(state_directory=tmp_path / "state", sysctl_directory=tmp_path)
+    reserver.number = number
+    with locked_pages() as pages:
+        before = pages.pool().persistent
+        if earlier:
+            Reserver(state_directory=tmp_path / "state", sysctl_directory=tmp_path).reserve(
+                pages.pool(), before + 1, persist=True
+            )
+        files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        held = pages.pool()
+        with pytest.raises(KeyboardInterrupt), held_back(Settings(), "putting back") as stop:
+            reserver.reserve(held, held.persistent + 4, persist=True, stop=stop)
+        assert pages.pool().persistent == held.persistent
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+        assert (tmp_path / "state").exists() == earlier
+
+
+@needs_root
+@needs_2mb
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_command_is_interrupted(number: signal.Signals, server: Cluster, tmp_path: Path) -> None:
+    state, sysctl = tmp_path / "state", tmp_path / "sysctl.d"
+    sysctl.mkdir()
+    places = ["--state-dir", str(state), "--sysctl-dir", str(sysctl), "--yes"]
+    command = [PGSWEEP, "hugepages", server.conninfo(), "--shared-buffers", "2GB", "--apply", "--persist"]
+    with locked_pages() as pages:
+        before = pages.pool().persistent
+        with subprocess.Popen([*command, *places], stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            while process.poll() is None and not (state / "hugepages.json").exists():
+                time.sleep(0.001)
+            process.send_signal(number)
+            _, told = process.communicate(timeout=60)
+        if number == signal.SIGKILL or process.returncode == 0:  # the signal came when all was done
+            undone = run("hugepages", "--undo", *places)
+            assert undone.returncode == 0, undone.stderr
+        else:
+            assert process.returncode == 130, told
+            assert b"putting back" in told
+        assert pages.pool().persistent == before
+        assert not state.exists()
+        assert list(sysctl.iterdir()) == []
+
+
+@needs_root
+@needs_2mb
+def test_only_a_sysctl_file_of_ours_is_replaced_and_removed(tmp_path: Path) -> None:
+    reserver = Reserver(state_directory=tmp_path / "state", sysctl_directory=tmp_path)
+    theirs, victim = tmp_path / "90-pgsweep-hugepages.conf", tmp_path / "victim"
+    victim.write_text("# by pgsweep hugepages --apply; removed by --undo\nvm.nr_hugepages = 7\n")
+    with locked_pages() as pages:
+        pool = pages.pool()
+        for plant in (lambda: theirs.write_text("vm.nr_hugepages = 7\n"), lambda: theirs.symlink_to(victim)):
+            plant()
+            with pytest.raises(PgsweepError, match="is not replaced"):
+                reserver.reserve(pool, pool.persistent + 2, persist=True)
+            assert pages.pool().persistent == pool.persistent
+            theirs.unlink()
+            reserver.reserve(pool, pool.persistent + 2, persist=True)
+            theirs.unlink()
+            plant()
+            undone = reserver.undo()
+            assert undone.left == str(theirs)
+            assert str(theirs) not in undone.files
+            assert pages.pool().persistent == pool.persistent
+            assert theirs.exists()
+            assert "= 7" in victim.read_text()
+            theirs.unlink()
+
+
+@needs_root
+@needs_2mb
+def test_a_state_that_others_could_have_written_is_not_believed(tmp_path: Path) -> None:
+    state, precious = tmp_path / "state", tmp_path / "precious"
+    precious.write_text("# by pgsweep hugepages --apply; removed by --undo\nvm.nr_hugepages = 7\n")
+    reserver = Reserver(state_directory=state, sysctl_directory=tmp_path)
+    with locked_pages() as pages:
+        pool = pages.pool()
+        reserver.reserve(pool, pool.persistent + 2)
+        state.chmod(0o777)
+        with pytest.raises(Untrusted):
+            reserver.undo()
+        with pytest.raises(Untrusted):
+            reserver.reserve(pool, pool.persistent + 3)
+        state.chmod(0o755)
+        # Not even a state of ours has a file removed that is not sysctl's.
+        kept = json.loads((state / "hugepages.json").read_bytes())
+        (state / "hugepages.json").write_text(json.dumps({**kept, "sysctl_file": str(precious)}))
+        assert reserver.undo().left == str(precious)
+        assert precious.exists()
         assert pages.pool().persistent == pool.persistent
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -29,9 +31,9 @@ KB = 1024
 BACKGROUND = {"postmaster", "checkpointer", "background writer", "walwriter", "logical replication launcher"}
 
 
-def look_at(conninfo: str, **options: int) -> MemoryResult:
+def look_at(conninfo: str, *, top: int | None = None, queries: bool = False) -> MemoryResult:
     with opened(conninfo) as server:
-        return look(server, **options)
+        return look(server, top=top, queries=queries)
 
 
 @contextmanager
@@ -44,7 +46,7 @@ def test_every_process_is_there_and_named(server: Cluster) -> None:
     conninfo = make_conninfo(server.conninfo(), application_name="shop")
     with sessions(conninfo, 3) as clients:
         clients[0].execute("SELECT   'many\n   spaces'")
-        result = look_at(server.conninfo())
+        result = look_at(server.conninfo(), queries=True)
         kinds = {process.kind for process in result.processes}
         assert kinds >= BACKGROUND | {"client backend"}
         assert "unknown" not in kinds
@@ -317,3 +319,26 @@ def test_the_text_fits_a_terminal_and_says_why_rss_misleads(wheel18: Cluster) ->
     assert max(len(line) for line in table.splitlines()) <= 80
     assert "misleads" in text
     assert from_json(to_json(result).encode(), "-") == result
+
+
+def test_statements_of_sessions_come_only_when_asked_for(wheel18: Cluster, tmp_path: Path) -> None:
+    files = [tmp_path / f"memory{suffix}" for suffix in (".json", ".html", ".csv", ".txt")]
+    wanted = [word for file in files for word in ("-o", str(file))]
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as other:
+        other.execute("SELECT 'TopSecret'")
+        without = run("memory", wheel18.conninfo(), *wanted)
+        assert without.returncode == 0, without.stderr
+        assert [file for file in files if "TopSecret" in file.read_text()] == []
+        assert "TopSecret" not in without.stdout
+        (tmp_path / "ordinary").touch()
+        assert {file.stat().st_mode for file in files} == {(tmp_path / "ordinary").stat().st_mode}
+        done = run("memory", wheel18.conninfo(), "--queries", *wanted)
+    assert done.returncode == 0, done.stderr
+    for file in files:
+        assert "TopSecret" in file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "TopSecret" in done.stdout
+    # What is made of such a file holds them too.
+    again = run("report", str(files[0]), "-o", str(tmp_path / "again.html"))
+    assert again.returncode == 0, again.stderr
+    assert stat.S_IMODE((tmp_path / "again.html").stat().st_mode) == 0o600

@@ -137,7 +137,7 @@ def test_a_full_disk_is_told_and_keeps_what_was_complete(small_disk: Path) -> No
     assert "free some space" in str(caught.value.hint)
     assert "readable" in str(caught.value.hint)
     assert written >= 20_000
-    assert not list(path.rglob("*.tmp"))
+    assert not list(path.rglob("*.part"))
     evidence = Evidence.open(path)
     assert evidence.rows("accesses") == written
     assert not evidence.complete

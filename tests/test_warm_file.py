@@ -14,7 +14,7 @@ URI = "postgresql://ann:sesame@db1/shop"
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("save", URI, "a.heat"), "pgsweep warm save a.heat 'postgresql://ann:****@db1/shop'"),
+        (("save", URI, "a.heat"), "pgsweep warm save a.heat 'user=ann dbname=shop host=db1'"),
         (("save", "shop", "a.heat"), "pgsweep warm save a.heat shop"),
         (
             ("save", "host=db1 dbname=shop", "--keep", "3"),
@@ -22,7 +22,7 @@ URI = "postgresql://ann:sesame@db1/shop"
         ),
         (("restore", "host=db1", "a.heat", "-n"), "pgsweep warm restore a.heat host=db1 -n"),
         (("restore", "shop", "there.heat"), "pgsweep warm restore there.heat shop"),
-        (("check", URI, "there.heat"), "pgsweep warm check there.heat 'postgresql://ann:****@db1/shop'"),
+        (("check", URI, "there.heat"), "pgsweep warm check there.heat 'user=ann dbname=shop host=db1'"),
         (("check", "shop", "there.heat"), "pgsweep warm check there.heat shop"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError
@@ -26,16 +28,25 @@ def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> Hu
     return msgspec.structs.replace(result, plan=steps)
 
 
-def apply(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> HugePagesResult:
+def apply(
+    result: HugePagesResult, reserver: Reserver, *, persist: bool, stop: threading.Event | None = None
+) -> HugePagesResult:
     """Set aside the pages that a result says are needed, and return it with what became of them.
 
+    Args:
+        result: of the examination.
+        reserver: what changes the host.
+        persist: over a restart of the host too.
+        stop: set by a signal: all is put back.
+
     Raises:
+        KeyboardInterrupt: `stop` was set; the number is as before.
         MissingAbility: not root, or this host's huge pages are not the server's.
         PgsweepError: how many it needs is not known, or the kernel does not give as many.
         UsageError: sysctl.d cannot keep pages of this size.
     """
     pool, target = _to_change(result)
-    done = reserver.reserve(pool, target, persist=persist)
+    done = reserver.reserve(pool, target, persist=persist, stop=stop)
     files = [done.state_file] + ([done.sysctl_file] if done.sysctl_file else [])
     change = HugePagesChange(
         what="reserved",

@@ -83,12 +83,13 @@ def opened(conninfo: str) -> Iterator[LocalServer]:
         connection.close()
 
 
-def look(local: LocalServer, *, top: int | None = None) -> MemoryResult:
+def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -> MemoryResult:
     """Look at the memory of all processes once.
 
     Args:
         local: the server.
         top: how many processes are kept, the dearest; None for all.
+        queries: with the text of each session's statement, which may hold passwords and other secrets.
 
     Raises:
         ConnectionFailed: the server has gone.
@@ -97,7 +98,7 @@ def look(local: LocalServer, *, top: int | None = None) -> MemoryResult:
     with explained():
         activity = read_activity(local.connection)
     found = read_memory(read_family(local.postmaster_pid))
-    processes = [_process(memory, activity, local.postmaster_pid) for memory in found]
+    processes = [_process(memory, activity, local.postmaster_pid, queries=queries) for memory in found]
     processes.sort(key=lambda p: (-(p.cost_bytes or 0), -p.page_tables_bytes, p.pid))
     segment = shared_memory(local.postmaster_pid)
     clients = [p for p in processes if p.kind == CLIENT and not p.own]
@@ -143,11 +144,13 @@ def _cost(process: MemoryProcess) -> int:
     return process.cost_bytes or 0
 
 
-def _process(memory: ProcessMemory, activity: dict[int, Activity], postmaster_pid: int) -> MemoryProcess:
+def _process(
+    memory: ProcessMemory, activity: dict[int, Activity], postmaster_pid: int, *, queries: bool
+) -> MemoryProcess:
     status, private = memory.status, memory.private
     known = activity.get(status.inner_pid)
     query = None
-    if known is not None and not known.hidden and not known.own and known.query:
+    if queries and known is not None and not known.hidden and not known.own and known.query:
         query = " ".join(known.query.split())[:200]
     return MemoryProcess(
         pid=status.pid,

@@ -14,6 +14,8 @@ from pgsweep.cli.common import HELP_NAMES, common_options
 from pgsweep.cli.failures import describe
 from pgsweep.cli.overview import COMMANDS, overview_text
 from pgsweep.cli.settings import Settings
+from pgsweep.cli.streams import reader_gone
+from pgsweep.errors import PgsweepError
 
 
 class ReaderGone(Exception):
@@ -52,12 +54,19 @@ class Application(click.Group):
 
         Raises:
             ReaderGone: nobody reads stdout any more.
+            PgsweepError: another pipe was closed at its other end.
         """
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError as error:
-            raise ReaderGone from error
+            if reader_gone():
+                raise ReaderGone from error
+            raise PgsweepError(
+                "a pipe was closed at its other end",
+                cause="a process that this one worked with has ended",
+                hint="run it again; with `--debug` it says where that was",
+            ) from error
         return result
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

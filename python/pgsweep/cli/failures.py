@@ -41,7 +41,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
         return 1
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        from pgsweep.cli.provenance import without_secrets
+        from pgsweep.pg.secrets import without_secrets
 
         foreign = next((word for word in settings.arguments if _is_foreign(word)), None)
         word = without_secrets(

@@ -11,6 +11,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.interrupt import held_back
 from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 
@@ -155,7 +156,8 @@ def command(
             settings.say("dry run: nothing was changed")
         else:
             _ask(result, plan, yes=yes)
-            result = apply(result, reserver, persist=persist)
+            with held_back(settings, "putting back what was before") as stop:
+                result = apply(result, reserver, persist=persist, stop=stop)
     output.write(with_provenance(result, settings.arguments))
 
 
@@ -219,10 +221,10 @@ def _ask(result: HugePagesResult, plan: HugePagesResult, *, yes: bool) -> None:
 
 
 def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -> None:
-    kept = reserver.undo(dry_run=True)
-    files = " and ".join(file for file in (kept.sysctl_file, str(reserver.state_file)) if file)
+    undone = reserver.undo(dry_run=True)
+    files = " and ".join(undone.files)
     if dry_run:
-        settings.say(f"would make it {kept.before} huge pages again and remove {files}")
+        settings.say(f"would make it {undone.before} huge pages again and remove {files}")
         settings.say("dry run: nothing was changed")
         return
     if os.geteuid() != 0:
@@ -232,7 +234,10 @@ def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -
             hint="sudo pgsweep hugepages --undo",
         )
     if not yes:
-        click.confirm(f"Make it {kept.before} huge pages again on this host?", abort=True, err=True)
-    reserver.undo()
-    settings.say(f"huge pages are {kept.before} again; removed {files}")
+        click.confirm(f"Make it {undone.before} huge pages again on this host?", abort=True, err=True)
+    with held_back(settings, "ending when all is put back"):
+        undone = reserver.undo()
+    settings.say(f"huge pages are {undone.before} again; removed {files}")
     settings.say("pages that a running server uses come back when it stops")
+    if undone.left:
+        settings.warn(f"{undone.left} is not as pgsweep wrote it, and stays: see what it sets")

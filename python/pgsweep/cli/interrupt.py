@@ -37,3 +37,32 @@ def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threadin
     finally:
         for number, old in former.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def held_back(settings: Settings, ending: str) -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C, SIGTERM and SIGHUP set, and let none of them end the body.
+
+    For a change that must be whole or undone: the body is short, looks at the event and puts back what it
+    did. A signal that is ignored (SIGHUP under nohup) stays so.
+
+    Args:
+        settings: how to speak.
+        ending: what is said at the first signal.
+    """
+    stop = threading.Event()
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if not stop.is_set():
+            stop.set()
+            settings.say(f"\n{ending}")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+    for number in former:
+        signal.signal(number, handler)
+    try:
+        yield stop
+    finally:
+        for number, old in former.items():
+            signal.signal(number, old)

@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pgsweep.cli.streams import steady_stderr
+
 _VERSION = (["--version"], ["-V"])
 _COMPLETION = "_PGSWEEP_COMPLETE"
 _HELP: tuple[list[str], ...] = ([], ["--help"], ["-?"], ["help"])
@@ -28,6 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the locale lacks shall not be the end of a message.
             stream.reconfigure(errors="replace")
+    with steady_stderr():
+        return _ended(arguments)
+
+
+def _ended(arguments: list[str]) -> int:
+    """Run one command and return its exit code, also where it is interrupted or has no reader."""
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -22,6 +22,11 @@ _BRANCHES = {"budget": "memory_budget", "kernel": "memory_kernel"}
 @click.command(cls=Branching, branches=_BRANCHES, context_settings={"help_option_names": HELP_NAMES})
 @connection_options
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N processes that cost most.")
+@click.option(
+    "--queries",
+    is_flag=True,
+    help="With each session's statement, which may hold passwords; files are readable by their owner only.",
+)
 @click.option("--watch", "watching", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--interval", type=Duration(), default="2s", show_default=True, help="From one look to the next."
@@ -34,6 +39,7 @@ def command(
     /,
     *,
     top: int | None,
+    queries: bool,
     watching: bool,
     interval: float,
     as_json: bool,
@@ -77,9 +83,9 @@ def command(
             if watching:
                 from pgsweep.cli.watch import watch
 
-                watch(lambda: look(server, top=top), interval, settings)
+                watch(lambda: look(server, top=top, queries=queries), interval, settings)
                 return None
-            return look(server, top=top)
+            return look(server, top=top, queries=queries)
 
     result = target.use(looked)
     if result is not None:

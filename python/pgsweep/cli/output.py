@@ -12,6 +12,7 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.files import write_whole
 
 if TYPE_CHECKING:
     from pgsweep.ui.view import Result
@@ -89,7 +90,8 @@ class Output:
         written = []
         for path, kind in self._files:
             try:
-                write_file(path, self._rendered(result, kind, to_file=True))
+                text = self._rendered(result, kind, to_file=True)
+                write_file(path, text, private=bool(getattr(result, "private", False)))
                 written.append((path, kind))
             except PgsweepError as error:
                 failed = failed or error
@@ -144,16 +146,13 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write the file whole or not at all: into a neighbour first, then renamed over.
+def write_file(path: Path, text: str, *, private: bool = False) -> None:
+    """Write the file whole or not at all; where it is private, only its owner may read it.
 
     Raises:
         PgsweepError: the disk is full, or the folder has gone.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text.encode(), mode=0o600 if private else 0o666)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise PgsweepError(f"cannot write `{path}`: {error.strerror}") from error

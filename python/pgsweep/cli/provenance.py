@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
 import shlex
 from collections.abc import Sequence
 from typing import TypeVar
@@ -16,9 +15,6 @@ import pgsweep
 from pgsweep.records.common import Provenance
 
 R = TypeVar("R", bound=msgspec.Struct)
-_SECRET = re.compile(
-    r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)|(://[^:/@\s]*:)[^@/\s]*(?=@)", re.IGNORECASE
-)
 
 
 def with_provenance(result: R, arguments: Sequence[str]) -> R:
@@ -31,11 +27,6 @@ def with_provenance(result: R, arguments: Sequence[str]) -> R:
     return msgspec.structs.replace(result, provenance=_provenance(arguments))
 
 
-def without_secrets(text: str) -> str:
-    """Return the text with the passwords of conninfo strings and URIs replaced by asterisks."""
-    return _SECRET.sub(lambda match: (match.group(1) or match.group(3)) + "****", text)
-
-
 def machine_memory_bytes() -> int:
     """Return how much memory this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -43,6 +34,7 @@ def machine_memory_bytes() -> int:
 
 def _provenance(arguments: Sequence[str]) -> Provenance:
     from pgsweep import _native
+    from pgsweep.pg.secrets import without_secrets
 
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return Provenance(

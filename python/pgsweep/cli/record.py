@@ -98,9 +98,10 @@ def command(
         )
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
-    if out.exists():
+    if out.exists() and not _left_over(out):
         raise UsageError(f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {out}")
-    check_writable(out)
+    if not out.exists():
+        check_writable(out)
     recorder = _Recorder(settings, out, seconds, max_events, max_bytes)
     if dry_run:
         _show_plan(settings, target.use(lambda conninfo: recorder.plan(conninfo, source)), as_json=as_json)
@@ -114,6 +115,13 @@ def command(
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
     return 0
+
+
+def _left_over(out: Path) -> bool:
+    """Return whether a recording was killed there before it had seen anything."""
+    from pgsweep.evidence.writer import holds_nothing
+
+    return holds_nothing(out)
 
 
 _TRACE_SECONDS = 40.0

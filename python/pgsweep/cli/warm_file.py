@@ -31,7 +31,7 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
         what = "a database, as it seems"
     else:
         return Path(file)
-    from pgsweep.cli.provenance import without_secrets
+    from pgsweep.pg.secrets import without_secrets
 
     words = list(settings.arguments)
     at = words.index(file) if file in words else len(words)

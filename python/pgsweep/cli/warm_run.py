@@ -159,16 +159,19 @@ class Told:
 
 def _own_place(settings: Settings, conninfo: str, options: Options) -> Path | None:
     """Return where the journal goes by itself; nothing, with a warning, where it can go nowhere."""
+    from pgsweep.files import Untrusted
     from pgsweep.warm.journal import is_held
     from pgsweep.warm.journal_place import place_for
 
-    place = place_for(conninfo, options.selection, options.into)
-    why = None
-    if place is None:
-        why = "there is no folder for a journal ($XDG_STATE_HOME, or a home of yours)"
-    elif is_held(place):
-        why = "another run of the same is at work and keeps the journal"
-    if why is None:
+    place: Path | None = None
+    why = "there is no folder for a journal ($XDG_STATE_HOME, or a home of yours)"
+    try:
+        place = place_for(conninfo, options.selection, options.into)
+    except Untrusted as error:
+        why = f"{error.message}, the folder of journals: {error.cause}"
+    if place is not None and not is_held(place):
         return place
+    if place is not None:
+        why = "another run of the same is at work and keeps the journal"
     settings.warn(f"{why}, so this run could not be resumed; name one: --journal FILE")
     return None

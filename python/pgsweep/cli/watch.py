@@ -46,7 +46,7 @@ def watch(look: Callable[[], Result], seconds: float, settings: Settings) -> Non
             sys.stdout.flush()
             first = False
             due = max(due + seconds, time.monotonic())
-            time.sleep(due - time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
     except KeyboardInterrupt:
         return
 

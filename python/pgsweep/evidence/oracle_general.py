@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from pgsweep import _native
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.evidence.store import Evidence
+from pgsweep.files import replacing
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import ExportResult
 
@@ -176,23 +178,19 @@ def export_oracle_general(
     for file in (output, mapping):
         if file.exists() and not overwrite:
             raise EvidenceError(f"`{file}` exists already", hint="choose another name, or remove it")
-    waiting = output.with_name(output.name + ".tmp")
     try:
-        with waiting.open("w+b") as out:
+        # The names first: a trace without them could not be read back, names without a trace do no harm.
+        with replacing(output) as out:
             relations, ids, objects = _write_records(source, out)
             _write_next(out, ids, objects)
-        _write_mapping(mapping, relations, source)
-        waiting.replace(output)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            waiting.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise EvidenceError(
-                f"cannot write `{output}`",
-                cause=DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0)),
-                hint="free some space, or write elsewhere",
-            ) from error
-        raise
+            with replacing(mapping) as names:
+                names.write(_mapping(relations, source).encode())
+    except OSError as error:
+        raise EvidenceError(
+            f"cannot write `{output}`",
+            cause=DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0)),
+            hint="free some space, or write elsewhere",
+        ) from error
     accesses = sum(len(piece) for piece in ids)
     return ExportResult(
         path=str(output),
@@ -258,7 +256,8 @@ def _write_next(out: IO[bytes], ids: list[NDArray[np.uint32]], objects: int) -> 
         end = begin
 
 
-def _write_mapping(mapping: Path, relations: dict[_Fork, int], source: Evidence) -> None:
+def _mapping(relations: dict[_Fork, int], source: Evidence) -> str:
+    """Return the relations' names as CSV."""
     known = source.table("relations")
     names = {
         (int(spc), int(db), int(rel)): (schema, name, kind)
@@ -272,11 +271,12 @@ def _write_mapping(mapping: Path, relations: dict[_Fork, int], source: Evidence)
             strict=True,
         )
     }
-    with mapping.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(_MAPPING_COLUMNS)
-        for fork, number in relations.items():
-            writer.writerow([number, *fork, *names.get(fork[:3], ("", "", ""))])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(_MAPPING_COLUMNS)
+    for fork, number in relations.items():
+        writer.writerow([number, *fork, *names.get(fork[:3], ("", "", ""))])
+    return text.getvalue()
 
 
 def read_object_names(mapping: Path, objects: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:

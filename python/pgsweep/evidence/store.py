@@ -3,7 +3,7 @@
     NAME.evidence/meta.json
     NAME.evidence/accesses/part-00000.parquet, part-00001.parquet, ...
 
-A part appears under its name only when it is whole (written as `.tmp`, then renamed), and `meta.json`
+A part appears under its name only when it is whole (written aside, then renamed), and `meta.json`
 stands before the first part and is replaced at the end, for which a file `.spare` keeps room until then. So
 whatever cuts a recording short - Ctrl-C, `kill -9`, a full disk, a crash of the host - leaves a folder that
 is readable up to the last complete part, and says that it was cut.

@@ -18,6 +18,7 @@ import numpy as np
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, TABLES, EvidenceMeta
+from pgsweep.files import is_aside, write_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ _SPARE: Final = ".spare"
 _SPARE_BYTES: Final = 16 << 10
 """Room for the last `meta.json`, kept by a file that is removed just before: some kB are needed."""
 
-_OWN_FILES: Final = ("meta.json", "meta.json.tmp", _SPARE, f"{_SPARE}.tmp")
+_OWN_FILES: Final = ("meta.json", _SPARE)
 
 _SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -194,7 +195,7 @@ class EvidenceWriter:
             self._clear_old(overwrite=overwrite)
         try:
             self.path.mkdir(exist_ok=True)
-            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
             raise self._trouble(error) from error
         try:
@@ -208,7 +209,7 @@ class EvidenceWriter:
 
     def _clear_old(self, *, overwrite: bool) -> None:
         """Make room where something is already, if that something is evidence and may be replaced."""
-        if not self.path.is_dir():
+        if self.path.is_symlink() or not self.path.is_dir():
             raise EvidenceError(
                 f"`{self.path}` exists and is not evidence",
                 hint="choose another name with `-o NAME.evidence`",
@@ -219,12 +220,13 @@ class EvidenceWriter:
             raise self._trouble(error) from error
         if not names:
             return
-        if not _is_evidence(self.path, names):
+        empty = holds_nothing(self.path)
+        if not empty and not _is_evidence(self.path, names):
             raise EvidenceError(
                 f"`{self.path}` is a folder with other files in it, it is left untouched",
                 hint="choose another name with `-o NAME.evidence`",
             )
-        if not overwrite:
+        if not overwrite and not empty:
             raise EvidenceError(
                 f"`{self.path}` already holds evidence",
                 hint=f"choose another name with `-o`, or remove it: rm -r {self.path}",
@@ -234,8 +236,9 @@ class EvidenceWriter:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in TABLES:
                 shutil.rmtree(self.path / name, ignore_errors=True)
-            for name in _OWN_FILES:
-                (self.path / name).unlink(missing_ok=True)
+            for name in names:
+                if name in _OWN_FILES or is_aside(name):
+                    (self.path / name).unlink(missing_ok=True)
         except BlockingIOError as error:
             raise EvidenceError(
                 f"`{self.path}` is being written by another process", hint="choose another name with `-o`"
@@ -255,7 +258,9 @@ class EvidenceWriter:
         target = self.path / table / f"part-{number:05d}.parquet"
         try:
             target.parent.mkdir(exist_ok=True)
-            _write_whole(target, data)
+            # The last flush makes all parts durable: one flush each would load the disk of the server that is
+            # watched, and a part that a crash of the host takes is missed by the reader, who says so.
+            write_whole(target, data, durable=False)
         except OSError as error:
             self.failed = self._trouble(error)
             raise self.failed from error
@@ -287,7 +292,7 @@ class EvidenceWriter:
         self.meta = meta
         text = msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n"
         try:
-            _write_whole(self.path / "meta.json", text, sync=True)
+            write_whole(self.path / "meta.json", text)
         except OSError as error:
             raise self._trouble(error) from error
 
@@ -298,7 +303,7 @@ class EvidenceWriter:
     def _keep_spare(self) -> None:
         try:
             # Random, because a file system that compresses keeps no room for zeros.
-            _write_whole(self.path / _SPARE, os.urandom(_SPARE_BYTES), sync=True)
+            write_whole(self.path / _SPARE, os.urandom(_SPARE_BYTES))
         except OSError as error:
             raise self._trouble(error) from error
 
@@ -362,23 +367,6 @@ def _encode(table: str, chunks: list[dict[str, Any]]) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def _write_whole(target: Path, data: bytes | memoryview, *, sync: bool = False) -> None:
-    """Write a file under its name only when it is whole; on failure nothing is left behind."""
-    waiting = target.with_name(target.name + ".tmp")
-    try:
-        with waiting.open("wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            if sync:
-                os.fsync(file.fileno())
-        waiting.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            waiting.unlink(missing_ok=True)
-        raise
-
-
 def _sync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -387,9 +375,36 @@ def _sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def holds_nothing(path: Path) -> bool:
+    """Return whether a folder is all that is left of a recording killed before its first observation."""
+    try:
+        if path.is_symlink() or not _only_ours({entry.name for entry in path.iterdir()}):
+            return False
+        if any(any((path / table).glob("part-*")) for table in _OBSERVATIONS):
+            return False
+        meta = path / "meta.json"
+        found = msgspec.json.decode(meta.read_bytes()) if meta.exists() else {"complete": False}
+        if not isinstance(found, dict) or found.get("complete") is not False:
+            return False
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, msgspec.DecodeError):
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _only_ours(names: set[str]) -> bool:
+    return all(name in _OWN_FILES or name in TABLES or is_aside(name) for name in names)
+
+
 def _is_evidence(path: Path, names: set[str]) -> bool:
     """Tell whether a folder holds evidence and nothing else: only then may it be replaced."""
-    if not names <= {*_OWN_FILES, *TABLES}:
+    if not _only_ours(names):
         return False
     try:
         found = msgspec.json.decode((path / "meta.json").read_bytes())

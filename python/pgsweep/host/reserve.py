@@ -5,18 +5,23 @@ compacted once and asked for again; what is still missing is a failure, and the 
 server needs all of its pages or uses none.
 
 What nr_hugepages was before is kept in a file, so that it can be put back (`undo`); pages kept over a restart
-of the host are a line in sysctl.d (sysctl.d(5)).
+of the host are a line in sysctl.d (sysctl.d(5)). The file is written before the first page is asked for. The
+kernel ends an allocation early when a signal arrives (mm/hugetlb.c, set_max_huge_pages), so a process that is
+killed leaves any number between before and after: `undo` takes them all for ours.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.units import format_bytes
@@ -25,6 +30,8 @@ STATE_DIRECTORY = Path("/var/lib/pgsweep")
 SYSCTL_DIRECTORY = Path("/etc/sysctl.d")
 STATE_NAME, SYSCTL_NAME = "hugepages.json", "90-pgsweep-hugepages.conf"
 _COMPACT = Path("/proc/sys/vm/compact_memory")
+_HEAD = "# by pgsweep hugepages --apply; removed by --undo"
+_OUR_LINE = re.compile(rb"%s\nvm\.nr_hugepages = \d+\n" % re.escape(_HEAD).encode())
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +48,20 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     before: int
     after: int
     sysctl_file: str
+
+
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """What `undo` does.
+
+    Attributes:
+        before: the number of pages to be.
+        files: the files to be removed.
+        left: a sysctl file that is not as it was written, and stays; empty where there is none.
+    """
+
+    before: int
+    files: list[str]
+    left: str = ""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,15 +132,19 @@ class Reserver:
             lines.append((str(self.sysctl_file), self._line(pool, target).rstrip()))
         return lines
 
-    def reserve(self, pool: Pool, target: int, *, persist: bool = False) -> Reservation:
+    def reserve(
+        self, pool: Pool, target: int, *, persist: bool = False, stop: threading.Event | None = None
+    ) -> Reservation:
         """Make the number of pages at least the target, all of it or nothing.
 
         Args:
             pool: the kernel's pool.
             target: what nr_hugepages is to be; where there are more already none are taken away.
             persist: over a restart of the host too.
+            stop: set by a signal: all is put back.
 
         Raises:
+            KeyboardInterrupt: `stop` was set; the number is as before.
             MissingAbility: not root, or the kernel's files cannot be written here (a container).
             PgsweepError: there is not that much memory, or the kernel gave fewer; the number is as before.
             UsageError: sysctl.d cannot keep pages of this size.
@@ -127,6 +152,9 @@ class Reserver:
         line = self._line(pool, target) if persist else ""
         before, compacted = pool.persistent, False
         self._refuse_beyond_memory(pool, target)
+        if persist:
+            self._refuse_foreign_file()
+        stop = stop or threading.Event()
         earlier = self._read()
         if earlier is not None and earlier.page_bytes != pool.size_bytes:
             raise PgsweepError(
@@ -135,12 +163,15 @@ class Reserver:
                 hint="sudo pgsweep hugepages --undo",
             )
         self._keep(pool, earlier.before if earlier else before, target, persist, earlier)
+        former = self._sysctl_text(self.sysctl_file) if persist else None
         try:
             if target > before:
-                compacted = self._raise(pool, before, target)
+                compacted = self._raise(pool, before, target, stop)
             if persist:
                 self._put(self.sysctl_file, line)
+            _heed(stop)
         except BaseException:
+            self._put_back(pool, before, persist, former)
             self._forget(earlier)
             raise
         return Reservation(
@@ -151,14 +182,13 @@ class Reserver:
             sysctl_file=str(self.sysctl_file) if persist else None,
         )
 
-    def undo(self, *, dry_run: bool = False) -> Kept:
+    def undo(self, *, dry_run: bool = False) -> Undone:
         """Put back what was before the first reservation and remove the files.
+
+        Any number between before and after is taken for ours: a run that was killed leaves such a number.
 
         Args:
             dry_run: only say what would be put back.
-
-        Returns:
-            What was kept: `before` is the number now.
 
         Raises:
             MissingAbility: not root.
@@ -166,28 +196,85 @@ class Reserver:
         """
         kept = self._read()
         if kept is None:
+            if not dry_run:
+                self._clear()
             raise PgsweepError(
                 "there is nothing to undo",
                 cause=f"{self.state_file} is not there: `pgsweep hugepages --apply` has not set pages aside",
                 hint="the number of huge pages is set by: sudo sysctl -w vm.nr_hugepages=0",
             )
         pool = next((p for p in read_pools(self._sys) if p.size_bytes == kept.page_bytes), None)
-        if pool is not None and pool.persistent not in (kept.after, kept.before):
+        low, high = sorted((kept.before, kept.after))
+        if pool is not None and not low <= pool.persistent <= high:
             raise PgsweepError(
                 f"there are {pool.persistent} huge pages now, and pgsweep had made it {kept.after}",
                 cause="somebody else has changed the number since, who may still need the pages",
                 hint=f"if not: sudo sysctl -w vm.nr_hugepages={kept.before} && sudo rm {self.state_file}",
             )
+        sysctl = Path(kept.sysctl_file) if kept.sysctl_file else None
+        written = self._sysctl_text(sysctl) if sysctl is not None else None
+        ours = sysctl is not None and sysctl.name == SYSCTL_NAME and _is_ours(written)
+        undone = Undone(
+            before=kept.before,
+            files=[*([str(sysctl)] if ours else []), str(self.state_file)],
+            left=str(sysctl) if written is not None and not ours else "",
+        )
         if dry_run:
-            return kept
+            return undone
         if pool is not None:
             self._write(pool, kept.before)
-        for file in (kept.sysctl_file, str(self.state_file)):
-            if file:
-                Path(file).unlink(missing_ok=True)
+        # The state last: whatever ends this early, the next undo finds what is left.
+        for file in undone.files:
+            self._remove(Path(file))
+        self._clear()
+        return undone
+
+    def _clear(self) -> None:
+        """Remove what killed runs left beside the files, and the folder of the state where it is empty."""
+        for file in (self.state_file, self.sysctl_file):
+            remove_leftovers(file)
         with suppress(OSError):
             self.state_file.parent.rmdir()
-        return kept
+
+    def _put_back(self, pool: Pool, before: int, persist: bool, former: bytes | None) -> None:
+        """Undo a reservation that was not finished, as far as it went."""
+        with suppress(MissingAbility):
+            if self._count(pool) > before:
+                self._write(pool, before)
+        with suppress(OSError, PgsweepError):
+            if persist and former is None and _is_ours(self._sysctl_text(self.sysctl_file)):
+                remove_private(self.sysctl_file)
+            elif persist and former is not None:
+                self._put(self.sysctl_file, former.decode())
+
+    def _refuse_foreign_file(self) -> None:
+        """Refuse to replace a file in sysctl.d that somebody else wrote.
+
+        Raises:
+            PgsweepError: there is one.
+        """
+        text = self._sysctl_text(self.sysctl_file)
+        if text is not None and not _is_ours(text):
+            raise PgsweepError(
+                f"`{self.sysctl_file}` is not replaced: `pgsweep hugepages --apply` did not write it",
+                cause="--undo would remove what somebody else has set",
+                hint=f"leave out --persist, or look at it and remove it: sudo rm {self.sysctl_file}",
+            )
+
+    def _sysctl_text(self, file: Path) -> bytes | None:
+        """Return what is in a sysctl file: nothing where there is none, empty where it cannot be trusted."""
+        try:
+            return read_private(file)
+        except FileNotFoundError:
+            return None
+        except (OSError, PgsweepError):
+            return b""
+
+    def _remove(self, file: Path) -> None:
+        try:
+            remove_private(file)
+        except OSError as error:
+            raise _unwritable(file, error) from error
 
     def _refuse_beyond_memory(self, pool: Pool, target: int) -> None:
         """Ask for nothing that cannot be had: trying would first push everybody's page cache out.
@@ -206,24 +293,24 @@ class Reserver:
                 "and try again, or ask for less: pgsweep hugepages --shared-buffers SIZE",
             )
 
-    def _raise(self, pool: Pool, before: int, target: int) -> bool:
-        """Make the number of pages the target, or leave it as it was; return whether memory was compacted.
+    def _raise(self, pool: Pool, before: int, target: int, stop: threading.Event) -> bool:
+        """Make the number of pages the target; return whether memory was compacted.
 
         Raises:
+            KeyboardInterrupt: `stop` was set; the caller puts the number back.
             MissingAbility: not root.
-            PgsweepError: the kernel gave fewer.
+            PgsweepError: the kernel gave fewer; the number is as before.
         """
-        try:
-            self._write(pool, target)
-            if self._count(pool) >= target:
-                return False
-            with suppress(OSError):
-                self._compact.write_text("1")
-            self._write(pool, target)
-            given = self._count(pool)
-        except KeyboardInterrupt:
-            self._write(pool, before)
-            raise
+        self._write(pool, target)
+        _heed(stop)
+        if self._count(pool) >= target:
+            return False
+        with suppress(OSError):
+            self._compact.write_text("1")
+        _heed(stop)
+        self._write(pool, target)
+        _heed(stop)
+        given = self._count(pool)
         if given < target:
             self._write(pool, before)
             raise _fewer(pool, before, target, given)
@@ -237,11 +324,11 @@ class Reserver:
                 cause="vm.nr_hugepages of sysctl.d counts pages of the kernel's default size only",
                 hint=f"add to the kernel's command line: hugepagesz={size} hugepages={target}",
             )
-        return f"# by pgsweep hugepages --apply; removed by --undo\nvm.nr_hugepages = {target}\n"
+        return f"{_HEAD}\nvm.nr_hugepages = {target}\n"
 
     def _read(self) -> Kept | None:
         try:
-            return msgspec.json.decode(self.state_file.read_bytes(), type=Kept)
+            return msgspec.json.decode(read_private(self.state_file), type=Kept)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
@@ -259,7 +346,7 @@ class Reserver:
         """Keep again what was kept before a reservation that failed."""
         with suppress(OSError, MissingAbility):
             if earlier is None:
-                self.state_file.unlink(missing_ok=True)
+                remove_private(self.state_file)
                 self.state_file.parent.rmdir()
             else:
                 self._put(self.state_file, msgspec.json.encode(earlier).decode() + "\n")
@@ -275,16 +362,28 @@ class Reserver:
             raise _refused(pool, target, error) from error
 
     def _put(self, path: Path, text: str) -> None:
-        """Write a file whole or not at all."""
-        part = path.with_name(path.name + ".part")
+        """Write a file whole or not at all, in a folder that nobody else may write to."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(text)
-            part.replace(path)
+            make_private(path.parent)
+            write_whole(path, text.encode(), private=True)
         except OSError as error:
-            raise MissingAbility(
-                f"cannot write {path}", cause=error.strerror, hint="run the same as root: sudo pgsweep ..."
-            ) from error
+            raise _unwritable(path, error) from error
+
+
+def _heed(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt
+
+
+def _is_ours(text: bytes | None) -> bool:
+    """Return whether a sysctl file holds what `_line` writes, and nothing else."""
+    return text is not None and _OUR_LINE.fullmatch(text) is not None
+
+
+def _unwritable(path: Path, error: OSError) -> MissingAbility:
+    return MissingAbility(
+        f"cannot write {path}", cause=error.strerror, hint="run the same as root: sudo pgsweep ..."
+    )
 
 
 def _refused(pool: Pool, target: int, error: OSError) -> MissingAbility:

@@ -22,6 +22,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.secrets import without_secrets
 
 OLDEST_VERSION_NUM = 140000
 
@@ -188,7 +189,7 @@ def _parse(conninfo: str) -> dict[str, str]:
         return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
     except psycopg.ProgrammingError as error:
         # libpq's message quotes pieces of the text, which may be pieces of a password.
-        cause = None if "pass" in conninfo or "@" in conninfo else str(error).strip()
+        cause = str(error).strip() if without_secrets(conninfo) == conninfo and "@" not in conninfo else None
         raise UsageError(
             "the connection string cannot be understood",
             cause=cause,

@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgsweep.errors import ClusterError
+from pgsweep.files import write_whole
 from pgsweep.host import cgroup
 from pgsweep.host.processes import end_processes, processes_in
 
@@ -140,9 +141,7 @@ def make_run_folder() -> RunFolder:
 
 def write_state(run: Path, state: RunState) -> None:
     """Write what must be removed with the run folder; complete or not at all."""
-    fresh = run / (_STATE_FILE + ".tmp")
-    fresh.write_text(json.dumps(asdict(state)))
-    fresh.rename(run / _STATE_FILE)
+    write_whole(run / _STATE_FILE, json.dumps(asdict(state)).encode())
 
 
 def read_state(run: Path) -> RunState | None:

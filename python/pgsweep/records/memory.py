@@ -16,7 +16,7 @@ class MemoryProcess(msgspec.Struct, frozen=True, kw_only=True):
         server_pid: as the server knows it, in a container another number.
         kind: as `backend_type` of pg_stat_activity; `postmaster`; `unknown` for a process that came or went.
         user: of the database; null for background processes, and where the role may not see it.
-        query: shortened; null where the role may not see it.
+        query: shortened; null unless it was asked for, and where the role may not see it.
         private_bytes: anonymous memory, pages shared since the fork divided by their sharers (Pss_Anon); null
             where it may not be read, see `why`.
         page_tables_bytes: VmPTE.
@@ -122,3 +122,8 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int = 0
     missing: list[Missing] = []
     provenance: Provenance | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether it holds statements of sessions; a file of it is for its owner only."""
+        return any(process.query is not None for process in self.processes)

@@ -116,6 +116,8 @@ def _fields(rows: Sequence[MemoryProcess]) -> list[Field]:
     ]
     if not any(row.huge_pages_bytes for row in rows):
         del fields[-3]
+    if not any(row.query for row in rows):
+        del fields[-1]
     return fields
 
 
@@ -150,7 +152,9 @@ def _sections(result: MemoryResult) -> list[Section]:
         Fact(known_bytes(totals.rss_bytes), "sum of RSS, which misleads", Measured),
     ]
     head = ["process", "user or kind", "database", "application", "state", "cost", "private memory"]
-    head += ["page tables", "shared memory touched", "huge pages", "RSS", "query"]
+    head += ["page tables", "shared memory touched", "huge pages", "RSS"]
+    if result.private:
+        head.append("query")
     rows = [
         [
             Cell(str(row.pid)),
@@ -164,7 +168,7 @@ def _sections(result: MemoryResult) -> list[Section]:
             Cell(known_bytes(row.shared_touched_bytes)),
             Cell(known_bytes(row.huge_pages_bytes)),
             Cell(known_bytes(row.rss_bytes)),
-            Cell(shown(row.query or "")),
+            *([Cell(shown(row.query or ""))] if result.private else []),
         ]
         for row in result.processes
     ]

@@ -10,9 +10,7 @@ A Parquet file is readable only after its footer is written: one cut short is re
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from pgsweep.errors import HeatError
+from pgsweep.files import replacing
 from pgsweep.regular import NotRegular, open_regular
 
 FORMAT = 1
@@ -147,27 +146,17 @@ class NoHeatFile(HeatError):
 def write_heat(path: Path, heat: Heat) -> int:
     """Write the file whole or not at all; return its size in bytes.
 
-    It is written aside, flushed to the disk and renamed, so a reader never meets half of it.
+    It is written aside, flushed to the disk and renamed (`files.replacing`), so a reader never meets half.
 
     Raises:
         HeatError: the disk is full, or the folder has gone or may not be written.
     """
-    part: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        part = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
+        with replacing(path) as file:
             _write(file, heat)
             file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o666 & ~_umask())
-        size = part.stat().st_size
-        part.replace(path)
-        _flush_folder(path.parent)
+            size = os.fstat(file.fileno()).st_size
     except (OSError, pa.ArrowException) as error:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                part.unlink()
         raise HeatError(
             f"cannot write `{path}`: {getattr(error, 'strerror', None) or error}",
             hint=f"is there room, and may you write there? df -h {path.parent}",
@@ -369,18 +358,3 @@ def _check(heat: Heat, path: Path) -> None:
 def joined(columns: list[NDArray[T]], kind: type[T]) -> NDArray[T]:
     """Return columns one after the other; of none, an empty one of the type."""
     return np.concatenate(columns) if columns else np.zeros(0, dtype=kind)
-
-
-def _umask() -> int:
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a rename survive a crash of the host (rename(2) itself is only in memory)."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,9 +8,7 @@ run is at work, and removed when all is done.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -18,6 +16,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.files import Aside, through_own_links
 from pgsweep.warm.pieces import Call, Piece
 
 Into = Literal["pool", "page-cache", "both"]
@@ -102,23 +101,19 @@ class Journal:
                 f"the journal `{path}` is kept by another run, which is at work",
                 hint="let it end, or name another place: --journal FILE",
             )
-        place = path.resolve()
-        part = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
-            self._file: BinaryIO = part.open("wb", buffering=0)
+            aside = Aside(through_own_links(path), buffered=False)
         except OSError as error:
             raise self._unwritable(error) from error
+        self._file: BinaryIO = aside.file
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
             self._write(msgspec.json.encode(header))
             for cache, calls in (("pool", pool), ("page cache", page_cache)):
                 lines = [_Line(call=call.number, cache=cache, pieces=list(call.pieces)) for call in calls]
                 self._write(*map(msgspec.json.encode, lines))
-            part.replace(place)
+            aside.commit()
         except BaseException as error:
-            self._file.close()
-            with contextlib.suppress(OSError):
-                part.unlink()
+            aside.discard()
             if isinstance(error, OSError):
                 raise self._unwritable(error) from error
             raise

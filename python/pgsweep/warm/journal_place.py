@@ -18,6 +18,7 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import UsageError
+from pgsweep.files import check_private, make_private
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import connect, explained
 from pgsweep.warm.gather import Selection
@@ -56,6 +57,7 @@ def place_for(conninfo: str, selection: Selection, into: Into) -> Path | None:
 
     Raises:
         ConnectionFailed: the server cannot be reached.
+        Untrusted: others may write to the folder.
     """
     folder = state_folder()
     if folder is None:
@@ -63,7 +65,7 @@ def place_for(conninfo: str, selection: Selection, into: Into) -> Path | None:
     with connect(conninfo) as connection, explained():
         key = run_key(connection, selection, into)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder, mode=0o700)
     except OSError:
         return None
     return folder / _name(key) if os.access(folder, os.W_OK | os.X_OK) else None
@@ -79,10 +81,14 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
     Raises:
         UsageError: there is none, or there are several.
         ConnectionFailed: the server cannot be reached.
+        Untrusted: others may write to the folder.
     """
     with connect(conninfo) as connection, explained():
         here = run_key(connection, selection or Selection(), "pool")
     folder = state_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            check_private(folder)
     found: list[tuple[Path, RunKey]] = []
     for path in sorted(folder.glob("warm-*.journal")) if folder is not None else ():
         with contextlib.suppress(UsageError):

@@ -1,0 +1,85 @@
+"""What a broken stream means: work without a reader of stdout has no purpose, without one of stderr it has.
+
+`pgsweep record ... 2>&1 | head -1` closes stderr at the first line, while the recording is what is wanted. So
+nothing that is written to stderr ever fails; what nobody can read is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_STDERR = 2
+_GONE = (errno.EPIPE, errno.EIO, errno.ECONNRESET)
+"""The reader of a pipe or a socket has gone, or the terminal (drivers/tty/tty_io.c, tty_write)."""
+
+
+class _Steady(io.RawIOBase):
+    """Writes to a descriptor and never fails."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            return os.write(self._descriptor, view)
+        except OSError as error:
+            if error.errno in _GONE:
+                # Processes that we start have the same stderr, and would be killed by SIGPIPE.
+                with contextlib.suppress(OSError):
+                    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                    os.dup2(nowhere, self._descriptor)
+                    os.close(nowhere)
+            return len(view)
+
+
+@contextlib.contextmanager
+def steady_stderr() -> Iterator[None]:
+    """Let nothing that the body writes to stderr fail; one that is somebody else's object is left alone."""
+    former = sys.stderr
+    if type(former) is not io.TextIOWrapper or former.fileno() != _STDERR:
+        yield
+        return
+    former.flush()
+    steady = io.TextIOWrapper(
+        io.BufferedWriter(_Steady(_STDERR)),
+        encoding=former.encoding,
+        errors="replace",  # a character that the locale lacks shall not be the end of a message
+        line_buffering=True,
+    )
+    sys.stderr = steady
+    try:
+        yield
+    finally:
+        steady.flush()
+        sys.stderr = former
+
+
+def reader_gone() -> bool:
+    """Return whether nobody can read stdout any more: the kernel says so of a pipe or socket (poll(2))."""
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False

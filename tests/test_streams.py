@@ -1,0 +1,104 @@
+"""Broken streams: nobody reads stdout, nobody reads stderr, or neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg.cluster import Cluster
+from tests.test_cli import PGSWEEP
+
+_NO_READER = "2> >(true)"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a pipeline; its exit code is that of the first command that failed."""
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PGSWEEP": PGSWEEP},
+    )
+
+
+def test_a_recording_goes_on_without_a_reader(wheel18: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    record = f"'{PGSWEEP}' record '{wheel18.conninfo()}' --source sql --for 2s"
+    done = shell(f"{record} -o {path} 2>&1 | head -1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    evidence = Evidence.open(path)
+    assert evidence.complete
+    assert evidence.has("snapshots")
+
+
+def test_without_stderr_the_result_comes(wheel18: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    record = f"'{PGSWEEP}' record '{wheel18.conninfo()}' --source sql --for 1s --json -o {path}"
+    done = shell(f"{record} {_NO_READER}")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["path"] == str(path)
+    assert Evidence.open(path).complete
+    assert shell(f"{record} {_NO_READER}").returncode == 2, "it is there"
+
+
+def test_a_failure_without_stderr_keeps_its_exit_code(tmp_path: Path) -> None:
+    done = shell(f"'{PGSWEEP}' predict {tmp_path}/absent.evidence {_NO_READER}")
+    assert done.returncode == 2
+
+
+def test_stderr_on_a_full_device_does_not_matter() -> None:
+    done = shell(f"'{PGSWEEP}' nonsense 2>/dev/full")
+    assert done.returncode == 2
+    assert shell(f"'{PGSWEEP}' --version 2>/dev/full").returncode == 0
+
+
+def test_a_terminal_that_has_gone_does_not_matter() -> None:
+    code = f"""
+import os, subprocess, sys
+ours, theirs = os.openpty()
+process = subprocess.Popen([{PGSWEEP!r}, "nonsense"], stderr=theirs, stdin=subprocess.PIPE)
+os.close(theirs)
+os.close(ours)
+sys.exit(process.wait())
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 2
+
+
+def test_only_stdout_means_that_the_reader_has_gone() -> None:
+    code = """
+import os, sys
+import click
+from pgsweep.cli.app import Application
+group = Application("x")
+@click.command()
+def command():
+    os.write(int(sys.argv[2]), b"x")
+group.get_command = lambda ctx, name: command
+group.resolve_command = lambda ctx, args: ("cache", command, [])
+try:
+    group.main(["cache"], standalone_mode=False)
+except Exception as error:
+    print(type(error).__name__, file=sys.stderr)
+"""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    other = subprocess.run(
+        [sys.executable, "-c", code, "-", str(theirs)],
+        pass_fds=[theirs],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert other.stderr == "PgsweepError\n"
+    gone = subprocess.run(
+        [sys.executable, "-c", code, "-", "1"], stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert gone.stderr == "ReaderGone\n"
+    os.close(theirs)
