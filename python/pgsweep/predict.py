@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
 if TYPE_CHECKING:
     from pgsweep import _native
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
-
-NEWEST_TESTED_VERSION = 18
-"""Whose rules a trace that never saw PostgreSQL is replayed by."""
 
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -69,7 +67,9 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _result(source, estimate, observed, list(opened.warnings))
+    newer = beyond_tested(opened.meta.server_version_num)
+    warnings = [*([newer] if newer else []), *opened.warnings]
+    return _result(source, estimate, observed, warnings)
 
 
 def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
@@ -84,7 +84,8 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
         if sizes_bytes is not None
         else tuple(sorted({max(trace.objects >> shift, 16) for shift in range(7)}))
     )
-    rules = _native.Rules(NEWEST_TESTED_VERSION)
+    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
+    rules = _native.Rules(NEWEST_TESTED_MAJOR)
     estimate = estimate_cold(trace.pages, trace.objects, sizes_blocks=sizes, rules=rules)
     observed = Observed(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
