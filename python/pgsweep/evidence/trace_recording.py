@@ -280,7 +280,9 @@ class TraceRecording:
         try:
             pool = read_pool(self._postmaster_pid, self._server.version_num)
         except (RuntimeError, OSError) as error:
-            self._warnings.append(f"the pool's contents are not in the evidence: {error.args[0]}")
+            warning = f"the pool's contents are not in the evidence: {error.args[0]}"
+            if warning not in self._warnings:
+                self._warnings.append(warning)
             return
         number = self._snapshots
         self._snapshots += 1

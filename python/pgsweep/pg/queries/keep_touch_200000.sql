@@ -18,6 +18,7 @@ FROM (SELECT pg_catalog.pg_relation_size(%(oid)s::pg_catalog.oid::pg_catalog.reg
 CROSS JOIN LATERAL (
     SELECT coalesce(pg_catalog.sum({schema}.pg_prewarm(%(oid)s::pg_catalog.oid::pg_catalog.regclass, 'buffer', 'main', p.first_block,
                                             least(p.last_block, before.blocks OPERATOR(pg_catalog.-) 1))), 0) AS blocks
-    FROM pg_catalog.unnest(%(first_blocks)s::pg_catalog.int8[], %(last_blocks)s::pg_catalog.int8[]) AS p (first_block, last_block)
+    FROM ROWS FROM (pg_catalog.unnest(%(first_blocks)s::pg_catalog.int8[]), pg_catalog.unnest(%(last_blocks)s::pg_catalog.int8[]))
+         AS p (first_block, last_block)
     WHERE p.first_block OPERATOR(pg_catalog.<) before.blocks) AS done
 WHERE before.blocks IS NOT NULL
