@@ -5,7 +5,7 @@ turn. Clusters are shared: make your own database or schema, leave settings alon
 `Cluster.create`).
 
 With `--matrix` (`make test-matrix`) `server` and `bindir` go through every version that pgsweep supports and
-Debian's 15, and only the tests that take one of them run.
+Debian's 15, with `--pg-bindir DIR` through the servers named, and only the tests that take one of them run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsweep.pg.bindir import installed_servers
+from pgsweep.pg.bindir import inspect_bindir, installed_servers
 from pgsweep.pg.cluster import Cluster
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests that take a server on every PostgreSQL that tools/postgresql-matrix fetched",
     )
+    parser.addoption(
+        "--pg-bindir",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="run the tests that take a server on the one in this folder, for example one built from source",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--matrix"):
+    if config.getoption("--matrix") or config.getoption("--pg-bindir"):
         chosen = [item for item in items if set(EACH_SERVER) & set(getattr(item, "fixturenames", ()))]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
@@ -58,6 +66,8 @@ def bindirs() -> list[Path]:
 
 def _each_bindir(config: pytest.Config) -> dict[str, Path | None]:
     """Return the bin folders that `server` goes through by name; None is the wheel's."""
+    if named := config.getoption("--pg-bindir"):
+        return {f"pg{inspect_bindir(bindir).version}": bindir for bindir in named}
     if not config.getoption("--matrix"):
         return {"wheel18": None, "debian15": DEBIAN_BINDIR}
     lines = (ROOT / "tools/postgresql-matrix.txt").read_text(encoding="utf-8").splitlines()

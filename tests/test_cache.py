@@ -293,21 +293,35 @@ def test_from_elsewhere_only_the_pool_is_seen(tmp_path: Path) -> None:
         assert result.pool.used_bytes > 0
 
 
-def test_a_damaged_picture_is_not_believed(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["names", "half", "nothing"])
+def test_a_damaged_picture_is_not_believed(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """As of a server whose descriptors have their numbers where they were, and another state beside."""
+
     class Damaged:
         def __init__(self, postmaster_pid: int, version_num: int, *, start_time: int | None) -> None:
             self._reader = PoolReader(postmaster_pid, version_num, start_time=start_time)
 
         def read(self) -> object:
             pool = self._reader.read()
-            return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
+            if damage == "names":
+                return {**pool, "db": np.full(len(pool["db"]), 123456789, dtype=np.uint32)}
+            kept = len(pool["frame"]) // 2 if damage == "half" else 0
+            return {**pool, **{name: v[:kept] for name, v in pool.items() if isinstance(v, np.ndarray)}}
 
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        # So much that half of it is less than the server counts, for all that is going on.
+        connection.execute("CREATE TABLE filling AS SELECT repeat('x', 1800) FROM generate_series(1, 4000)")
+        connection.execute("SELECT count(*) FROM filling")
     monkeypatch.setattr("pgsweep.caches.access.PoolReader", Damaged)
-    with pytest.raises(MissingAbility, match="does not agree"):
+    with pytest.raises(MissingAbility, match="does not show what the server says"):
         looked(wheel18.conninfo(), source="peek")
     result = looked(wheel18.conninfo(), source="auto")
     assert result.pool_source == "sql"
     assert [entry for entry in result.missing if entry.what == "peek"]
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        connection.execute("DROP TABLE filling")
 
 
 def test_a_standby_in_recovery() -> None:

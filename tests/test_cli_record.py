@@ -117,6 +117,16 @@ def test_auto_asks_by_sql_where_the_server_is_elsewhere(
     done = CliRunner().invoke(command, [wheel18.conninfo(), "--for", "1s", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert Evidence.open(out).meta.source == "sql"
+    # Why it is not the better source stands on stderr and in the result, in each of its forms.
+    why = "not possible by peek: the server does not run on this host"
+    assert why in done.stderr
+    assert re.search("^not possible +peek: the server does not run on this host", done.stdout, re.MULTILINE)
+    as_json = CliRunner().invoke(command, [wheel18.conninfo(), "--for", "1s", "-o", f"{out}2", "--json"])
+    (passed_over,) = json.loads(as_json.stdout)["passed_over"]
+    assert why.endswith(passed_over[: len(why) - len("not possible by ")])
+    plan = CliRunner().invoke(command, [wheel18.conninfo(), "-n", "--json", "-o", f"{out}3"])
+    assert json.loads(plan.stdout)["passed_over"] == [passed_over]
+    assert why in plan.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="tracing needs root")

@@ -96,7 +96,8 @@ def test_servers_are_found() -> None:
     [
         ("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n", 150018),
         ("postgres (PostgreSQL) 18.6", 180006),
-        ("postgres (PostgreSQL) 19beta1", 190000),
+        ("postgres (PostgreSQL) 19beta3", 190000),
+        ("postgres (PostgreSQL) 20devel", 200000),
     ],
 )
 def test_version(text: str, version_num: int) -> None:

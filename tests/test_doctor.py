@@ -308,7 +308,7 @@ def test_a_service(wheel18: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_server_too_old_or_too_new(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgsweep.doctor.NEWEST_KNOWN_MAJOR", 17)
+    monkeypatch.setattr("pgsweep.versions.NEWEST_TESTED_MAJOR", 17)
     found = abilities(examine(wheel18.conninfo()))
     assert found["version"].available is None
     assert found["pg_buffercache"].available is True

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent
-from pgsweep.hugepages import examine, explain_log
+from pgsweep.hugepages import _of_running, examine, explain_log
 from pgsweep.hugepages_why import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.sharedmemory import ScratchServer
+from pgsweep.pg.connect import connect
+from pgsweep.pg.sharedmemory import ScratchServer, read_facts
 from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_hugepages import MB, PAGE, give, locked_pages, needs_2mb, start_with
 from tests.test_cli import run
@@ -35,6 +37,17 @@ def mapped_bytes(cluster: Cluster) -> int:
     return max(int(end, 16) - int(start, 16) for start, end in found)
 
 
+def test_the_servers_own_number_may_be_one_too_many_up_to_18(server: Cluster) -> None:
+    with connect(server.conninfo()) as session:
+        facts = msgspec.structs.replace(read_facts(session), requested_bytes=None)
+    size = _of_running(facts, None, PAGE)
+    if server.version_num < 150000:
+        assert size.likely_bytes is None
+    else:
+        assert size.likely_bytes == (facts.server_pages or 0) * PAGE
+        assert any("one too many" in note for note in size.notes) == (server.version_num < 190000)
+
+
 @needs_2mb
 def test_the_number_of_a_running_server(server: Cluster) -> None:
     result = examine(server.conninfo())
@@ -43,7 +56,9 @@ def test_the_number_of_a_running_server(server: Cluster) -> None:
     assert result.shared_memory_bytes == mapped_bytes(server)
     assert (result.status, result.huge_pages) == ("off", "off")
     assert (result.methods.vmpeak or 0) > exact
-    if server.version_num >= 150000:
+    if server.version_num >= 190000:
+        assert result.methods.server == exact
+    elif server.version_num >= 150000:
         assert result.methods.server in (exact, exact + 1)
     else:
         assert result.methods.server is None

@@ -22,6 +22,7 @@ from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.transitions import ABSENT, Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import read_databases, read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
@@ -192,15 +193,19 @@ def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
         relations, databases = read_relations(connection), read_databases(connection)
         connection.execute("SELECT count(*) FROM public.page")
         pool = reader_of(connection, server.version_num).read()
-        assert peek._disagreement(pool, told_by_it, relations, databases) is None
+        assert disagreement(pool, told_by_it, None, None) is None
+        assert peek._unknown_names(pool, told_by_it, relations, databases) is None
         other_size = msgspec.structs.replace(told_by_it, shared_buffers_blocks=4096)
-        told = peek._disagreement(pool, other_size, relations, databases)
+        told = disagreement(pool, other_size, None, None)
         assert told == "the pool has 2048 buffers there, shared_buffers is 4096"
-        assert "databases" in str(peek._disagreement(pool, told_by_it, relations, {7: "other"}))
-        shifted = {**pool, "rel": pool["rel"] + np.uint32(100000)}
-        assert "relations" in str(peek._disagreement(shifted, told_by_it, relations, databases))  # type: ignore[arg-type]
-        impossible = {**pool, "usage_count": pool["usage_count"] + np.uint8(9)}
-        assert "impossible" in str(peek._disagreement(impossible, told_by_it, relations, databases))  # type: ignore[arg-type]
+        assert "databases" in str(peek._unknown_names(pool, told_by_it, relations, {7: "other"}))
+        shifted: Any = {**pool, "rel": pool["rel"] + np.uint32(100000)}
+        assert "relations" in str(peek._unknown_names(shifted, told_by_it, relations, databases))
+        impossible: Any = {**pool, "usage_count": pool["usage_count"] + np.uint8(9)}
+        assert "impossible" in str(disagreement(impossible, told_by_it, None, None))
+        columns = {name: value[:0] for name, value in pool.items() if isinstance(value, np.ndarray)}
+        empty: Any = {**pool, **columns}
+        assert disagreement(empty, told_by_it, None, None) == "not a single buffer holds a page there"
 
 
 def test_the_servers_own_count_must_agree(

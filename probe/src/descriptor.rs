@@ -2,7 +2,7 @@
 //!
 //! `struct BufferDesc` (src/include/storage/buf_internals.h), padded to 64 bytes: the tag in 20 bytes, the buffer's own
 //! number at 20, and at 24 the state: pins in bits 0 to 17, usage count in 18 to 21, dirty 23, valid 24, tag valid 25.
-//! So it is in versions 12 to 18. In 19 the state has 64 bits, because the content lock moved into it (commit
+//! So it is in versions 12 to 19. From 19 on the state has 64 bits, because the content lock moved into it (commit
 //! dac328c8a68); its lower half, the first on little-endian machines, kept the places of all that is read here.
 
 use std::io;

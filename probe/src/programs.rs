@@ -23,7 +23,7 @@ const WORDS: i16 = -32;
 const SCRATCH: i16 = -8;
 const BPF_RB_NO_WAKEUP: i32 = 1;
 
-// `BufferDesc.state` (src/include/storage/buf_internals.h, versions 12 to 18).
+// `BufferDesc.state` (src/include/storage/buf_internals.h): the lower half of its 64 bits from 19 on, see descriptor.rs.
 const PINS: i32 = (1 << 18) - 1;
 const USAGE_COUNT_SHIFT: i32 = 18;
 

@@ -23,9 +23,7 @@ from pgsweep.pg.connect import connect, describe, explained
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import Distrust, find_distrust
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
-
-NEWEST_KNOWN_MAJOR: Final = 18
-"""The rules of later versions may differ."""
+from pgsweep.versions import beyond_tested
 
 R = TypeVar("R")
 _EVERYTHING: Final = ["record", "cache", "footprint", "top", "hugepages"]
@@ -157,9 +155,8 @@ class _ServerChecks:
         return _server("connection", True, f"as role {self._session.role}, {how}", None, _EVERYTHING)
 
     def _version(self) -> Ability:
-        major = self._server.version_num // 10000
-        if major > NEWEST_KNOWN_MAJOR:
-            why = f"PostgreSQL {major} is newer than this pgsweep, which knows 14 to {NEWEST_KNOWN_MAJOR}"
+        why = beyond_tested(self._server.version_num)
+        if why is not None:
             return _server("version", None, why, "pip install --upgrade pgsweep", _EVERYTHING)
         return _server("version", True, f"PostgreSQL {self._server.version}", None, _EVERYTHING)
 

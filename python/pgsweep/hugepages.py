@@ -188,8 +188,10 @@ def _of_running(facts: SharedMemoryFacts, mapping: SharedMemory | None, page_byt
     if size is not None:
         return _Size(exact_bytes=size, likely_bytes=size, notes=[])
     if facts.server_pages is not None:
-        # The server counts in its own pages, rounded up, and one more for a whole number of them.
+        # The server counts in its own pages, rounded up, and up to 18 one more for a whole number of them.
         likely = facts.server_pages * (facts.huge_page_bytes or page_bytes)
+        if facts.server_pages_exact:
+            return _Size(exact_bytes=None, likely_bytes=likely, notes=[])
         note = (
             "the number is the server's own (shared_memory_size_in_huge_pages), which may be one too many; "
             "a member of pg_monitor gets the exact one"

@@ -18,6 +18,7 @@ import msgspec
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
 if TYPE_CHECKING:
     from pgsweep import _native
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
-
-NEWEST_TESTED_VERSION = 18
-"""Whose rules a trace that never saw PostgreSQL is replayed by."""
 
 LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
 """shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
@@ -79,7 +77,12 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             hint="record with --source sql, peek or trace",
         )
     estimate, observed = _from_trace(opened, sizes, seed)
-    return _result(source, estimate, observed, list(opened.warnings))
+    return _result(source, estimate, observed, _warnings(opened))
+
+
+def _warnings(evidence: Evidence) -> list[str]:
+    newer = beyond_tested(evidence.meta.server_version_num)
+    return [*([newer] if newer else []), *evidence.warnings]
 
 
 def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
@@ -94,7 +97,8 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
         if sizes_bytes is not None
         else tuple(sorted({max(trace.objects >> shift, 16) for shift in range(7)}))
     )
-    rules = _native.Rules(NEWEST_TESTED_VERSION)
+    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
+    rules = _native.Rules(NEWEST_TESTED_MAJOR)
     estimate = estimate_cold(trace.pages, trace.objects, sizes_blocks=sizes, rules=rules)
     observed = Observed(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
@@ -128,7 +132,7 @@ def _from_snapshots(
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
         raise _nothing_seen(meta)
     observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
-    warnings = [*seen.warnings, *evidence.warnings]
+    warnings = [*seen.warnings, *_warnings(evidence)]
     calm = unfilled(
         seen.used_blocks,
         seen.hand_frames,

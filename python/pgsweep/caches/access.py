@@ -19,6 +19,8 @@ from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.agreement import disagreement
+from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import (
     Database,
     Server,
@@ -32,9 +34,6 @@ from pgsweep.pg.queries import load
 from pgsweep.records.cache import Missing
 
 PoolSource = Literal["auto", "peek", "sql"]
-
-MAX_USAGE_COUNT = 5
-"""BM_MAX_USAGE_COUNT (src/include/storage/buf_internals.h)."""
 
 _SQL_SECONDS_PER_BUFFER = 1.2e-6
 """Time of an aggregate over pg_buffercache: 607 ms for 524,288 buffers, the median of benchmarks/look."""
@@ -177,6 +176,7 @@ def _check_peek(access: Access) -> None:
             cause=access.missing[-1].why if access.missing else None,
             hint="run pgsweep on the server's host, as the server's user or root; or use --source sql",
         )
+    before = used_buffers(access.connection)
     try:
         memory = PoolReader(access.postmaster_pid, server.version_num, start_time=access.start_time)
         pool = memory.read()
@@ -188,18 +188,16 @@ def _check_peek(access: Access) -> None:
             cause=error.strerror,
             hint="run pgsweep as the server's user or as root; or use --source sql",
         ) from error
-    if pool["buffers"] != server.shared_buffers_blocks:
+    why = disagreement(pool, server, before, used_buffers(access.connection))
+    if why is not None:
         raise MissingAbility(
-            "what was read in the server's memory does not agree with the server",
-            cause=f"{pool['buffers']} buffers there, shared_buffers has {server.shared_buffers_blocks}",
-            hint="use --source sql",
+            "the server's memory does not show what the server says", cause=why, hint="use --source sql"
         )
     known = np.isin(pool["db"], [0, *(database.oid for database in access.databases)])
     known &= np.isin(pool["spc"], list(read_tablespaces(access.connection)))
-    known &= pool["usage_count"] <= MAX_USAGE_COUNT
     if np.count_nonzero(known) < _BELIEVED_SHARE * len(known) - 1:
         raise MissingAbility(
-            "what was read in the server's memory does not agree with the server",
+            "the server's memory does not show what the server says",
             cause=f"only {np.count_nonzero(known)} of {len(known)} buffers make sense",
             hint="use --source sql",
         )

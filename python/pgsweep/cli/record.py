@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
@@ -145,27 +145,28 @@ class _Recorder:
         self._max_bytes = max_bytes
 
     def record(self, conninfo: str, source: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        """Record by the source; `auto` takes the gentlest that is not refused.
+        """Record by the source; `auto` takes the gentlest that is not refused, and says what was.
 
         Raises:
             PgsweepError: the server cannot be reached or allows none.
         """
-        if source == "trace":
-            return self._trace(conninfo, shown, stop)
-        if source == "auto":
-            with contextlib.suppress(MissingAbility):
-                return self._peek(conninfo, shown, stop)
-        elif source == "peek":
-            return self._peek(conninfo, shown, stop)
-        try:
-            return self._sql(conninfo, shown, stop)
-        except MissingAbility as refused:
-            # A trace costs the server some speed, so it is taken unasked only where nothing gentler can be
-            # had.
-            if source == "sql" or os.geteuid() != 0 or self._out.exists():
-                raise
-            shown.note(f"snapshots are not possible ({refused.message}), so page accesses are traced")
-            return self._trace(conninfo, shown, stop)
+        by_name = {"peek": self._peek, "sql": self._sql, "trace": self._trace}
+        if source != "auto":
+            return by_name[source](conninfo, shown, stop)
+        passed_over: list[str] = []
+        # A trace costs the server some speed, so it is taken unasked only where nothing gentler can be had.
+        candidates = ["peek", "sql", *(["trace"] if os.geteuid() == 0 else [])]
+        for candidate in candidates:
+            try:
+                result = by_name[candidate](conninfo, shown, stop)
+            except MissingAbility as refused:
+                if candidate == candidates[-1] or self._out.exists():
+                    raise
+                passed_over.append(_refusal(candidate, refused))
+                shown.note(f"not possible by {passed_over[-1]}")
+            else:
+                return msgspec.structs.replace(result, passed_over=passed_over)
+        raise AssertionError("the last candidate returns or raises")
 
     def _peek(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
         from pgsweep.evidence.peek import record_peek
@@ -200,10 +201,20 @@ class _Recorder:
 
         if source == "trace":
             return plan_trace(conninfo, self._out)
-        if source == "auto":
-            with contextlib.suppress(MissingAbility):
-                return plan_peek(conninfo, self._out)
-        return (plan_peek if source == "peek" else plan_sql)(conninfo, self._out)
+        if source != "auto":
+            return (plan_peek if source == "peek" else plan_sql)(conninfo, self._out)
+        try:
+            return plan_peek(conninfo, self._out)
+        except MissingAbility as refused:
+            passed_over = [_refusal("peek", refused)]
+            self._settings.say(f"not possible by {passed_over[0]}")
+            return msgspec.structs.replace(plan_sql(conninfo, self._out), passed_over=passed_over)
+
+
+def _refusal(source: str, refused: MissingAbility) -> str:
+    """Return which source is not possible, and why, as a sentence goes on."""
+    cause = f" ({refused.cause})" if refused.cause else ""
+    return f"{source}: {refused.message}{cause}"
 
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:

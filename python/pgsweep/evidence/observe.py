@@ -12,10 +12,11 @@ import psycopg
 
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.writer import EvidenceWriter
-from pgsweep.pg.catalog import Relation
+from pgsweep.pg.catalog import Relation, Server
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.progress import Progress
+from pgsweep.versions import beyond_tested
 
 RELATION_SECONDS = 5.0
 """Counters of relations, of pg_stat_io and of the writers are sampled this often..."""
@@ -41,6 +42,18 @@ def session(conninfo: str, progress: Progress) -> Iterator[psycopg.Connection[An
             connection.close()
 
 
+def tell_newer(server: Server, progress: Progress) -> list[str]:
+    """Say that the server is newer than the versions tested, if so; return it for the result.
+
+    It is not for the evidence: who predicts from that with a later pgsweep may have another answer.
+    """
+    newer = beyond_tested(server.version_num)
+    if newer is None:
+        return []
+    progress.note(newer)
+    return [newer]
+
+
 def seed_of(rng_seed: int | None) -> int:
     """Return the seed that was asked for, or a new one, which the evidence then tells."""
     return int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
@@ -62,6 +75,7 @@ class CounterLog:
         self._writer = writer
         self._now = now
         self._sample = 0
+        self._seconds = 0.0
         self._last: dict[tuple[str, str, str], float] = {}
         self._slow_due = 0.0
         self.spent_seconds = 0.0
@@ -83,8 +97,21 @@ class CounterLog:
             cost_seconds = time.monotonic() - slow_begin
             self._slow_due = seconds + max(RELATION_SECONDS, cost_seconds / RELATION_SHARE)
         # Half way through the reading is the best guess for the moment that the values belong to.
-        self._write((seconds + self._now()) / 2, counters)
+        self._seconds = (seconds + self._now()) / 2
+        self._write(self._seconds, counters)
         self.spent_seconds += time.monotonic() - begin
+
+    def created(self, oids: Iterable[int]) -> None:
+        """Read the counters of relations not known before, which began at 0 meanwhile, into the last sample.
+
+        Raises:
+            psycopg.Error: the connection was lost.
+            EvidenceError: they cannot be written.
+        """
+        new = sorted(set(oids) - set(self._reader.relation_oids))
+        if new:
+            counters = [counter for counter in self._reader.relations(new) if counter.value]
+            self._append(max(self._sample - 1, 0), self._seconds, counters)
 
     def add(self, seconds: float, counter: Counter) -> None:
         """Keep a counter of our own beside the server's, under the number of the last sample."""

@@ -36,6 +36,7 @@ from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.transitions import Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import Snapshot, used_buffers
 from pgsweep.pg.catalog import Relation, Server, read_server
 from pgsweep.pg.connect import session_lives
@@ -161,15 +162,12 @@ class PeekView:
         with _abilities():
             pool = self._reader.read()
         after = used_buffers(self._connection)
-        disagreement = _disagreement(pool, self._server, relations, databases)
-        if disagreement is None and before is not None and after is not None:
-            counted, slack = len(pool["frame"]), 64 + self._server.shared_buffers_blocks // 100
-            if not min(before, after) - slack <= counted <= max(before, after) + slack:
-                disagreement = f"{counted} buffers hold a page there, the server counts {after}"
-        if disagreement is not None:
+        why = disagreement(pool, self._server, before, after)
+        why = why or _unknown_names(pool, self._server, relations, databases)
+        if why is not None:
             raise MissingAbility(
                 "the server's memory does not show what the server says",
-                cause=disagreement,
+                cause=why,
                 hint="use --source sql, and please report this",
             )
         self._files = Files(pool)
@@ -288,18 +286,10 @@ class PeekView:
         return float(shortest * (longest / shortest) ** self._random.random())
 
 
-def _disagreement(
+def _unknown_names(
     pool: PoolTable, server: Server, relations: list[Relation], databases: dict[int, str]
 ) -> str | None:
-    """Return in which way the pool cannot be that server's, or nothing."""
-    if pool["buffers"] != server.shared_buffers_blocks:
-        return (
-            f"the pool has {pool['buffers']} buffers there, shared_buffers is {server.shared_buffers_blocks}"
-        )
-    if not len(pool["frame"]):
-        return None
-    if pool["usage_count"].max() > 5 or pool["fork"].max() > 3:
-        return "a usage count or a fork number is impossible"
+    """Return in which way the names in the pool cannot be that server's, or nothing."""
     # What was created since the catalog was read has no name yet: a few buffers, not a tenth of all.
     if np.isin(pool["db"], [0, *databases]).mean() < 0.9:
         return "most buffers belong to databases that do not exist"

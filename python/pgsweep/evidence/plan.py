@@ -47,6 +47,7 @@ _COUNTERS: Final[_Steps] = (
     ("count_io", "every 5 seconds or less often", 160000),
     ("settle", "once, when each of these has run once", 140000),
 )
+_TEMPORARY: Final = ("temporary", "once before and once after the observation", 140000)
 _SNAPSHOTS: Final[_Steps] = (
     *_SESSION,
     ("buffercache", _ONCE, 140000),
@@ -55,6 +56,7 @@ _SNAPSHOTS: Final[_Steps] = (
     ("settings", _ONCE, 140000),
     ("MEMORY", _ONCE, 140000),
     *_CATALOG,
+    _TEMPORARY,
     ("SNAPSHOT", "a few times before, to tell its cost; then at random times, one in each interval", 140000),
     *_COUNTERS,
 )
@@ -76,6 +78,7 @@ _TRACE: Final[_Steps] = (
 )
 _PEEK: Final[_Steps] = (
     *_ON_HOST,
+    _TEMPORARY,
     ("buffercache", _ONCE, 160000),
     (
         "extension_trust",

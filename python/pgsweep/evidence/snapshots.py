@@ -23,12 +23,18 @@ import psycopg
 import pgsweep
 from pgsweep.errors import ConnectionFailed, EvidenceError
 from pgsweep.evidence.laps import LapClock
-from pgsweep.evidence.observe import RELATION_SECONDS, RELATION_SHARE, CounterLog, relation_columns
+from pgsweep.evidence.observe import (
+    RELATION_SECONDS,
+    RELATION_SHARE,
+    CounterLog,
+    relation_columns,
+    tell_newer,
+)
 from pgsweep.evidence.pace import Pace, least_seconds
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations
+from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
@@ -144,6 +150,7 @@ class Recording:
         self._stop = stop
         self._clock = LapClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
+        self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
         self._advised = False
         self._started = time.monotonic()
@@ -155,8 +162,7 @@ class Recording:
         self._view.check(begin, databases)
         # In the evidence from the beginning, for the case that the recording is killed.
         self._writer.replace("relations", relation_columns(begin, None, databases))
-        own = [r.oid for r in begin if r.database_oid == self._server.database_oid]
-        counters = CounterReader(self._connection, databases, own)
+        counters = CounterReader(self._connection, databases, self._counted(begin))
         # Planned statements read catalogs; from here on, nothing of ours does.
         self._view.take()
         counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
@@ -216,8 +222,13 @@ class Recording:
             ended_by=ended_by,
             expected_overhead_ratio=expected,
             measured_overhead_ratio=measured,
-            warnings=self._warnings,
+            warnings=[*self._newer, *self._warnings],
         )
+
+    def _counted(self, relations: list[Relation]) -> list[int]:
+        """Return the oids of the relations whose counters add up to the database's: temporary ones too."""
+        own = [r.oid for r in relations if r.database_oid == self._server.database_oid]
+        return own + read_temporary(self._connection)
 
     def _now(self) -> float:
         return time.monotonic() - self._started
@@ -329,6 +340,7 @@ class Recording:
             log.sample(full=True)
             length_seconds = self._now()
             end = read_relations(self._connection)
+            log.created(self._counted(end))
             self._writer.replace("relations", relation_columns(begin, end, databases))
         except psycopg.OperationalError:
             self._warnings.append("the connection was lost at the end; the last counters are missing")

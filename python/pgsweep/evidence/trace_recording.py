@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import pgsweep
 from pgsweep._native import Tracer, read_pool
-from pgsweep.evidence.observe import CounterLog, relation_columns
+from pgsweep.evidence.observe import CounterLog, relation_columns, tell_newer
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.catalog import Server, read_databases, read_relations
@@ -73,6 +73,7 @@ class TraceRecording:
         self._begin = read_relations(connection)
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
+        self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
         self._recovery_pid = self._find_recovery()
         self._rows = 0
@@ -214,7 +215,7 @@ class TraceRecording:
             ended_by=ended_by,
             expected_overhead_ratio=expected,
             measured_overhead_ratio=measured,
-            warnings=self._warnings,
+            warnings=[*self._newer, *self._warnings],
         )
 
     def _loop(
@@ -282,7 +283,9 @@ class TraceRecording:
         try:
             pool = read_pool(self._postmaster_pid, self._server.version_num)
         except (RuntimeError, OSError) as error:
-            self._warnings.append(f"the pool's contents are not in the evidence: {error.args[0]}")
+            warning = f"the pool's contents are not in the evidence: {error.args[0]}"
+            if warning not in self._warnings:
+                self._warnings.append(warning)
             return
         number = self._snapshots
         self._snapshots += 1

@@ -11,7 +11,7 @@ import platform
 from dataclasses import dataclass
 from functools import cached_property
 
-from pgsweep._native import check_tracing, page_cache, pool_buffers
+from pgsweep._native import check_tracing, page_cache, peek_relations
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
 from pgsweep.host.machine import describe_machine, memory_bytes
@@ -167,7 +167,8 @@ class HostChecks:
             return self._without_process("peek", needed_for)
         told = self._seen.shared_buffers_blocks
         try:
-            found = pool_buffers(self._search.pid, self._seen.version_num)
+            # All of them, as the commands do: a layout that differs shows where pages are in use.
+            found = peek_relations(self._search.pid, self._seen.version_num)["buffers"]
         except RuntimeError as error:
             return _ability("peek", False, str(error.args[0]), None, needed_for)
         except OSError as error:

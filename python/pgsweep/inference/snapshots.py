@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.inference.consistency import Doubt, Tally, doubts
 from pgsweep.inference.curve import Curve, Flow
 from pgsweep.inference.estimate import Estimate
 from pgsweep.inference.paths import path_likelihoods
@@ -61,6 +62,8 @@ class Totals:
         relation_accesses: likewise.
         relation_scans: full sequential scans per second.
         relation_growth_blocks: blocks added per second.
+        temporary_misses: those misses that are of temporary relations, which do not use the pool.
+        doubts: where the counters disagree with themselves.
     """
 
     seconds: float
@@ -72,6 +75,8 @@ class Totals:
     relation_growth_blocks: Floats
     first_half_miss_ratio: float
     second_half_miss_ratio: float
+    temporary_misses: float = 0.0
+    doubts: list[Doubt] = field(default_factory=list)
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
@@ -99,27 +104,83 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
 
     middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
+    # Relations are sampled less often, so a recording that was cut knows of them up to here.
+    of_relations = sample[counters["scope"] == "relation"]
+    last = int(of_relations.max(initial=0)) or len(seconds) - 1
+    total = {"blks_hit": _gained(hits[: last + 1]), "blks_read": _gained(reads[: last + 1])}
+    gained = _relations_gained(series, last, sum(total.values()))
 
     def rate(oid: int, name: str) -> float:
-        values = series.get(("relation", str(oid), name))
-        return max(float(values[-1] - values[0]), 0.0) / span if values is not None and span > 0 else 0.0
+        return gained.get((str(oid), name), 0.0) / span if span > 0 else 0.0
 
     oids = [int(o) for o in relations["oid"]]
+    listed = {str(o) for o in oids}
+
+    def tally(kind: str, *names: str) -> Tally:
+        found = [(oid in listed, value) for (oid, name), value in gained.items() if name in names]
+        return Tally(
+            kind=kind,
+            database=sum(total[name] for name in names),
+            relations=sum(value for known, value in found if known),
+            temporary=sum(value for known, value in found if not known),
+        )
+
+    tallies = [tally("misses", "blks_read"), tally("accesses", "blks_read", "blks_hit")]
+    pg_class = {str(o) for o in relations["oid"][relations["name"] == "pg_class"]}
+    dropped = sum(value for (oid, name), value in gained.items() if name == "tup_deleted" and oid in pg_class)
     misses = np.array([rate(o, "blks_read") for o in oids])
     is_table = np.isin(relations["kind"], ["r", "m", "t"])
     scans = np.array([rate(o, "scans") for o in oids]) * is_table
     growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
-        hits=float(hits[-1] - hits[0]) if len(hits) else 0.0,
-        misses=float(reads[-1] - reads[0]) if len(reads) else 0.0,
+        hits=_gained(hits),
+        misses=_gained(reads),
         relation_misses=misses,
         relation_accesses=misses + np.array([rate(o, "blks_hit") for o in oids]),
         relation_scans=scans,
         relation_growth_blocks=growth,
         first_half_miss_ratio=ratio(0, middle),
         second_half_miss_ratio=ratio(middle, -1),
+        temporary_misses=tallies[0].temporary,
+        doubts=doubts(tallies, seconds=float(seconds[last] - seconds[0]), dropped_relations=dropped),
     )
+
+
+def _gained(values: Floats) -> float:
+    """Return by how much a counter rose in all, also where it was reset or its object dropped meanwhile."""
+    rises = np.diff(values)
+    return float(np.where(rises < 0, values[1:], rises).sum())
+
+
+def _relations_gained(
+    series: dict[tuple[str, str, str], Floats], last: int, accesses: float
+) -> dict[tuple[str, str], float]:
+    """Return by how much each counter of a relation rose, by oid and name.
+
+    A relation first seen in the last sample began at 0, except an index that was rebuilt concurrently: it
+    takes over the counters of its predecessor (index.c, index_concurrently_swap). So all such relations
+    together get no more than what the others leave of the database's accesses.
+
+    Args:
+        last: number of the last sample of relations.
+        accesses: of the database up to there.
+    """
+    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted"}
+    of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
+    gained = {key: _gained(values) for key, values in of_relations.items() if key[1] in wanted}
+    first: dict[str, int] = {}
+    for (oid, _), values in of_relations.items():
+        seen = int(np.argmax(values > 0)) if values[last] > 0 else 0
+        first[oid] = min(first.get(oid, last), seen)
+    new = {oid for oid, at in first.items() if at == last > 0}
+    blocks = {key: value for key, value in gained.items() if key[1] in {"blks_read", "blks_hit"}}
+    of_new = sum(value for (oid, _), value in blocks.items() if oid in new)
+    left = max(accesses - sum(value for (oid, _), value in blocks.items() if oid not in new), 0.0)
+    if of_new > left:
+        share = left / of_new
+        gained.update({key: value * share for key, value in gained.items() if key[0] in new})
+    return gained
 
 
 def estimate(
@@ -199,12 +260,14 @@ def estimate(
     lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
     pool = round(pool_blocks * sampling_rate)
     # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
+    # A difference that such reasons do not explain is among the doubts.
     counted = sum(f.misses for f in flows) / sampling_rate
-    agree = totals.misses / totals.seconds / counted if counted > 0 else 0.0
+    agree = (totals.misses - totals.temporary_misses) / totals.seconds / counted if counted > 0 else 0.0
+    elsewhere = totals.temporary_misses / (totals.hits + totals.misses)
 
     def ratios(curve: Curve, pages: list[Floats]) -> Floats:
         scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes_blocks]
-        return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second, 1.0)
+        return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second + elsewhere, 1.0)
 
     pages = [r.pages for r in rates]
     curve = Curve(rates, flows, pool, lap_seconds, totals.seconds)
@@ -332,9 +395,9 @@ def _interval(
 
 
 def _verdict(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> tuple[list[str], bool]:
-    reasons = []
+    reasons = [doubt.sentence for doubt in totals.doubts]
     laps = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
-    usable = True
+    usable = not any(doubt.grave for doubt in totals.doubts)
     if totals.misses == 0:
         reasons.append("no miss was counted: the pool holds all that is used, smaller sizes cannot be judged")
         return reasons, False

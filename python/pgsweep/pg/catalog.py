@@ -166,6 +166,12 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
     )
 
 
+def read_temporary(connection: psycopg.Connection[Any]) -> list[int]:
+    """Return the oids of the temporary relations of the session's database, those of all sessions."""
+    rows = connection.execute(load("temporary", connection.info.server_version)).fetchall()
+    return [oid for (oid,) in rows]
+
+
 def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -> list[Relation]:
     """Return all relations of the session's database that have storage, with their sizes.
 

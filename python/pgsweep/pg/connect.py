@@ -23,8 +23,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.secrets import without_secrets
+from pgsweep.versions import OLDEST_MAJOR
 
-OLDEST_VERSION_NUM = 140000
+OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
 _CONNECT_TIMEOUT_SECONDS = 10
 _STATEMENT_TIMEOUT_MS = 60_000
@@ -266,7 +267,7 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
         version = connection.info.parameter_status("server_version")
         raise MissingAbility(
             f"PostgreSQL {version} is not supported",
-            cause="pgsweep knows the rules of PostgreSQL 14 and later",
+            cause=f"pgsweep knows the rules of PostgreSQL {OLDEST_MAJOR} and later",
             hint="upgrade the server",
         )
     with explained():

@@ -72,9 +72,9 @@ class CounterReader:
             if int(row.object) in self._databases
         ]
 
-    def relations(self) -> list[Counter]:
-        """Return the counters of all relations that were named."""
-        return self._rows("count_relations", "relation", self.relation_oids)
+    def relations(self, oids: list[int] | None = None) -> list[Counter]:
+        """Return the counters of all relations that were named, or of these."""
+        return self._rows("count_relations", "relation", self.relation_oids if oids is None else oids)
 
     def writers(self) -> list[Counter]:
         """Return the counters of background writer and checkpointer."""

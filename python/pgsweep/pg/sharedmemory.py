@@ -2,7 +2,8 @@
 
 Of a running server pg_shmem_allocations tells it: the sum over all rows is the size of the segment. The
 setting shared_memory_size_in_huge_pages (15 and later) is the size divided by a page, plus one (ipci.c,
-`InitializeShmemGUCs`), so it is one too many where the size is a whole number of pages.
+`InitializeShmemGUCs`), so it is one too many where the size is a whole number of pages; from 19 on it is
+rounded up (8eef2df189).
 
 For other settings a server of the same release is asked, in a data directory of its own: it tells the size
 just before it requests it (ipci.c, `CreateSharedMemoryAndSemaphores`, at log level debug3). That it then
@@ -48,6 +49,7 @@ class SharedMemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
         huge_pages_status: on or off; None before version 17.
         huge_page_bytes: huge_page_size; 0 for the kernel's default.
         server_pages: shared_memory_size_in_huge_pages; None before version 15.
+        server_pages_exact: it is never one too many, as it may be up to 18.
         requested_bytes: the size of the segment; None where the role may not know.
         settings: those that size it and were given by somebody, in the units of pg_settings.
         sees_all_settings: the role sees all of them.
@@ -58,6 +60,7 @@ class SharedMemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     huge_page_bytes: int
     shared_memory_type: str
     server_pages: int | None
+    server_pages_exact: bool
     max_connections: int
     wal_segment_bytes: int
     by_socket: bool
@@ -83,6 +86,7 @@ def read_facts(connection: psycopg.Connection[Any]) -> SharedMemoryFacts:
         huge_page_bytes=page,
         shared_memory_type=str(kind),
         server_pages=None if pages is None or pages < 0 else pages,
+        server_pages_exact=version_num >= 190000,
         max_connections=connections,
         wal_segment_bytes=wal_segment,
         by_socket=by_socket,

@@ -70,7 +70,11 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording gathered."""
+    """What a recording gathered.
+
+    Attributes:
+        passed_over: the sources that `auto` would have taken first, each with the reason why it could not.
+    """
 
     schema: str = "pgsweep.record/1"
     path: str
@@ -85,6 +89,7 @@ class RecordResult(msgspec.Struct, frozen=True, kw_only=True):
     expected_overhead_ratio: float | None
     measured_overhead_ratio: float | None
     warnings: list[str]
+    passed_over: list[str] = []
     provenance: Provenance | None = None
 
 
@@ -97,13 +102,18 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording would do, step by step; nothing of it was done."""
+    """What a recording would do, step by step; nothing of it was done.
+
+    Attributes:
+        passed_over: the sources that `auto` would have taken first, each with the reason why it could not.
+    """
 
     schema: str = "pgsweep.plan/1"
     source: str
     server: str
     output: str
     steps: list[PlanStep]
+    passed_over: list[str] = []
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):

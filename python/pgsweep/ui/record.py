@@ -19,6 +19,7 @@ def record_text(result: RecordResult, terminal: Terminal) -> str:
     facts = [
         ("evidence", f"{result.path} ({format_bytes(result.bytes_written)})"),
         ("source", SOURCES.get(result.source, result.source)),
+        *(("not possible", reason) for reason in result.passed_over),
         ("time", f"{seconds(result.seconds)}, ended by {result.ended_by}"),
         ("shared_buffers", format_bytes(result.shared_buffers_bytes)),
     ]
@@ -79,6 +80,7 @@ def _section(result: RecordResult) -> Section:
     ]
     rows = [
         ["source", SOURCES.get(result.source, result.source)],
+        *(["not possible", reason] for reason in result.passed_over),
         ["time", seconds(result.seconds)],
         ["ended by", result.ended_by],
         ["written", format_bytes(result.bytes_written)],

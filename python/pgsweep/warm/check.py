@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.caches.access import MAX_USAGE_COUNT, Access
+from pgsweep.caches.access import Access
 from pgsweep.caches.join import forks_of
 from pgsweep.caches.picture import ForkPages
 from pgsweep.caches.pool import PoolReader
 from pgsweep.condition import Condition
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.records.heat import HeatRelation, HeatSource, HeatState, WarmCheckResult

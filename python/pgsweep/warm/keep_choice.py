@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.caches.access import MAX_USAGE_COUNT
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
 
 HALF_LIFE_SECONDS = 60.0
 """In that time the heat of a block that nobody uses falls by half."""

@@ -14,9 +14,10 @@ import psycopg
 from numpy.typing import NDArray
 from psycopg import errors as sqlstates
 
-from pgsweep.caches.access import MAX_USAGE_COUNT, Access
+from pgsweep.caches.access import Access
 from pgsweep.caches.pool import PoolReader
 from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained, session_lives
 from pgsweep.pg.counters import CounterReader

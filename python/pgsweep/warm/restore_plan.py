@@ -10,9 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from pgsweep.caches.access import MAX_USAGE_COUNT, Access, PoolSource
+from pgsweep.caches.access import Access, PoolSource
 from pgsweep.caches.pool import PoolReader
 from pgsweep.host.datafiles import find_data_files
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.connect import explained
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pgsweep
-from pgsweep.caches.access import MAX_USAGE_COUNT, Access
+from pgsweep.caches.access import Access
 from pgsweep.caches.join import forks_of
 from pgsweep.caches.names import Named, Names, read_again, read_names
 from pgsweep.caches.picture import ForkPages, fork_pages
@@ -27,6 +27,7 @@ from pgsweep.caches.pool import PoolReader
 from pgsweep.caches.rows import KINDS
 from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.catalog import INIT_FORK, read_cluster
 from pgsweep.pg.connect import explained
 from pgsweep.records.cache import Missing

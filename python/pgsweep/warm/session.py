@@ -34,10 +34,11 @@ _OWN_READS = """
 SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
 WHERE pg_catalog.current_setting('io_method') = 'worker'
 """
-# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server) and back,
-# unless no look-ahead is allowed (read_stream.c, read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several
-# warming sessions that read by themselves are faster, one and a half times for whole tables and twice for
-# single blocks in the page cache, and leave the workers to the queries.
+# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since 19
+# io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
+# read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves are
+# faster, one and a half times for whole tables and twice for single blocks in the page cache, and leave the
+# workers to the queries.
 
 LOCKED = "another session holds a lock on it"
 _LATER = "try again later: what is warm already costs little"

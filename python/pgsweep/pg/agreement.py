@@ -1,0 +1,53 @@
+"""Whether what lies in a server's memory is the buffer pool that the server says it has.
+
+The layout of buffer descriptors is known by version (probe/src/descriptor.rs), and each descriptor shows its
+own number, so that a pool of another layout is refused there. Between two layouts whose numbers lie at the
+same place (the state's bits in another order, for one) only the server's word decides: how many buffers there
+are, and how many hold a page. Where it may not be asked for the latter, there must be some: this very session
+has just read catalogs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pgsweep.pg.catalog import Server
+
+if TYPE_CHECKING:
+    from pgsweep._native import PoolTable
+
+MAX_USAGE_COUNT: Final = 5
+"""BM_MAX_USAGE_COUNT (src/include/storage/buf_internals.h)."""
+
+_LAST_FORK: Final = 3
+_SLACK_BUFFERS: Final = 64
+_SLACK_SHARE: Final = 0.01
+
+
+def disagreement(
+    pool: PoolTable, server: Server, counted_before: int | None, counted_after: int | None
+) -> str | None:
+    """Return in which way a pool cannot be that server's, or nothing.
+
+    Args:
+        pool: as it lies in the memory.
+        server: what the session says of it.
+        counted_before: used buffers as the server counts them, before the pool was read; None where it was
+            not asked.
+        counted_after: the same afterwards.
+    """
+    if pool["buffers"] != server.shared_buffers_blocks:
+        return (
+            f"the pool has {pool['buffers']} buffers there, shared_buffers is {server.shared_buffers_blocks}"
+        )
+    found = len(pool["frame"])
+    if not found:
+        return "not a single buffer holds a page there"
+    if pool["usage_count"].max() > MAX_USAGE_COUNT or pool["fork"].max() > _LAST_FORK:
+        return "a usage count or a fork number is impossible"
+    if counted_before is not None and counted_after is not None:
+        slack = _SLACK_BUFFERS + _SLACK_SHARE * server.shared_buffers_blocks
+        least, most = sorted((counted_before, counted_after))
+        if not least - slack <= found <= most + slack:
+            return f"{found} buffers hold a page there, the server counts {counted_after}"
+    return None

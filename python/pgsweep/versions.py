@@ -1,0 +1,31 @@
+"""The versions of PostgreSQL that pgsweep was tested with, and the sentence about a server beyond them.
+
+A newer server is not refused: most of what is read keeps its meaning from one version to the next. But rules
+of the buffer pool and the meaning of counters may change, so what is computed by them says so.
+Layouts of a server's memory are another matter: probe/src knows their versions itself and refuses others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OLDEST_MAJOR: Final = 14
+"""The first version whose rules are known here; `pg.connect` refuses older ones."""
+
+NEWEST_TESTED_MAJOR: Final = 19
+"""The last version that the tests were run on."""
+
+
+def beyond_tested(version_num: int) -> str | None:
+    """Return that a server is newer than the versions tested; None where it is not.
+
+    Args:
+        version_num: as `server_version_num` has it; 0 where no server was seen.
+    """
+    major = version_num // 10000
+    if major <= NEWEST_TESTED_MAJOR:
+        return None
+    return (
+        f"PostgreSQL {major} is newer than this pgsweep, which was tested with {OLDEST_MAJOR} to "
+        f"{NEWEST_TESTED_MAJOR}: rules and counters of the server may have changed"
+    )

@@ -1,0 +1,230 @@
+"""Whether a server's counters agree with themselves: on real recordings, and on tampered ones."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+
+from pgsweep.evidence.sql import record_sql
+from pgsweep.evidence.store import Evidence, EvidenceWriter
+from pgsweep.inference.consistency import Tally, doubts
+from pgsweep.inference.snapshots import Totals, read_totals
+from pgsweep.pg.catalog import read_databases, read_relations
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
+from pgsweep.pg.counters import CounterReader
+from pgsweep.predict import predict
+from tests.fix_page import load_running
+
+Columns = dict[str, NDArray[Any]]
+CONTRADICT = "the server's counters contradict each other"
+
+
+def totals_of(path: Path) -> Totals:
+    evidence = Evidence.open(path)
+    return read_totals(evidence.table("counters"), evidence.table("relations"), evidence.meta.database)
+
+
+def tampered(path: Path, change: Callable[[Columns, Columns], Columns]) -> Path:
+    """Return a copy of evidence whose counters were changed; the function gets counters and relations."""
+    copy = path.with_name(f"tampered-{path.name}")
+    evidence = Evidence.open(path)
+    with EvidenceWriter(copy, evidence.meta) as writer:
+        for table in ("snapshots", "snapshot_times", "relations"):
+            writer.append(table, evidence.table(table))
+        writer.append("counters", change(evidence.table("counters"), evidence.table("relations")))
+        writer.close(evidence.meta)
+    return copy
+
+
+def without_indexes(counters: Columns, relations: Columns) -> Columns:
+    """What a server looks like where the functions for tables return 0 for an index."""
+    indexes = {str(oid) for oid in relations["oid"][relations["kind"] == "i"]}
+    kept = ~((counters["scope"] == "relation") & np.isin(counters["object"], list(indexes)))
+    return {name: column[kept] for name, column in counters.items()}
+
+
+def without_relations(counters: Columns, _: Columns) -> Columns:
+    kept = counters["scope"] != "relation"
+    return {name: column[kept] for name, column in counters.items()}
+
+
+def with_half_the_database(counters: Columns, _: Columns) -> Columns:
+    ours = (counters["scope"] == "database") & np.isin(counters["name"], ["blks_hit", "blks_read"])
+    return counters | {"value": np.where(ours, counters["value"] / 2, counters["value"])}
+
+
+@contextmanager
+def at_work(conninfo: str, once: str, work: str, *, pause_seconds: float = 0.0) -> Iterator[None]:
+    """Have a session execute `once`, then `work` again and again until the block ends."""
+    over, begun = threading.Event(), threading.Event()
+
+    def session() -> None:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(once.encode())
+            while not over.is_set():
+                connection.execute(work.encode())
+                begun.set()
+                over.wait(pause_seconds)
+
+    thread = threading.Thread(target=session)
+    thread.start()
+    try:
+        assert begun.wait(30)
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_counters_are_those_of_the_servers_own_views(server: Cluster, database: str) -> None:
+    """Whatever functions a version has for tables and indexes: the views use the right ones."""
+    by_views = """
+        SELECT relid::text, heap_blks_read AS blks_read, heap_blks_hit AS blks_hit, seq_scan AS scans
+        FROM pg_statio_user_tables JOIN pg_stat_user_tables USING (relid)
+        UNION ALL
+        SELECT indexrelid::text, idx_blks_read, idx_blks_hit, idx_scan
+        FROM pg_statio_user_indexes JOIN pg_stat_user_indexes USING (indexrelid)
+    """
+    with load_running(server, database):
+        time.sleep(1)
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        query = "SELECT FROM pg_stat_activity WHERE datname = %s"
+        while connection.execute(query, (database,)).fetchone():
+            time.sleep(0.05)
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        names = ("blks_read", "blks_hit", "scans")
+        wanted = {
+            (row[0], name): float(value)
+            for row in connection.execute(by_views.encode()).fetchall()
+            for name, value in zip(names, row[1:], strict=True)
+        }
+    with connect(server.conninfo(database)) as session:
+        reader = CounterReader(session, read_databases(session), [int(oid) for oid, _ in wanted])
+        found = {(c.object, c.name): c.value for c in reader.relations()}
+    assert {key: found[key] for key in wanted} == wanted
+    assert sum(value > 100 for (_, name), value in wanted.items() if name == "blks_hit") >= 2
+
+
+def test_counters_that_contradict_each_other_forbid_the_use(
+    server: Cluster, database: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.evidence"
+    with load_running(server, database):
+        record_sql(server.conninfo(database), path, seconds=10, rng_seed=1)
+    whole = predict(path)
+    assert not any(reason.startswith(CONTRADICT) for reason in whole.verdict.reasons)
+    assert totals_of(path).doubts == []
+    for change in (without_indexes, without_relations, with_half_the_database):
+        result = predict(tampered(path, change))
+        assert not result.verdict.usable
+        assert result.verdict.reasons[0].startswith(CONTRADICT)
+        shutil.rmtree(path.with_name(f"tampered-{path.name}"))
+
+
+def test_temporary_relations_are_no_contradiction(server: Cluster, database: str, tmp_path: Path) -> None:
+    """Their accesses are the database's, but no size of shared_buffers changes them."""
+    path = tmp_path / "a.evidence"
+    once = """
+        SET temp_buffers = '800kB';
+        CREATE TEMP TABLE passing AS
+        SELECT g AS id, repeat('x', 1800) AS filler FROM generate_series(1, 4000) AS g;
+    """
+    with (
+        at_work(server.conninfo(database), once, "SELECT count(filler) FROM passing", pause_seconds=0.02),
+        load_running(server, database),
+    ):
+        record_sql(server.conninfo(database), path, seconds=10, rng_seed=1)
+    totals = totals_of(path)
+    assert 0 < totals.temporary_misses < totals.misses
+    assert [doubt.grave for doubt in totals.doubts] == [False] * len(totals.doubts)
+    assert any("of the misses are those of temporary relations" in d.sentence for d in totals.doubts)
+    # In a pool that holds all there is, their misses are what remains.
+    result = predict(path, sizes_bytes=[16 << 20, 1 << 30])
+    least = totals.temporary_misses / (totals.misses + totals.hits)
+    assert result.points[-1].miss_ratio == pytest.approx(least, abs=0.03)
+    assert result.points[0].miss_ratio == pytest.approx(result.observed.miss_ratio, abs=0.03)
+
+
+def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.evidence"
+    conninfo = server.conninfo(database)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE old AS SELECT id, filler FROM page")
+
+    def change() -> None:
+        with psycopg.connect(conninfo, autocommit=True) as other:
+            for _ in range(5):
+                other.execute("SELECT count(filler) FROM old")
+            other.execute("CREATE TABLE new AS SELECT id, filler FROM page")
+            for _ in range(5):
+                other.execute("SELECT count(filler) FROM new")
+            # The rebuilt index begins with the counters of the old one.
+            other.execute("REINDEX TABLE CONCURRENTLY page")
+            other.execute("DROP TABLE old")
+
+    timer = threading.Timer(2.0, change)
+    with load_running(server, database):
+        timer.start()
+        record_sql(conninfo, path, seconds=12, rng_seed=1)
+    timer.join()
+    totals = totals_of(path)
+    assert not any(doubt.grave for doubt in totals.doubts)
+    relations = Evidence.open(path).table("relations")
+    new = int(np.flatnonzero(relations["name"] == "new")[0])
+    assert totals.relation_misses[new] > 0
+    accesses = totals.relation_accesses.sum() * totals.seconds
+    assert accesses <= 1.1 * (totals.hits + totals.misses)
+
+
+@pytest.mark.parametrize(
+    ("database", "relations", "temporary", "dropped", "grave"),
+    [
+        (100_000, 99_000, 0, 0, []),
+        (100_000, 60_000, 39_000, 0, [False]),
+        (100_000, 80_000, 0, 0, [True]),
+        (100_000, 80_000, 0, 3, [False]),
+        (100_000, 50_000, 0, 3, [True]),
+        (80_000, 100_000, 0, 3, [True]),
+        (0, 100_000, 0, 0, [True]),
+        (0, 0, 0, 0, []),
+        (90, 10, 0, 0, []),
+    ],
+)
+def test_what_is_explained(
+    database: float, relations: float, temporary: float, dropped: float, grave: list[bool]
+) -> None:
+    tally = Tally(kind="misses", database=database, relations=relations, temporary=temporary)
+    found = doubts([tally], seconds=60, dropped_relations=dropped)
+    assert [doubt.grave for doubt in found] == grave
+
+
+def test_one_report_late_is_noise() -> None:
+    tally = Tally(kind="misses", database=10_000, relations=8_900, temporary=0)
+    assert doubts([tally], seconds=10, dropped_relations=0) == []
+    assert [d.grave for d in doubts([tally], seconds=1000, dropped_relations=0)] == [True]
+
+
+def test_relations_of_all_sessions_are_asked_for(server: Cluster, database: str) -> None:
+    from pgsweep.pg.catalog import read_temporary
+
+    with (
+        psycopg.connect(server.conninfo(database), autocommit=True) as other,
+        connect(server.conninfo(database)) as session,
+    ):
+        assert read_temporary(session) == []
+        other.execute("CREATE TEMP TABLE passing (id int PRIMARY KEY, long text)")
+        found = read_temporary(session)
+        # The table, its TOAST table, and an index of either.
+        assert len(found) == 4
+        assert not set(found) & {relation.oid for relation in read_relations(session)}
