@@ -17,7 +17,7 @@ use crate::columns::{
     Accesses, Drops, Row, Scans, EXTEND, FLAG_PINNED, FLAG_STRATEGY_KNOWN, HIT, MISS,
 };
 use crate::event::{Event, Kind, ScanOptions, Tag};
-use crate::process::Process;
+use crate::process::{Begin, Process};
 
 /// How long a process may be silent before its last access is taken as what it seems, a hit.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -120,21 +120,19 @@ impl Decoder {
             _ => {}
         }
         let process = self.processes.entry(event.pid).or_default();
+        let begin = Begin {
+            id: self.next_scan,
+            pid: event.pid,
+            time_ns,
+        };
         match event.kind {
             Kind::Hit | Kind::Lookup | Kind::Insert => {}
             Kind::Absent => process.absent(),
             Kind::Ring => process.ring = Some((event.address(), event.tag.block as u8)),
             Kind::ScanBegin => {
                 let flags = event.tag.block;
-                if process.begin_scan(
-                    self.next_scan,
-                    event.pid,
-                    event.tag,
-                    flags,
-                    self.scan_options,
-                    time_ns,
-                    &mut self.scans,
-                ) {
+                let options = self.scan_options;
+                if process.begin_scan(begin, event.tag, flags, options, &mut self.scans) {
                     self.next_scan += 1;
                 }
             }
@@ -143,18 +141,12 @@ impl Decoder {
             Kind::StrategyMade => process.strategy_made(event.tag.block as u8),
             Kind::StrategyFreed => process.strategy_freed(event.address()),
             Kind::VacuumBegin => {
-                process.begin_vacuum(
-                    self.next_scan,
-                    event.pid,
-                    event.tag,
-                    time_ns,
-                    &mut self.scans,
-                );
+                process.begin_vacuum(begin, event.tag, &mut self.scans);
                 self.next_scan += 1;
             }
             Kind::VacuumEnd => process.end_vacuum(time_ns, &mut self.scans),
             Kind::BulkBegin => {
-                process.begin_bulk(self.next_scan, event.pid, time_ns, &mut self.scans);
+                process.begin_bulk(begin, &mut self.scans);
                 self.next_scan += 1;
             }
             Kind::BulkEnd => process.end_bulk(time_ns, &mut self.scans),

@@ -60,6 +60,17 @@ struct Span {
     ring: Option<bool>,
 }
 
+/// What a scan, a vacuum or a bulk load begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Begin {
+    /// Its number.
+    pub id: u32,
+    /// The process that does it.
+    pub pid: u32,
+    /// Nanoseconds since the start of the trace.
+    pub time_ns: u64,
+}
+
 /// One server process.
 #[derive(Debug, Default)]
 pub struct Process {
@@ -132,12 +143,10 @@ impl Process {
     /// Begin a heap scan; return whether it is of a kind that matters here.
     pub fn begin_scan(
         &mut self,
-        id: u32,
-        pid: u32,
+        begin: Begin,
         relation: Tag,
         flags: u32,
         options: ScanOptions,
-        time_ns: u64,
         ended: &mut Scans,
     ) -> bool {
         self.decided();
@@ -154,13 +163,13 @@ impl Process {
         };
         // A scan left open by an error that we did not see must not pile up.
         if self.scans.len() >= MOST_SCANS {
-            note_scan(&self.scans.remove(0), time_ns, ended);
+            note_scan(&self.scans.remove(0), begin.time_ns, ended);
         }
         self.scans.push(Scan {
-            id,
-            pid,
+            id: begin.id,
+            pid: begin.pid,
             relation,
-            begin_ns: time_ns,
+            begin_ns: begin.time_ns,
             strategy: if analyze { VACUUM } else { 0 },
             ring_use,
             parallel: flags & PARALLEL != 0,
@@ -216,23 +225,10 @@ impl Process {
     }
 
     /// `heap_vacuum_rel` begins.
-    pub fn begin_vacuum(
-        &mut self,
-        id: u32,
-        pid: u32,
-        relation: Tag,
-        time_ns: u64,
-        ended: &mut Scans,
-    ) {
+    pub fn begin_vacuum(&mut self, begin: Begin, relation: Tag, ended: &mut Scans) {
         // One whose end was lost ends here, so that the accesses that name it are of a scan that is known.
-        self.end_vacuum(time_ns, ended);
-        self.vacuum = Some(Span {
-            id,
-            pid,
-            relation: Some(relation),
-            begin_ns: time_ns,
-            ring: None,
-        });
+        self.end_vacuum(begin.time_ns, ended);
+        self.vacuum = Some(Span::of(begin, Some(relation)));
     }
 
     /// `heap_vacuum_rel` returned.
@@ -244,15 +240,9 @@ impl Process {
     }
 
     /// A bulk load begins.
-    pub fn begin_bulk(&mut self, id: u32, pid: u32, time_ns: u64, ended: &mut Scans) {
-        self.end_bulk(time_ns, ended);
-        self.bulk = Some(Span {
-            id,
-            pid,
-            relation: None,
-            begin_ns: time_ns,
-            ring: None,
-        });
+    pub fn begin_bulk(&mut self, begin: Begin, ended: &mut Scans) {
+        self.end_bulk(begin.time_ns, ended);
+        self.bulk = Some(Span::of(begin, None));
     }
 
     /// A bulk load ends.
@@ -355,6 +345,18 @@ impl Process {
             }
         }
         (strategy, 0)
+    }
+}
+
+impl Span {
+    fn of(begin: Begin, relation: Option<Tag>) -> Self {
+        Self {
+            id: begin.id,
+            pid: begin.pid,
+            relation,
+            begin_ns: begin.time_ns,
+            ring: None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use pgsweep_probe::decode::{Counts, Decoder};
 use pgsweep_probe::event::{
     Event, Kind, ScanOptions, Tag, BUFFER_KNOWN, BUFFER_OFFSET, BUFFER_PINNED, EVENT_BYTES,
 };
-use pgsweep_probe::process::Process;
+use pgsweep_probe::process::{Begin, Process};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -98,6 +98,14 @@ fn decode(events: &[Event], version_num: u32, step: usize) -> Decoded {
     }
 }
 
+fn begin(id: u32) -> Begin {
+    Begin {
+        id,
+        pid: 1,
+        time_ns: u64::from(id),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1000,
@@ -113,7 +121,8 @@ proptest! {
     ) {
         let events = timed(events);
         let found = decode(&events, version_num, step);
-        let of_kind = |kind: u8| found.accesses.kind.iter().filter(|k| **k == kind).count() as u64;
+        let of_kind =
+            |kind: u8| found.accesses.kind.iter().map(|k| u64::from(*k == kind)).sum::<u64>();
         prop_assert_eq!(found.counts.events, events.len() as u64);
         prop_assert_eq!(found.counts.hits, of_kind(HIT));
         prop_assert_eq!(found.counts.misses, of_kind(MISS));
@@ -193,7 +202,7 @@ proptest! {
         let mut process = Process::default();
         let options = ScanOptions::of_version(180_006);
         let flags = options.sequential & !options.sample | options.allow_strategy;
-        prop_assert!(process.begin_scan(7, 1, table, flags, options, 0, &mut scans));
+        prop_assert!(process.begin_scan(begin(7), table, flags, options, &mut scans));
         process.strategy_made(1);
         for at in 0..blocks {
             // Accesses to pages that the scan does not read next are not the scan's.
@@ -229,18 +238,18 @@ proptest! {
             let time_ns = u64::from(number);
             match what {
                 0 => {
-                    if process.begin_scan(number, 1, tag, flags, options, time_ns, &mut scans) {
+                    if process.begin_scan(begin(number), tag, flags, options, &mut scans) {
                         begun.insert(number);
                     }
                 }
                 1 => process.end_scan(tag, time_ns, &mut scans),
                 2 => {
-                    process.begin_vacuum(number, 1, tag, time_ns, &mut scans);
+                    process.begin_vacuum(begin(number), tag, &mut scans);
                     begun.insert(number);
                 }
                 3 => process.end_vacuum(time_ns, &mut scans),
                 4 => {
-                    process.begin_bulk(number, 1, time_ns, &mut scans);
+                    process.begin_bulk(begin(number), &mut scans);
                     begun.insert(number);
                 }
                 5 => process.strategy_made(strategy),
