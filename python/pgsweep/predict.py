@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.plain import shell_word
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -56,7 +57,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
         raise EvidenceError(
             f"`{evidence}` does not tell the size of shared_buffers",
             cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {evidence}",
+            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
     sizes = _blocks(sizes_bytes, pool_blocks)
     source = opened.meta.source

@@ -13,6 +13,7 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.plain import cleaned, shell_word
 
 CONDITION_HOLDS = 5
 INTERRUPTED = 130
@@ -72,7 +73,7 @@ def _interrupted(settings: Settings) -> None:
     kept = [path for path in settings.kept if path.exists()]
     sys.stderr.write("\ninterrupted\n")
     for path in kept:
-        sys.stderr.write(f"kept: {path}\n")
+        sys.stderr.write(f"kept: {shell_word(str(path))}\n")
     if settings.kept and not kept:
         sys.stderr.write("nothing was kept\n")
 
@@ -90,7 +91,7 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
 
 def _labelled(painted: str, label: str, text: str) -> list[str]:
     """Return the text after its label; further lines of the text are indented under the first."""
-    first, *rest = text.rstrip().split("\n")
+    first, *rest = cleaned(text).rstrip().split("\n")
     return [f"{painted} {first}", *(textwrap.indent(line, " " * (len(label) + 1)) for line in rest)]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, SCHEMA_NUMBER, TABLES, EvidenceMeta
+from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,7 +147,9 @@ def _read_meta(path: Path) -> EvidenceMeta:
     except OSError as error:
         cause = DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0))
         raise EvidenceError(
-            f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {path}"
+            f"cannot read `{path}`",
+            cause=cause,
+            hint=f"check its owner and mode: ls -ld {shell_word(str(path))}",
         ) from error
     try:
         found = msgspec.json.decode(text)

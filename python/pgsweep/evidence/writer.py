@@ -18,6 +18,7 @@ import numpy as np
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, TABLES, EvidenceMeta
+from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -227,7 +228,7 @@ class EvidenceWriter:
         if not overwrite:
             raise EvidenceError(
                 f"`{self.path}` already holds evidence",
-                hint=f"choose another name with `-o`, or remove it: rm -r {self.path}",
+                hint=f"choose another name with `-o`, or remove it: rm -r {shell_word(str(self.path))}",
             )
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -314,7 +315,9 @@ class EvidenceWriter:
         else:
             hint = "write to a folder that you may write to: `-o /other/place/NAME.evidence`"
         if kept:
-            hint += f"; what was recorded until then is readable: `pgsweep predict {self.path}`"
+            hint += (
+                f"; what was recorded until then is readable: `pgsweep predict {shell_word(str(self.path))}`"
+            )
         return EvidenceError(
             f"cannot write evidence to `{self.path}`",
             cause=DISK_TROUBLE.get(code, os.strerror(code)),

@@ -8,7 +8,6 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.queries import load
+from pgsweep.plain import database_word, shell_word
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -260,7 +260,7 @@ def readable_schema(found: Buffercache, database: str) -> str:
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    target = shlex.quote(database)
+    target = database_word(database)
     if found.schema is None:
         if not found.installed:
             raise MissingAbility(
@@ -280,7 +280,7 @@ def readable_schema(found: Buffercache, database: str) -> str:
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor
             else "the role is not a member of pg_monitor",
-            hint=f"as a superuser: psql -d {target} -c {shlex.quote(found.grant)}",
+            hint=f"as a superuser: psql -d {target} -c {shell_word(found.grant)}",
         )
     return found.schema
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from pgsweep.errors import ClusterError
 from pgsweep.host import cgroup
 from pgsweep.host.processes import end_processes, processes_in
+from pgsweep.plain import shell_word
 
 _STATE_FILE = "cluster.json"
 _RUN_PREFIX = "c-"
@@ -91,7 +92,7 @@ def _locked_common_folder() -> Iterator[Path]:
             continue  # removed by another run just now
         except OSError as error:
             raise ClusterError(
-                f"{path} cannot be used", cause=str(error), hint=f"remove it: rm -r {path}"
+                f"{path} cannot be used", cause=str(error), hint=f"remove it: rm -r {shell_word(str(path))}"
             ) from error
         try:
             status = os.fstat(descriptor)

@@ -21,9 +21,9 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from pgsweep.errors import PgsweepError
+from pgsweep.plain import shown
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.line import Line, cut
-from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.top_frame import as_text, filled, legend, title_bar
 from pgsweep.ui.top_help import Help, help_text

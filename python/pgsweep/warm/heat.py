@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pgsweep.errors import HeatError
+from pgsweep.plain import shell_word
 
 FORMAT = 1
 """Raised when a reader of the former number would misunderstand the file; new fields do not raise it."""
@@ -162,7 +163,7 @@ def write_heat(path: Path, heat: Heat) -> int:
                 part.unlink()
         raise HeatError(
             f"cannot write `{path}`: {getattr(error, 'strerror', None) or error}",
-            hint=f"is there room, and may you write there? df -h {path.parent}",
+            hint=f"is there room, and may you write there? df -h {shell_word(str(path.parent))}",
         ) from error
     return size
 
@@ -196,7 +197,9 @@ def read_heat(path: Path) -> Heat:
             page_cache=table["page_cache"].to_numpy().astype(np.bool_),
         )
     except FileNotFoundError as error:
-        raise HeatError(f"there is no file `{path}`", hint=f"make one: pgsweep warm save {path}") from error
+        raise HeatError(
+            f"there is no file `{path}`", hint=f"make one: pgsweep warm save {shell_word(str(path))}"
+        ) from error
     except (OSError, pa.ArrowException, KeyError, msgspec.ValidationError) as error:
         raise _unreadable(path, error) from error
     _check(heat, path)
@@ -293,7 +296,9 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
         )  # fmt: skip
     if not begins:
         return HeatError(
-            f"`{path}` is no heat file", cause="it is empty", hint=f"make one: pgsweep warm save {path}"
+            f"`{path}` is no heat file",
+            cause="it is empty",
+            hint=f"make one: pgsweep warm save {shell_word(str(path))}",
         )
     if begins != b"PAR1":
         return NoHeatFile(f"`{path}` is no heat file", cause="it is not Parquet", hint=_OURS)
