@@ -61,6 +61,12 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
         )
     sizes = _blocks(sizes_bytes, pool_blocks)
     source = opened.meta.source
+    if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
+        raise EvidenceError(
+            f"`{evidence}` holds no observation",
+            cause="the recording was cut short before its first part was written",
+            hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
+        )
     if source in {"sql", "peek"}:
         estimate, observed = _from_snapshots(opened, sizes, seed)
     elif source == "trace":

@@ -55,6 +55,10 @@ def describe(error: BaseException, settings: Settings) -> int:
             "write the name in UTF-8, or leave it out: --every-database, --schema",
         )
         return UsageError.exit_code
+    ours = _of_server(error)
+    if ours is not None:
+        _write(settings, ours.message, ours.cause, ours.hint)
+        return ours.exit_code
     _write(
         settings,
         f"pgsweep failed in a way it should not: {type(error).__name__}: {error}",
@@ -62,6 +66,19 @@ def describe(error: BaseException, settings: Settings) -> int:
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
     return 1
+
+
+def _of_server(error: BaseException) -> PgsweepError | None:
+    """Return what a failed statement means that nobody has explained before."""
+    if "psycopg" not in sys.modules:
+        return None
+    import psycopg
+
+    if not isinstance(error, psycopg.Error):
+        return None
+    from pgsweep.pg.connect import translate
+
+    return translate(error)
 
 
 def _is_foreign(word: str) -> bool:

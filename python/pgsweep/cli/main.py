@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pgsweep.cli.streams import clean_streams
+from pgsweep.cli.clean import clean_streams
 
 _VERSION = (["--version"], ["-V"])
 _COMPLETION = "_PGSWEEP_COMPLETE"

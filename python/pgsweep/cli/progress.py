@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
-from pgsweep.cli.streams import raw_stream
 from pgsweep.plain import cleaned, shown
 from pgsweep.ui.numbers import seconds as seconds_text
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
-from pgsweep.cli.streams import raw_stream
 from pgsweep.plain import cleaned
 
 if TYPE_CHECKING:

@@ -309,7 +309,7 @@ class EvidenceWriter:
 
     def _trouble(self, error: OSError) -> EvidenceError:
         code = error.errno or 0
-        kept = any(self._parts.values())
+        kept = any(self._parts.get(table) for table in _OBSERVATIONS)
         if code in _SPACE:
             hint = "free some space or write elsewhere: `-o /other/disk/NAME.evidence`"
         else:

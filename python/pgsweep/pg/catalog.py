@@ -15,6 +15,7 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 from pgsweep.plain import database_word, shell_word
 
@@ -92,6 +93,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
     row = connection.execute(load("server", version_num)).fetchone()
     assert row is not None
     settings = dict(connection.execute(load("settings", version_num)).fetchall())
+    _check_settings(connection, settings)
     return Server(
         version_num=row[0],
         version=row[1],
@@ -103,6 +105,27 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
     )
+
+
+_NUMBERS = {"segment_size": (1, 2**31 - 1), "max_connections": (1, 2**18 - 1), "bgwriter_delay": (10, 10_000)}
+"""Settings that are counted with, and their limits (guc_tables.c)."""
+
+_WORDS = ("huge_pages", "track_counts", "track_io_timing")
+
+
+def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str | None]) -> None:
+    """Check that the settings that are needed are there, and are what they can be.
+
+    Raises:
+        UnexpectedAnswer: they are not.
+    """
+    for name, (least, most) in _NUMBERS.items():
+        text = settings.get(name) or ""
+        if not (text.isascii() and text.isdigit() and least <= int(text[:12]) <= most):
+            raise unexpected(connection, f"setting `{name}`")
+    for name in _WORDS:
+        if not settings.get(name):
+            raise unexpected(connection, f"setting `{name}`")
 
 
 def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:
