@@ -22,7 +22,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
-from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded
+from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
 
 OLDEST_VERSION_NUM = 140000
 
@@ -300,6 +300,9 @@ def translate(error: psycopg.Error) -> PgsweepError:
                 cause="an extension or a relation was dropped meanwhile, or is not of the server's version",
                 hint="see what is there: pgsweep doctor",
             )
+    if error.sqlstate is None:
+        # Of psycopg or libpq, not of the server: an answer that they cannot read.
+        return unexpected(None, text)
     return UnexpectedAnswer(
         f"the server refused a statement that PostgreSQL takes: {text}",
         cause="a proxy changes statements or answers, or the server is not PostgreSQL as released",
