@@ -98,14 +98,13 @@ class Proxy:
 
     def close(self) -> None:
         self._ends.set()
+        _end(self._listener)  # which ends the waiting for a session
         self._listener.close()
         self.cut()
 
     def cut(self) -> None:
         """End all sessions."""
-        for end in list(self._open):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        _end(*self._open.copy())
 
     def _accept(self) -> None:
         while not self._ends.is_set():
@@ -118,16 +117,25 @@ class Proxy:
                 server.connect(str(self._server_socket))
             except OSError:
                 client.close()
+                server.close()
                 continue
-            self._open |= {client, server}
-            threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._answers, args=(client, server, self.plan), daemon=True).start()
+            threading.Thread(target=self._pass_on, args=(client, server, self.plan), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket, plan: Plan) -> None:
+        self._open |= {client, server}
+        requests = threading.Thread(target=self._requests, args=(client, server), daemon=True)
+        requests.start()
+        self._answers(client, server, plan)
+        requests.join()
+        self._open -= {client, server}
+        client.close()
+        server.close()
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while piece := client.recv(65536):
                 server.sendall(piece)
-        self._end(client, server)
+        _end(client, server)
 
     def _answers(self, client: socket.socket, server: socket.socket, plan: Plan) -> None:
         chance = random.Random(plan.seed)
@@ -147,15 +155,15 @@ class Proxy:
                 plan.changes.append(f"{kind.decode('latin-1')}: {what}")
                 for piece in pieces:
                     client.sendall(piece)
-                if what == "silent":
-                    self._ends.wait()
-        self._end(client, server)
+                while what == "silent" and file.read(4096):
+                    pass
+        _end(client, server)
 
-    def _end(self, *ends: socket.socket) -> None:
-        for end in ends:
-            self._open.discard(end)
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+
+def _end(*ends: socket.socket) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _message(kind: bytes, body: bytes) -> bytes:

@@ -39,18 +39,19 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("warm", "plan", "--every-database", "--json"),
     ("warm", "save", "{workdir}/x.heat"),
 )
-_INPUT = struct.Struct("<IHBB")
+INPUT = struct.Struct("<IHBB")
 _RATES = (0.0, 0.001, 0.004, 0.02, 0.1)
 
 
 def seeds() -> list[bytes]:
-    """Return one input a command that changes nothing, and one that changes much."""
-    return [_INPUT.pack(number, 0, rate, number) for number in range(len(COMMANDS)) for rate in (0, 4)]
+    """Return one input a command that changes nothing, and one that changes much; start the server."""
+    _server()
+    return [INPUT.pack(number, 0, rate, number) for number in range(len(COMMANDS)) for rate in (0, 4)]
 
 
 def mutate(_data: bytes, random: Random) -> bytes:
     command = random.randrange(len(COMMANDS))
-    return _INPUT.pack(
+    return INPUT.pack(
         random.getrandbits(32),
         random.choice((0, 0, 10, 30, 100, 400)),
         random.randrange(1, len(_RATES)),
@@ -59,13 +60,15 @@ def mutate(_data: bytes, random: Random) -> bytes:
 
 
 def run_one(data: bytes, workdir: Path) -> str | None:
-    seed, skip, rate, command = _INPUT.unpack(data)
+    seed, skip, rate, command = INPUT.unpack(data)
     proxy, conninfo = _server()
     proxy.plan = plan = Plan(seed, _RATES[rate], skip)
     words = [word.format(workdir=workdir) for word in COMMANDS[command]]
     try:
         with _silent():
-            application.main([*words, conninfo], "pgsweep", standalone_mode=False, obj=Settings(arguments=words))
+            application.main(
+                [*words, conninfo], "pgsweep", standalone_mode=False, obj=Settings(arguments=words)
+            )
     except psycopg.Error as error:
         # As the command line does with what nobody has explained before.
         raise connect.translate(error) from error
