@@ -19,6 +19,7 @@ from pgsweep.cli.record import command
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
+from tests.fix_disk import fill_disk
 from tests.test_cli import PGSWEEP, run
 
 
@@ -64,7 +65,7 @@ def test_record_takes_libpqs_environment_and_is_quiet(wheel18: Cluster, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
@@ -85,6 +86,55 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
     assert "Traceback" not in err
     evidence = Evidence.open(tmp_path / "x.evidence")
     assert len(evidence.table("snapshot_times")["snapshot"]) >= 1
+
+
+def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        ["nohup", PGSWEEP, "record", wheel18.conninfo(), "--for", "6s", "-o", "x.evidence"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "x.evidence" / "relations").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert Evidence.open(tmp_path / "x.evidence").meta.ended_by == "time"
+
+
+def test_evidence_killed_before_its_first_part_is_told_as_that(wheel18: Cluster, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "x.evidence" / "relations").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "x.evidence" / "snapshots").exists()
+    told = run("predict", "x.evidence", cwd=tmp_path)
+    assert told.returncode == 1
+    assert "holds no observation" in told.stderr
+    assert "cut short before its first part" in told.stderr
+    assert "another database" not in told.stderr
+
+
+@pytest.mark.parametrize("room_kb", [20, 28, 40, 60])
+def test_a_full_disk_names_as_readable_only_what_is(wheel18: Cluster, small_disk: Path, room_kb: int) -> None:
+    fill_disk(small_disk, but_bytes=room_kb << 10)
+    out = small_disk / "x.evidence"
+    done = run("record", wheel18.conninfo(), "--source", "sql", "--for", "2s", "-o", str(out))
+    if done.returncode == 0:
+        return
+    assert "the file system is full" in done.stderr
+    assert ("what was recorded until then is readable" in done.stderr) == out.exists(), done.stderr
+    if out.exists():
+        assert "holds no observation" not in run("predict", str(out)).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server's memory is read by root, or by its own user")

@@ -103,6 +103,32 @@ def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_pa
     assert Evidence.open(tmp_path / "a.evidence").has("snapshots")
 
 
+@pytest.mark.parametrize("how", ["DROP EXTENSION pg_buffercache", "REVOKE pg_monitor FROM watcher"])
+def test_what_was_gathered_stays_when_the_extension_goes(
+    server: Cluster, database: str, tmp_path: Path, how: str
+) -> None:
+    def act() -> None:
+        with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+            connection.execute(how.encode())
+
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+        connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+    try:
+        acting = WhenRecording(act, after_seconds=2)
+        conninfo = psycopg.conninfo.make_conninfo(server.conninfo(database), user="watcher")
+        result = record_sql(conninfo, tmp_path / "a.evidence", seconds=60, progress=acting)
+        acting.join()
+    finally:
+        with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+            connection.execute("DROP ROLE watcher")
+    assert result.ended_by == "refused"
+    assert any("was pg_buffercache dropped, or a right taken away?" in warning for warning in result.warnings)
+    evidence = Evidence.open(tmp_path / "a.evidence")
+    assert evidence.complete
+    assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots > 0
+
+
 @RECORDERS
 def test_max_snapshots_ends(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
     result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, max_snapshots=3)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import termios
 import time
@@ -224,6 +225,32 @@ def test_keys_on_a_busy_server(wheel18: Cluster, quiet: str) -> None:
         assert termios.tcgetattr(screen.master) == before
         assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h")
         assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_puts_the_terminal_back(wheel18: Cluster, number: signal.Signals) -> None:
+    with screen_of("top", wheel18.conninfo(), "--interval", "0.2s", "--source", "peek") as screen:
+        before = termios.tcgetattr(screen.master)
+        screen.wait_for("in pool▼", "cost: ")
+        assert termios.tcgetattr(screen.master) != before
+        # Where setsid had to fork, the process on the screen is its child.
+        children = Path(f"/proc/{screen.process.pid}/task/{screen.process.pid}/children").read_text()
+        os.kill(int(children.split()[0] if children else screen.process.pid), number)
+        assert screen.wait_end() == 130
+        assert termios.tcgetattr(screen.master) == before
+        assert screen.raw.rfind(b"\x1b[?1049l") > screen.raw.rfind(b"\x1b[?1049h")
+        assert screen.raw.rfind(b"\x1b[?25h") > screen.raw.rfind(b"\x1b[?25l")
+
+
+def test_a_byte_that_is_not_utf_8_is_an_unknown_character(wheel18: Cluster) -> None:
+    with screen_of("top", wheel18.conninfo(), "--interval", "0.2s", "--source", "peek") as screen:
+        screen.wait_for("in pool▼", "cost: ")
+        os.write(screen.master, b"\xe9\xff/caf\xe9s")
+        screen.wait_for("filter caf\ufffds")
+        screen.press("\x1b")
+        screen.wait_for("in pool▼", without="filter caf")
+        screen.press("q")
+        assert screen.wait_end() == 0
 
 
 def test_a_server_stopped_and_started_is_found_again() -> None:

@@ -8,7 +8,6 @@ line each.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -22,6 +21,7 @@ from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, Server, read_buffercache, re
 from pgsweep.pg.connect import connect, describe, explained
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import Distrust, find_distrust
+from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 from pgsweep.versions import beyond_tested
 
@@ -218,7 +218,7 @@ class _ServerChecks:
             why = f"the role may connect to all {self._session.databases}"
             return _server("databases", True, why, None, ["cache"])
         why = f"the role may not connect to {len(closed)} of {self._session.databases}: {', '.join(closed)}"
-        names = ", ".join('"' + name.replace('"', '""') + '"' for name in closed)
+        names = ", ".join(sql_identifier(name) for name in closed)
         command = self._psql(f"GRANT CONNECT ON DATABASE {names} TO {self._session.quoted_role}")
         return _server("databases", False, self._there(why), command, ["cache"])
 
@@ -255,7 +255,7 @@ class _ServerChecks:
         if server.in_recovery and not here:
             host, port = self._primary or ("PRIMARY", port)
         options = _options(host, port, self._session.administrator, server.database)
-        return " ".join([f"psql {options}", *(f"-c {shlex.quote(text)}" for text in statements)])
+        return " ".join([f"psql {options}", *(f"-c {shell_word(text)}" for text in statements)])
 
 
 def _options(host: str, port: int, role: str | None, database: str) -> str:
@@ -263,7 +263,7 @@ def _options(host: str, port: int, role: str | None, database: str) -> str:
     words = ["-h", host] if host else []
     words += ["-p", str(port)]
     words += ["-U", role] if role else []
-    return shlex.join([*words, "-d", database])
+    return f"{shell_words(words)} -d {database_word(database)}"
 
 
 def _sentence(error: PgsweepError) -> str:

@@ -39,6 +39,10 @@ class ConnectionFailed(PgsweepError):
     exit_code = 3
 
 
+class UnexpectedAnswer(PgsweepError):
+    """A server answers what PostgreSQL does not."""
+
+
 class MissingAbility(PgsweepError):
     """A privilege, an extension or a kernel facility is missing."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
+from pgsweep.plain import shell_word
 from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
 from pgsweep.units import BLOCK_BYTES, format_bytes
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
@@ -65,10 +66,16 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
         raise EvidenceError(
             f"`{evidence}` does not tell the size of shared_buffers",
             cause="the recording was cut before the server had answered",
-            hint=f"record again: pgsweep record -o {evidence}",
+            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
     sizes = _blocks(sizes_bytes, pool_blocks)
     source = opened.meta.source
+    if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
+        raise EvidenceError(
+            f"`{evidence}` holds no observation",
+            cause="the recording was cut short before its first part was written",
+            hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
+        )
     if source in {"sql", "peek"}:
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
     if source != "trace":

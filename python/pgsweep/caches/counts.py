@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.caches.access import Access, server_gone
+from pgsweep.pg.answers import decoded
 from pgsweep.pg.buffercache import memory_query
 from pgsweep.pg.connect import explained
 from pgsweep.pg.queries import load
+from pgsweep.pg.shapes import OID_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,10 @@ def _asked(access: Access) -> PoolCounts:
             result.get_value(row, column) or b"" for row in range(result.ntuples) for column in range(11)
         )
     seconds = time.monotonic() - begin
-    rows = np.frombuffer(cells, dtype=">i8").astype(np.int64).reshape(-1, 11)
+    with decoded(access.connection, "the relations of pg_buffercache"):
+        rows = np.frombuffer(cells, dtype=">i8").astype(np.int64).reshape(-1, 11)
+        if (rows < 0).any() or (rows[:, :3] > OID_MAX).any() or (rows[:, 3:] >= 2**30).any():
+            raise ValueError("a relation or a number of buffers out of range")
     return PoolCounts(
         spc=rows[:, 0].astype(np.uint32),
         db=rows[:, 1].astype(np.uint32),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
-from pgsweep.cli.output import check_writable
+from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import Shown
 from pgsweep.errors import UsageError
 
@@ -39,8 +39,8 @@ def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: boo
     check_writable(output)
     from pgsweep.evidence.oracle_general import export_oracle_general
     from pgsweep.ui.record import export_text
-    from pgsweep.ui.results import to_json
+    from pgsweep.ui.results import plain, to_json
 
     with Shown(settings) as shown:
         result = export_oracle_general(evidence, output, progress=shown)
-    click.echo(to_json(result) if as_json else export_text(result, settings.terminal()), nl=False)
+    write_stdout(to_json(result) if as_json else export_text(plain(result), settings.terminal()))

@@ -13,6 +13,7 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.plain import cleaned, shell_word
 
 CONDITION_HOLDS = 5
 INTERRUPTED = 130
@@ -54,6 +55,10 @@ def describe(error: BaseException, settings: Settings) -> int:
             "write the name in UTF-8, or leave it out: --every-database, --schema",
         )
         return UsageError.exit_code
+    ours = _of_server(error)
+    if ours is not None:
+        _write(settings, ours.message, ours.cause, ours.hint)
+        return ours.exit_code
     _write(
         settings,
         f"pgsweep failed in a way it should not: {type(error).__name__}: {error}",
@@ -61,6 +66,19 @@ def describe(error: BaseException, settings: Settings) -> int:
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
     return 1
+
+
+def _of_server(error: BaseException) -> PgsweepError | None:
+    """Return what a failed statement means that nobody has explained before."""
+    if "psycopg" not in sys.modules:
+        return None
+    import psycopg
+
+    if not isinstance(error, psycopg.Error):
+        return None
+    from pgsweep.pg.connect import translate
+
+    return translate(error)
 
 
 def _is_foreign(word: str) -> bool:
@@ -72,7 +90,7 @@ def _interrupted(settings: Settings) -> None:
     kept = [path for path in settings.kept if path.exists()]
     sys.stderr.write("\ninterrupted\n")
     for path in kept:
-        sys.stderr.write(f"kept: {path}\n")
+        sys.stderr.write(f"kept: {shell_word(str(path))}\n")
     if settings.kept and not kept:
         sys.stderr.write("nothing was kept\n")
 
@@ -90,7 +108,7 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
 
 def _labelled(painted: str, label: str, text: str) -> list[str]:
     """Return the text after its label; further lines of the text are indented under the first."""
-    first, *rest = text.rstrip().split("\n")
+    first, *rest = cleaned(text).rstrip().split("\n")
     return [f"{painted} {first}", *(textwrap.indent(line, " " * (len(label) + 1)) for line in rest)]
 
 

@@ -15,9 +15,10 @@ _RECORDING = "ending the recording, what was seen is being written"
 
 @contextmanager
 def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C (or SIGTERM) sets; whoever does the work looks at it and finishes.
+    """Give an event that Ctrl-C, SIGTERM and SIGHUP set; whoever does the work looks at it and finishes.
 
-    A second Ctrl-C raises KeyboardInterrupt where the work stands. The former handlers come back at the end.
+    A second one raises KeyboardInterrupt where the work stands. A signal that is ignored, as nohup does it
+    with SIGHUP, stays so. The former handlers come back at the end.
 
     Args:
         settings: how to speak.
@@ -31,7 +32,10 @@ def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threadin
         stop.set()
         settings.say(f"\n{ending}; Ctrl-C again ends it at once")
 
-    former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+    for number in former:
+        signal.signal(number, handler)
     try:
         yield stop
     finally:

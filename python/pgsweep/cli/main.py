@@ -7,15 +7,20 @@ closed pipe can reach.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Sequence
 
+from pgsweep.cli.clean import clean_streams
 from pgsweep.cli.streams import steady_stderr
 
 _VERSION = (["--version"], ["-V"])
 _COMPLETION = "_PGSWEEP_COMPLETE"
+_NO_STDOUT = """\
+error: stdout is closed
+cause: the command was started with `>&-`, or by a service that gives it no stdout
+hint: send it somewhere: >/dev/null
+"""
 _HELP: tuple[list[str], ...] = ([], ["--help"], ["-?"], ["help"])
 
 
@@ -26,27 +31,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the command's name; those of the process when not given.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A character that the locale lacks shall not be the end of a message.
-            stream.reconfigure(errors="replace")
-    with steady_stderr():
-        return _ended(arguments)
-
-
-def _ended(arguments: list[str]) -> int:
-    """Run one command and return its exit code, also where it is interrupted or has no reader."""
-    try:
-        code = _run(arguments)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
-        return 130
-    except BrokenPipeError:
-        # The reader (head, less) has gone. What is left in the buffer must not fail again when Python ends,
-        # so stdout is pointed at nothing: https://docs.python.org/3/library/signal.html#note-on-sigpipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    with steady_stderr(), clean_streams() as has_stdout:
+        if not has_stdout:
+            sys.stderr.write(_NO_STDOUT)
+            return 1
+        try:
+            code = _run(arguments)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            sys.stderr.write("\ninterrupted\n")
+            return 130
+        except BrokenPipeError:
+            # The reader (head, less) has gone. What is left in the buffer must not fail again when Python
+            # ends, so stdout is pointed at nothing:
+            # https://docs.python.org/3/library/signal.html#note-on-sigpipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
     return code
 
 

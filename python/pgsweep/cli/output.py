@@ -13,6 +13,7 @@ import click
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import write_whole
+from pgsweep.plain import cleaned, shell_word
 
 if TYPE_CHECKING:
     from pgsweep.ui.view import Result
@@ -96,7 +97,7 @@ class Output:
             except PgsweepError as error:
                 failed = failed or error
         if self._stdout:
-            write_stdout(self._rendered(result, self._stdout, to_file=False))
+            write_stdout(self._rendered(result, self._stdout, to_file=False), data=self._stdout == "csv")
         for path, kind in written:
             self._settings.say(f"{'report' if kind == 'html' else 'result'}: {path}")
         if failed is not None:
@@ -121,10 +122,18 @@ class Output:
         return to_text(result, Terminal(width=100) if to_file else self._settings.terminal())
 
 
-def write_stdout(text: str) -> None:
-    """Write to stdout in UTF-8, whatever the locale: it may be data."""
+def write_stdout(text: str, *, data: bool = False) -> None:
+    """Write to stdout in UTF-8, whatever the locale: it may be data.
+
+    Args:
+        text: a result; cleaned here, as all text that leaves.
+        data: rows whose texts must stay as they are, unless a person sees them.
+    """
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
+    if not data or sys.stdout.isatty():
+        text = cleaned(text, colours=True)
+    # A lone surrogate, from a name in the environment that is not UTF-8, has no bytes in UTF-8.
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     sys.stdout.buffer.flush()
 
 
@@ -141,7 +150,7 @@ def check_writable(path: Path) -> None:
         # What is renamed over /dev/null takes its place, and root may do so.
         raise UsageError(f"`{path}` is a device or a pipe", hint="name a plain file")
     if not folder.is_dir():
-        raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {folder}")
+        raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {shell_word(str(folder))}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"`{path}` may not be written", hint="name a file in a folder of yours")
 

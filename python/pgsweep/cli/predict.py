@@ -10,6 +10,7 @@ from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
 from pgsweep.errors import UsageError
+from pgsweep.plain import shell_word
 from pgsweep.units import format_bytes
 
 
@@ -52,7 +53,7 @@ def command(
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record --for 60s -o {evidence}`",
+            hint=f"record some: `pgsweep record --for 60s -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
     from pgsweep.predict import predict

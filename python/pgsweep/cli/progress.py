@@ -7,7 +7,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
+from pgsweep.plain import cleaned, shown
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Shown:
 
     def stage(self, title: str, total_seconds: float | None = None) -> None:
         """Begin a new bar, or write a line."""
+        title = shown(title)
         self._total = total_seconds
         self._said_at = time.monotonic()
         if self._bar is not None:
@@ -60,6 +63,7 @@ class Shown:
 
     def portion(self, done_ratio: float, text: str) -> None:
         """Move the bar of a stage that is not told in seconds, with words of its own beside it."""
+        text = shown(text)
         if self._bar is not None:
             self._bar.portion(done_ratio, text)
         elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
@@ -71,7 +75,7 @@ class Shown:
         if self._settings.quiet:
             return
         if self._bar is not None:
-            self._bar.write(text)
+            self._bar.write(cleaned(text))
         else:
             self._settings.say(text)
 
@@ -125,7 +129,7 @@ class _Bar:
                 BarColumn(),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[left]}", markup=False),
-                console=Console(stderr=True),
+                console=Console(file=raw_stream(sys.stderr)),
                 transient=True,
             )
             self._progress.start()

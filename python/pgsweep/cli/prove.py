@@ -10,6 +10,7 @@ from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
 from pgsweep.errors import UsageError
+from pgsweep.plain import shell_word
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -75,7 +76,7 @@ def command(
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record --source trace --for 20s -o {evidence}`",
+            hint=f"record some: `pgsweep record --source trace --for 20s -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.prove import prove

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import shlex
 from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 import pgsweep
+from pgsweep.plain import shell_words
 from pgsweep.records.common import Provenance
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -41,7 +41,7 @@ def _provenance(arguments: Sequence[str]) -> Provenance:
         pgsweep_version=pgsweep.__version__,
         native_build=_native.build_profile(),
         created_at=now.isoformat().replace("+00:00", "Z"),
-        command=shlex.join(["pgsweep", *(without_secrets(argument) for argument in arguments)]),
+        command=shell_words(["pgsweep", *(without_secrets(argument) for argument in arguments)]),
         kernel=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),
         cpus=os.cpu_count() or 0,

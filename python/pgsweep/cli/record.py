@@ -15,10 +15,11 @@ from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, sett
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
-from pgsweep.cli.output import check_writable
+from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
     from pgsweep.records.prediction import RecordPlan, RecordResult
@@ -99,7 +100,9 @@ def command(
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     if out.exists() and not _left_over(out):
-        raise UsageError(f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {out}")
+        raise UsageError(
+            f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {shell_word(str(out))}"
+        )
     if not out.exists():
         check_writable(out)
     recorder = _Recorder(settings, out, seconds, max_events, max_bytes)
@@ -220,18 +223,18 @@ def _refusal(source: str, refused: MissingAbility) -> str:
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.ui.record import record_text
-    from pgsweep.ui.results import to_json
+    from pgsweep.ui.results import plain, to_json
 
     if as_json:
-        click.echo(to_json(with_provenance(result, settings.arguments)), nl=False)
+        write_stdout(to_json(with_provenance(result, settings.arguments)))
     else:
-        click.echo(record_text(result, settings.terminal()), nl=False)
-    settings.say(f"next: pgsweep predict {result.path}")
+        write_stdout(record_text(plain(result), settings.terminal()))
+    settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 
 def _show_plan(settings: Settings, plan: RecordPlan, *, as_json: bool) -> None:
     from pgsweep.ui.record import plan_text
     from pgsweep.ui.results import to_json
 
-    click.echo(to_json(plan) if as_json else plan_text(plan), nl=False)
+    write_stdout(to_json(plan) if as_json else plan_text(plan))
     settings.say("dry run: nothing was done")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from pgsweep.plain import cleaned
 from pgsweep.ui.terminal import Terminal
 
 
@@ -30,11 +31,11 @@ class Settings:
     def say(self, text: str) -> None:
         """Write one line for the user on stderr, unless told to be quiet."""
         if not self.quiet:
-            sys.stderr.write(text.rstrip("\n") + "\n")
+            sys.stderr.write(cleaned(text.rstrip("\n")) + "\n")
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
         """Write one warning on stderr, also when quiet."""
         terminal = self.terminal(sys.stderr)
-        sys.stderr.write(terminal.paint("warning:", "yellow", "bold") + f" {text}\n")
+        sys.stderr.write(terminal.paint("warning:", "yellow", "bold") + f" {cleaned(text)}\n")
         sys.stderr.flush()

@@ -170,14 +170,14 @@ class _First:
 def _print(live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.feed import take_twice
-    from pgsweep.ui.results import to_json
+    from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
     sample = take_twice(live, interval_seconds).sample(view)
     if as_json:
         write_stdout(to_json(with_provenance(sample, settings.arguments)))
     else:
-        write_stdout(once_text(sample, settings.terminal(), sort=view.sort, reverse=False))
+        write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
 
 
 def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Settings) -> None:

@@ -6,11 +6,11 @@ database where the file lies in the other place, is told with the right command.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
+from pgsweep.plain import shell_words
 
 
 def heat_file(settings: Settings, file: str, database: str | None, *, writes: bool = False) -> Path:
@@ -43,7 +43,7 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
     raise UsageError(
         f"`{without_secrets(file)}` stands where the heat file belongs",
         cause=f"it is {what}; the file comes first, the database after it",
-        hint=shlex.join(["pgsweep", *(without_secrets(word) for word in words)]),
+        hint=shell_words(["pgsweep", *(without_secrets(word) for word in words)]),
     )
 
 

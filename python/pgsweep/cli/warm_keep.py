@@ -172,9 +172,9 @@ def _hangup(stop: threading.Event) -> Iterator[None]:
 
 def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.ui.results import to_json
+    from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.warm_keep import plan_text
 
     plan = with_provenance(plan, settings.arguments)
-    write_stdout(to_json(plan) if as_json else plan_text(plan, settings.terminal()))
+    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), settings.terminal()))
     settings.say("dry run: the pool was looked at once, nothing was touched or read")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.warm_options import WARM_NAMES, latency_option, options_of, warm_options
 from pgsweep.errors import UsageError
+from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
@@ -127,7 +127,7 @@ def command(
     assert result.work is not None
     if result.work.stopped:
         kept = result.work.journal
-        words = "--resume" + (f" --journal {shlex.quote(str(journal))}" if journal is not None else "")
+        words = "--resume" + (f" --journal {shell_word(str(journal))}" if journal is not None else "")
         settings.say("interrupted" + (f"; kept: {kept}; go on with {words}" if kept else ""))
         return INTERRUPTED
     return 0

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
+from pgsweep.plain import cleaned
 
 if TYPE_CHECKING:
     from pgsweep.ui.view import Result
@@ -37,13 +39,14 @@ def watch(look: Callable[[], Result], seconds: float, settings: Settings) -> Non
             terminal = settings.terminal()
             text = to_text(result, terminal)
             if terminal.interactive:
-                lines = text.splitlines()[: _rows() - 1]
+                lines = cleaned(text, colours=True).split("\n")[: _rows() - 1]
                 begin = ("\x1b[2J" if first else "") + _TO_THE_TOP
                 text = begin + "".join(f"{line}{_REST_OF_LINE}\n" for line in lines) + _REST_OF_SCREEN
             elif not first:
                 text = "\n" + text
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            screen = raw_stream(sys.stdout) if terminal.interactive else sys.stdout
+            screen.write(text)
+            screen.flush()
             first = False
             due = max(due + seconds, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))

@@ -21,7 +21,7 @@ import numpy as np
 import psycopg
 
 import pgsweep
-from pgsweep.errors import ConnectionFailed, EvidenceError
+from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.laps import LapClock
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
@@ -275,6 +275,16 @@ class Recording:
                 + "; the evidence ends there"
             )
             return "server"
+        except (psycopg.DatabaseError, UnexpectedAnswer) as error:
+            if self._clock.snapshots == 0:
+                raise
+            said = str(error).strip().splitlines()
+            self._warnings.append(
+                "the server answers the recorder's statements no longer"
+                + (f" ({said[0]})" if said else "")
+                + ": was pg_buffercache dropped, or a right taken away? The evidence ends there"
+            )
+            return "refused"
         except PoolGone:
             if self._clock.snapshots == 0:
                 raise ConnectionFailed("the server went away before the first snapshot") from None
@@ -344,6 +354,10 @@ class Recording:
             self._writer.replace("relations", relation_columns(begin, end, databases))
         except psycopg.OperationalError:
             self._warnings.append("the connection was lost at the end; the last counters are missing")
+        except (psycopg.DatabaseError, UnexpectedAnswer):
+            self._warnings.append(
+                "the server answered no more statements at the end; the last counters are missing"
+            )
         return length_seconds
 
     def _advise(self, pace: Pace) -> None:

@@ -42,8 +42,9 @@ def record_sql(
     """Record snapshots and counters of a running server into a folder of evidence.
 
     The result says in `ended_by` why it ended: `enough` (it suffices), `time` or `limit` (as asked),
-    `still` (nothing was evicted), `interrupt`, `cancelled` (somebody cancelled a statement) or `server`
-    (the connection was lost); in all cases the evidence is valid up to there.
+    `still` (nothing was evicted), `interrupt`, `cancelled` (somebody cancelled a statement), `refused` (the
+    extension was dropped or a right taken away) or `server` (the connection was lost); in all cases the
+    evidence is valid up to there.
 
     Args:
         conninfo: as libpq understands it; its database is the one whose accesses are observed.

@@ -19,6 +19,7 @@ import numpy as np
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, TABLES, EvidenceMeta
 from pgsweep.files import is_aside, write_whole
+from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -229,7 +230,7 @@ class EvidenceWriter:
         if not overwrite and not empty:
             raise EvidenceError(
                 f"`{self.path}` already holds evidence",
-                hint=f"choose another name with `-o`, or remove it: rm -r {self.path}",
+                hint=f"choose another name with `-o`, or remove it: rm -r {shell_word(str(self.path))}",
             )
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -313,13 +314,15 @@ class EvidenceWriter:
 
     def _trouble(self, error: OSError) -> EvidenceError:
         code = error.errno or 0
-        kept = any(self._parts.values())
+        kept = any(self._parts.get(table) for table in _OBSERVATIONS)
         if code in _SPACE:
             hint = "free some space or write elsewhere: `-o /other/disk/NAME.evidence`"
         else:
             hint = "write to a folder that you may write to: `-o /other/place/NAME.evidence`"
         if kept:
-            hint += f"; what was recorded until then is readable: `pgsweep predict {self.path}`"
+            hint += (
+                f"; what was recorded until then is readable: `pgsweep predict {shell_word(str(self.path))}`"
+            )
         return EvidenceError(
             f"cannot write evidence to `{self.path}`",
             cause=DISK_TROUBLE.get(code, os.strerror(code)),

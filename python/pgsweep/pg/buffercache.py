@@ -20,6 +20,7 @@ import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.answers import decoded
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.queries import load
 
@@ -117,9 +118,10 @@ class SnapshotReader:
             cursor.execute(self._query, prepare=True)
             result = cursor.pgresult
             assert result is not None
-            return _unpack(
-                [[result.get_value(row, column) for column in range(9)] for row in range(result.ntuples)]
-            )
+            with decoded(self._connection, "a snapshot of pg_buffercache"):
+                return _unpack(
+                    [[result.get_value(row, column) for column in range(9)] for row in range(result.ntuples)]
+                )
 
 
 def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
@@ -164,6 +166,7 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
         lengths[number] = len(values)
         packed.append(values)
     values = np.concatenate(packed) if packed else np.zeros(0, dtype=np.uint64)
+    _check(heads, values)
     spread = np.repeat(np.arange(len(rows)), lengths)
     return Snapshot(
         frame=(values & np.uint64(0xFFFFFFFF)).astype(np.int32),
@@ -178,6 +181,20 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
         used_frames=used,
         zero_frames=zero,
     )
+
+
+def _check(heads: NDArray[np.int64], values: NDArray[np.uint64]) -> None:
+    """Check what the numbers of a snapshot can be: oids, a fork, a usage_count, a buffer.
+
+    Raises:
+        ValueError: one is out of its range.
+    """
+    most = np.array([2**32 - 1, 2**32 - 1, 2**32 - 1, 3, 5])
+    if (heads < 0).any() or (heads > most).any():
+        raise ValueError("a relation, fork or usage_count out of range")
+    buffers = values & np.uint64(0xFFFFFFFF)
+    if values.size and (buffers.min() < 1 or buffers.max() >= 2**30):
+        raise ValueError("a buffer out of range")
 
 
 def _array(cell: bytes | None) -> NDArray[np.uint64]:

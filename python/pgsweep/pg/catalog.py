@@ -8,7 +8,6 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,9 +15,11 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import require_trusted
 from pgsweep.pg.userpath import resolve_relation
+from pgsweep.plain import database_word, shell_word
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -94,6 +95,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
     row = connection.execute(load("server", version_num)).fetchone()
     assert row is not None
     settings = dict(connection.execute(load("settings", version_num)).fetchall())
+    _check_settings(connection, settings)
     return Server(
         version_num=row[0],
         version=row[1],
@@ -105,6 +107,27 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
     )
+
+
+_NUMBERS = {"segment_size": (1, 2**31 - 1), "max_connections": (1, 2**18 - 1), "bgwriter_delay": (10, 10_000)}
+"""Settings that are counted with, and their limits (guc_tables.c)."""
+
+_WORDS = ("huge_pages", "track_counts", "track_io_timing")
+
+
+def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str | None]) -> None:
+    """Check that the settings that are needed are there, and are what they can be.
+
+    Raises:
+        UnexpectedAnswer: they are not.
+    """
+    for name, (least, most) in _NUMBERS.items():
+        text = settings.get(name) or ""
+        if not (text.isascii() and text.isdigit() and least <= int(text[:12]) <= most):
+            raise unexpected(connection, f"setting `{name}`")
+    for name in _WORDS:
+        if not settings.get(name):
+            raise unexpected(connection, f"setting `{name}`")
 
 
 def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:
@@ -276,7 +299,7 @@ def readable_schema(found: Buffercache, database: str) -> str:
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    target = shlex.quote(database)
+    target = database_word(database)
     if found.schema is None:
         if not found.installed:
             raise MissingAbility(
@@ -296,7 +319,7 @@ def readable_schema(found: Buffercache, database: str) -> str:
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor
             else "the role is not a member of pg_monitor",
-            hint=f"as a superuser: psql -d {target} -c {shlex.quote(found.grant)}",
+            hint=f"as a superuser: psql -d {target} -c {shell_word(found.grant)}",
         )
     return found.schema
 

@@ -21,7 +21,8 @@ from psycopg import errors as sqlstates
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
+from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
 from pgsweep.pg.secrets import without_secrets
 from pgsweep.versions import OLDEST_MAJOR
 
@@ -74,6 +75,9 @@ MEANING = _set(_MEANING)
 
 INSPECTION = _set({**_HARMLESS, **_MEANING})
 """The second statement of a session that only looks."""
+
+_GRACE_SECONDS = 5.0
+"""How much longer than the server's own limit an answer is waited for."""
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
 # connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
@@ -234,9 +238,14 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
     try:
-        connection = psycopg.connect(make_conninfo("", **parameters), autocommit=True)
+        with decoded():
+            connection = CheckedConnection.connect(
+                make_conninfo("", **parameters), autocommit=True, cursor_factory=CheckedCursor
+            )
     except psycopg.Error as error:
         raise _refused(error) from None
+    if inspection:
+        connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
     try:
         _settle(connection, inspection=inspection)
     except BaseException:
@@ -298,8 +307,8 @@ def _plain(error: psycopg.Error) -> str:
     return re.sub(r"^connection (failed|is bad): ", "", first).replace("FATAL:  ", "")
 
 
-def translate(error: psycopg.Error) -> PgsweepError | None:
-    """Return the error of ours that a failed statement means, or nothing where it is a mistake of ours."""
+def translate(error: psycopg.Error) -> PgsweepError:
+    """Return the error of ours that a failed statement means."""
     text = _plain(error)
     match error:
         case sqlstates.InsufficientPrivilege():
@@ -322,12 +331,31 @@ def translate(error: psycopg.Error) -> PgsweepError | None:
                 cause="the server was stopped, restarted or crashed, or an administrator ended the session",
                 hint="see the server's log; is it running again? pg_isready",
             )
-    return None
+        case (
+            sqlstates.UndefinedTable()
+            | sqlstates.UndefinedFunction()
+            | sqlstates.UndefinedObject()
+            | sqlstates.UndefinedColumn()
+            | sqlstates.InvalidSchemaName()
+        ):
+            return PgsweepError(
+                f"the server refused a statement: {text}",
+                cause="an extension or a relation was dropped meanwhile, or is not of the server's version",
+                hint="see what is there: pgsweep doctor",
+            )
+    if error.sqlstate is None:
+        # Of psycopg or libpq, not of the server: an answer that they cannot read.
+        return unexpected(None, text)
+    return UnexpectedAnswer(
+        f"the server refused a statement that PostgreSQL takes: {text}",
+        cause="a proxy changes statements or answers, or the server is not PostgreSQL as released",
+        hint="connect to the server itself: -h HOST -p PORT; `--debug` shows which statement it was",
+    )
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what a statement raises inside into errors with cause and hint; mistakes of ours stay as they are.
+    """Turn what a statement raises inside into errors with cause and hint.
 
     Raises:
         MissingAbility: a privilege is missing.
@@ -337,7 +365,4 @@ def explained() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        ours = translate(error)
-        if ours is None:
-            raise
-        raise ours from error
+        raise translate(error) from error

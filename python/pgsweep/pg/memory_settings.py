@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 
 _VACUUM_LIMIT_BYTES: Final = 1 << 30
@@ -40,10 +41,37 @@ class MemorySettings:
         return wanted if version_num >= 170000 else min(wanted, _VACUUM_LIMIT_BYTES)
 
 
+_NEEDED: Final = (
+    "max_connections",
+    "shared_buffers",
+    "work_mem",
+    "hash_mem_multiplier",
+    "temp_buffers",
+    "maintenance_work_mem",
+    "autovacuum_work_mem",
+    "autovacuum_max_workers",
+    "max_parallel_workers",
+)
+_MOST_BYTES: Final = 2**31 * 1024 * 8
+"""More than any of them can be: INT_MAX in kB or in blocks (guc_tables.c)."""
+
+
+def _check(connection: psycopg.Connection[Any], values: dict[str, float]) -> None:
+    """Check that each setting is there, and in the limits of all.
+
+    Raises:
+        UnexpectedAnswer: it is not.
+    """
+    for name in _NEEDED:
+        if not -1024 <= values.get(name, -2048) <= _MOST_BYTES:
+            raise unexpected(connection, f"setting `{name}`")
+
+
 def read_memory_settings(connection: psycopg.Connection[Any]) -> MemorySettings:
     """Return the settings as they are for this session's role."""
     rows = connection.execute(load("budget", connection.info.server_version)).fetchall()
     values: dict[str, float] = dict(rows)
+    _check(connection, values)
     size = values.get("shared_memory_size")
     # -1 kB: not set.
     own = values["autovacuum_work_mem"]

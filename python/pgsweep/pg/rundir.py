@@ -32,6 +32,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.files import write_whole
 from pgsweep.host import cgroup
 from pgsweep.host.processes import end_processes, processes_in
+from pgsweep.plain import shell_word
 
 _STATE_FILE = "cluster.json"
 _RUN_PREFIX = "c-"
@@ -92,7 +93,7 @@ def _locked_common_folder() -> Iterator[Path]:
             continue  # removed by another run just now
         except OSError as error:
             raise ClusterError(
-                f"{path} cannot be used", cause=str(error), hint=f"remove it: rm -r {path}"
+                f"{path} cannot be used", cause=str(error), hint=f"remove it: rm -r {shell_word(str(path))}"
             ) from error
         try:
             status = os.fstat(descriptor)

@@ -14,16 +14,15 @@ whose owner is trusted.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.queries import load
+from pgsweep.plain import database_word, shell_word, sql_identifier
 
 SAFE_SCHEMA = "extensions"
 """The name that hints propose for a schema of a superuser's own."""
@@ -108,8 +107,8 @@ def require_trusted(
     if found is None:
         return
     database = connection.info.dbname
-    commands = " ".join(f"-c {shlex.quote(statement)}" for statement in found.statements)
-    ways = [found.otherwise, f"as a superuser: psql -d {shlex.quote(database)} {commands}", f"or {instead}"]
+    commands = " ".join(f"-c {shell_word(statement)}" for statement in found.statements)
+    ways = [found.otherwise, f"as a superuser: psql -d {database_word(database)} {commands}", f"or {instead}"]
     raise MissingAbility(
         f"the extension {extension} in database `{database}` is {found.problem}",
         cause=found.cause,
@@ -118,4 +117,4 @@ def require_trusted(
 
 
 def _identifier(name: bytes) -> str:
-    return sql.Identifier(bytes(name).decode("utf-8", "backslashreplace")).as_string(None)
+    return sql_identifier(bytes(name).decode("utf-8", "backslashreplace"))

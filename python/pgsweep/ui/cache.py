@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.rollup import SYSTEM_SCHEMAS, merged
 from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.names import relation_name, shown
+from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table

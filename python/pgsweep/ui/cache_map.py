@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count
 from pgsweep.ui.section import Fact, Measured, Section
 from pgsweep.ui.terminal import Terminal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import (
     HeatRelation,
@@ -11,7 +12,6 @@ from pgsweep.records.heat import (
     HeatState,
 )
 from pgsweep.rollup import SYSTEM_SCHEMAS
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Section
 from pgsweep.ui.table import Field, fitted_table

@@ -6,10 +6,10 @@ import textwrap
 
 import msgspec
 
+from pgsweep.plain import shown
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pgsweep.plain import shown
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table

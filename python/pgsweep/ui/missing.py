@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import Missing
-from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 
 

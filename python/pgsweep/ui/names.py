@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import CacheRelation
 from pgsweep.records.top import TopRelation
-
-
-def shown(name: str) -> str:
-    """Return a name that cannot disturb a terminal or a table: control characters are written as escapes."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def relation_name(row: CacheRelation | TopRelation, home: str) -> str:

@@ -13,20 +13,20 @@ import jinja2
 import msgspec
 
 from pgsweep.ui.numbers import format_bytes
-from pgsweep.ui.results import to_csv, view_of
+from pgsweep.ui.results import plain, to_csv, view_of
 from pgsweep.ui.section import Page
 from pgsweep.ui.view import Result
 
 
 def to_html(result: Result) -> str:
     """Return the whole page."""
-    page: Page = view_of(result.schema).page(result)
+    page: Page = view_of(result.schema).page(plain(result))
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             page=page,
-            provenance=_provenance_rows(result, page),
+            provenance=_provenance_rows(plain(result), page),
             css=_static("report.css"),
             script=_static("report.js"),
             result_json=_embedded(msgspec.json.encode(result).decode()),

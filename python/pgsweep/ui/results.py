@@ -10,11 +10,12 @@ import importlib
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.plain import shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import read_bounded
 from pgsweep.ui.sound import trouble_in
@@ -50,6 +51,11 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 MOST_BYTES = 64 << 20
 """Of a file with a result: some kB; some MB with hundred thousands of relations."""
 
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
+"""What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""
+
+R = TypeVar("R")
+
 
 class _Head(msgspec.Struct):
     schema: str = ""
@@ -68,22 +74,83 @@ def view_of(schema: str) -> View[Any]:
 
 def to_text(result: Result, terminal: Terminal) -> str:
     """Return the result as text with a line end after the last line."""
-    return view_of(result.schema).text(result, terminal)
+    return view_of(result.schema).text(plain(result), terminal)
+
+
+def plain(record: R) -> R:
+    """Return the record with every text in it as `shown`: names from a server may hold escape sequences.
+
+    It comes before the layout, so that columns are as wide as what is seen in them.
+    """
+    cleaned = _plain(record)
+    assert isinstance(cleaned, type(record))
+    return cleaned
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, msgspec.Struct):
+        before = {name: getattr(value, name) for name in value.__struct_fields__}
+        after = {name: _plain(field) for name, field in before.items()}
+        changed = {name: field for name, field in after.items() if field is not before[name]}
+        return msgspec.structs.replace(value, **changed) if changed else value
+    if isinstance(value, list | tuple):
+        cells = [_plain(cell) for cell in value]
+        if all(new is old for new, old in zip(cells, value, strict=True)):
+            return value
+        return type(value)(cells)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(cell) for key, cell in value.items()}
+    return value
 
 
 def to_csv(result: Result) -> str:
-    """Return the rows of the result as CSV: base units, line feeds at the ends of the lines."""
+    """Return the rows of the result as CSV: base units, line feeds at the ends of the lines.
+
+    A text, not a number, that a spreadsheet would take for a formula has an apostrophe in front; so has one
+    that begins with an apostrophe, so that taking one away gives back every text.
+    """
     rows = view_of(result.schema).rows(result)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows.head)
-    writer.writerows(rows.lines)
+    line_out = _Line()
+    # The writer quotes what is in its own end of a line, and COPY refuses a carriage return without quotes.
+    writer = csv.writer(line_out, lineterminator="\r\n")
+    for line in [rows.head, *rows.lines]:
+        writer.writerow([_inert(cell) for cell in line])
+        out.write(line_out.text.removesuffix("\r\n") + "\n")
     return out.getvalue()
+
+
+class _Line:
+    """A file that holds the last line written."""
+
+    text = ""
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def _inert(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def to_json(result: Result | RecordPlan | ExportResult, *, indent: int = 2) -> str:
     """Return the result as JSON with a line end."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=indent).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(result), indent=indent).decode() + "\n"
+    return text if text.replace("\n", "").isprintable() else _json_plain(text)
+
+
+def _json_plain(text: str) -> str:
+    """Return JSON of the same meaning that cannot disturb a terminal; C0 is escaped by every encoder."""
+
+    def escape(found: re.Match[str]) -> str:
+        if found[0].isprintable():
+            return found[0]
+        units = found[0].encode("utf-16-be")
+        return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+    return re.sub(r"[^\x20-\x7e\n]", escape, text)
 
 
 def from_json(text: bytes, name: str) -> Result:

@@ -7,7 +7,11 @@ a slow line.
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import contextlib
+import functools
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,9 +25,9 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from pgsweep.errors import PgsweepError
+from pgsweep.plain import shown
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.ui.line import Line, cut
-from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.top_frame import as_text, filled, legend, title_bar
 from pgsweep.ui.top_help import Help, help_text
@@ -42,6 +46,16 @@ INTERVALS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _TREND_LENGTH: Final = 120
 _TREND_SECONDS: Final = 0.95
 _MISSING_SHOWN: Final = 2
+
+
+def _take_any_byte() -> None:
+    """Let Textual read a byte that is not UTF-8 as U+FFFD: the thread that reads the keys would end by it."""
+    from textual.drivers import linux_driver
+
+    def decoder(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
+        return functools.partial(codecs.getincrementaldecoder(encoding), errors="replace")
+
+    setattr(linux_driver, "getincrementaldecoder", decoder)  # noqa: B010 - not among what it exports
 
 
 class Moment(Protocol):
@@ -154,6 +168,7 @@ class TopApp(App[None]):
         self._sample: TopSample | None = None
         self._trouble: TopApp.Failed | None = None
         self._paused = False
+        self._signalled = False
         self._first_row = 0
         self._reads: deque[float] = deque(maxlen=_TREND_LENGTH)
         self._evictions: deque[float] = deque(maxlen=_TREND_LENGTH)
@@ -163,9 +178,13 @@ class TopApp(App[None]):
         """Show the screen until somebody ends it, then put the terminal back.
 
         Raises:
+            KeyboardInterrupt: a signal ended it.
             Exception: whatever made it impossible to go on.
         """
+        _take_any_byte()
         self.run(mouse=False)
+        if self._signalled:
+            raise KeyboardInterrupt
         if self._exception is not None:
             raise self._exception
 
@@ -181,12 +200,20 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         self.theme = "ansi-dark"
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._end_by_signal)
         self._control.start()
         self.set_interval(0.5, self._count_down)
 
     def on_unmount(self) -> None:
         """Look no more."""
         self._control.stop()
+
+    def _end_by_signal(self) -> None:
+        """End as by a key, so that the terminal is put back."""
+        self._signalled = True
+        self.exit()
 
     def _take(self, moment: Moment) -> None:
         """Pass a look on, from the thread that took it."""

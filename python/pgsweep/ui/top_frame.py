@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from pgsweep.plain import shown
 from pgsweep.records.top import TopSample
 from pgsweep.ui.line import Line, cut
 from pgsweep.ui.terminal import Terminal
@@ -32,7 +33,7 @@ def title_bar(
         right = f"{sample.pool_source}  every {every:.2g} s  {at:%H:%M:%S} "
     right = "".join(f"{state}  " for state in states) + right
     space = max(1, terminal.width - len(left) - len(right))
-    bar = Text(left, style="bold reverse")
+    bar = Text(shown(left), style="bold reverse")
     bar.append(" " * space + right)
     bar.truncate(terminal.width)
     return bar
@@ -63,5 +64,5 @@ def as_text(line: Line) -> Text:
     """Return a line as Textual draws it."""
     text = Text(no_wrap=True, overflow="crop")
     for part, paints in line:
-        text.append(part, style=" ".join(paints))
+        text.append(shown(part), style=" ".join(paints))
     return text

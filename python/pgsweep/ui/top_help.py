@@ -13,8 +13,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from pgsweep.plain import shown
 from pgsweep.records.cache import Missing
-from pgsweep.ui.names import shown
 from pgsweep.ui.terminal import Terminal
 
 _KEYS = (

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pgsweep.plain import shown
 from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
 from pgsweep.ui.cache import heat
 from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened, spaced
-from pgsweep.ui.names import relation_name, shown
+from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pgsweep.plain import shown
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepRelation, WarmKeepResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pgsweep.plain import shown
 from pgsweep.records.heat import WarmSaveResult
 from pgsweep.ui.heat import (
     levels,
 )
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.names import shown
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, seconds
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.terminal import Terminal

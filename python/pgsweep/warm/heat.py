@@ -25,6 +25,7 @@ from pyarrow import compute
 
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing
+from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, open_regular
 
 FORMAT = 1
@@ -159,7 +160,7 @@ def write_heat(path: Path, heat: Heat) -> int:
     except (OSError, pa.ArrowException) as error:
         raise HeatError(
             f"cannot write `{path}`: {getattr(error, 'strerror', None) or error}",
-            hint=f"is there room, and may you write there? df -h {path.parent}",
+            hint=f"is there room, and may you write there? df -h {shell_word(str(path.parent))}",
         ) from error
     return size
 
@@ -201,7 +202,9 @@ def read_heat(path: Path) -> Heat:
             page_cache=_numbers(table, "page_cache", pa.bool_()),
         )
     except FileNotFoundError as error:
-        raise HeatError(f"there is no file `{path}`", hint=f"make one: pgsweep warm save {path}") from error
+        raise HeatError(
+            f"there is no file `{path}`", hint=f"make one: pgsweep warm save {shell_word(str(path))}"
+        ) from error
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         # Of what Arrow raises some are ValueErrors: a name that is not UTF-8, say.
         raise _unreadable(path, error) from error
@@ -328,7 +331,9 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
         )  # fmt: skip
     if not begins:
         return HeatError(
-            f"`{path}` is no heat file", cause="it is empty", hint=f"make one: pgsweep warm save {path}"
+            f"`{path}` is no heat file",
+            cause="it is empty",
+            hint=f"make one: pgsweep warm save {shell_word(str(path))}",
         )
     if begins != b"PAR1":
         return NoHeatFile(f"`{path}` is no heat file", cause="it is not Parquet", hint=_OURS)

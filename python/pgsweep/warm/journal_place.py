@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shlex
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from pgsweep.errors import UsageError
 from pgsweep.files import check_private, make_private
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import connect, explained
+from pgsweep.plain import shell_word
 from pgsweep.warm.gather import Selection
 from pgsweep.warm.journal import Header, Into, RunKey, read_header
 
@@ -105,7 +105,7 @@ def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
         raise UsageError(
             f"{len(found)} runs on this server and database were stopped",
             cause="; ".join(f"{path}: {_words(key)}" for path, key in found),
-            hint=f"name one: --resume --journal {shlex.quote(str(found[0][0]))}",
+            hint=f"name one: --resume --journal {shell_word(str(found[0][0]))}",
         )
     return found[0][0]
 
@@ -142,8 +142,8 @@ def _words(key: RunKey) -> str:
     """Return the options that a run was given."""
     words = [f"--into {key.into}"]
     if key.relations:
-        words.append(f"--relations {shlex.quote(','.join(key.relations))}")
-    words += [f"--schema {shlex.quote(schema)}" for schema in key.schemas]
+        words.append(f"--relations {shell_word(','.join(key.relations))}")
+    words += [f"--schema {shell_word(schema)}" for schema in key.schemas]
     if key.every_database:
         words.append("--every-database")
     return " ".join(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -14,6 +13,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import require_trusted
+from pgsweep.plain import database_word, shell_word
 from pgsweep.warm.pieces import Piece
 
 _MANY = 16
@@ -86,7 +86,7 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
         raise MissingAbility(
             f"the extension pg_prewarm does not exist in database `{database}`",
             hint="as a superuser or the owner of the database: "
-            f"psql -d {shlex.quote(database)} -c 'CREATE EXTENSION pg_prewarm'",
+            f"psql -d {database_word(database)} -c 'CREATE EXTENSION pg_prewarm'",
         )
     if not found.usable:
         role = sql.Identifier(connection.info.user).as_string(connection)
@@ -94,7 +94,7 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
         raise MissingAbility(
             f"this role may not use pg_prewarm in database `{database}`",
             cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=f"as a superuser: psql -d {shlex.quote(database)} -c {shlex.quote(grant)}",
+            hint=f"as a superuser: psql -d {database_word(database)} -c {shell_word(grant)}",
         )
     require_trusted(
         connection,

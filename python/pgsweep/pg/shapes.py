@@ -1,0 +1,188 @@
+"""What the rows of each query look like: types, ranges, and how many there are.
+
+A server that is what it says gives no other rows, so this is checked where they come in (answers.py), and
+the rest of the program need not doubt them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final
+
+OID_MAX: Final = 2**32 - 1
+_INT8_MAX: Final = 2**63 - 1
+_TEXT_MAX: Final = 1 << 20
+_NUMBER_MAX: Final = 1e30
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value: its Python types, and the least and the most, of a text its length."""
+
+    types: frozenset[type]
+    least: float
+    most: float
+
+    def fault(self, values: Sequence[Any]) -> bool:
+        """Return whether one of the values, none of which is None, is of another kind."""
+        if not set(map(type, values)) <= self.types:
+            return True
+        if not values or not self.types & _MEASURED:
+            return False
+        if self.types & _TEXTS:
+            return max(map(len, values)) > self.most
+        if float in self.types and not all(map(math.isfinite, values)):
+            return True
+        return bool(min(values) < self.least or max(values) > self.most)
+
+
+_TEXTS = frozenset({str, bytes})
+_MEASURED = frozenset({int, float, Decimal, str, bytes})
+
+
+def _kind(types: tuple[type, ...], least: float = 0, most: float = _TEXT_MAX) -> Kind:
+    return Kind(frozenset(types), least, most)
+
+
+_KINDS: Final = {
+    "any": _kind((str, type(None))),
+    "bool": _kind((bool,)),
+    "text": _kind((str,)),
+    "bytes": _kind((bytes,)),
+    "time": _kind((datetime.datetime,)),
+    "int": _kind((int,), -_INT8_MAX - 1, _INT8_MAX),
+    "count": _kind((int,), 0, _INT8_MAX),
+    "number": _kind((int, float, Decimal), -_NUMBER_MAX, _NUMBER_MAX),
+    "oid": _kind((int,), 0, OID_MAX),
+    # A process of the server (PID_MAX_LIMIT, include/linux/threads.h; other systems have fewer).
+    "pid": _kind((int,), 1, 2**31 - 1),
+    # BlockNumber, block.h; a fork cannot have more.
+    "blocks": _kind((int,), 0, OID_MAX),
+    # shared_buffers: 16 to INT_MAX / 2 (guc_tables.c).
+    "pool": _kind((int,), 16, 2**30 - 1),
+    # BLCKSZ: 1 kB to 32 kB (configure).
+    "blocksize": _kind((int,), 1024, 32768),
+    # MAX_BACKENDS, postmaster.h.
+    "backends": _kind((int,), 1, 2**18 - 1),
+    # IsValidWalSegSize, xlog_internal.h.
+    "segment": _kind((int,), 1 << 20, 1 << 30),
+    "version": _kind((int,), 90000, 999999),
+}
+
+_LISTS: Final = {"names": "bytes", "oids": "oid"}
+
+_SHAPES: Final = {
+    "activity": "pid bytes? bytes? bytes? bytes? text? bytes? bool bool",
+    "backends": "text? text? text? count",
+    "budget": "text number",
+    "buffercache": "one: bool text? text bool bool",
+    "chosen": "few: text text oids oid",
+    "cluster": "one: text time",
+    "connectable": "oid bytes bool bool?",
+    "count_databases": "oidtext number?*",
+    "count_io": "text number?*",
+    "count_relations": "oidtext number?*",
+    "count_writers": "one: number?*",
+    "counted_since": "few: time?",
+    "databases": "oid bytes",
+    "extension": "one: text? text? text? bool",
+    "extension_trust": "few: bytes? bool bytes bytes bool",
+    "keep_claim": "one: bool pid?",
+    "keep_places": "oid oid oid oid? blocks?",
+    "keep_relations": "oid bytes bytes text bool oid?",
+    "keep_touch": "few: count int int number",
+    "memory": "few: text",
+    "own_work_mem": "text count",
+    "partition_roots": "oid bytes bytes",
+    "pool_relations": "binary: 11",
+    "postmaster": "one: pid int",
+    "prewarm": "count count?",
+    "prewarm_fork": "one: number?",
+    "primary": "few: text? int?",
+    "recovery": "one: bool pid?",
+    "relation": "few: oid bytes bytes oid oid oid? blocks?",
+    "relations": "oid bytes? bytes text oid oid oid oid int",
+    "scanned_indexes": "oid",
+    "server": "one: version text blocksize pool oid bytes oid bool",
+    "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
+    "settings": "text text?",
+    "settle": "one: any",
+    "shared_memory": "one: text text? count text int? backends segment bool bool bool",
+    "shared_memory_sum": "one: count?",
+    "sizes": "oid blocks? blocks? blocks?",
+    "snapshot": "binary: 9",
+    "snapshot_of": "binary: 9",
+    "snapshot_sample": "binary: 9",
+    "startup_settings": "text text?",
+    "summary": "one: count",
+    "tablespaces": "oid",
+    "user_path": "one: text?",
+    "warmable": "oid",
+    "warmers": "one: count",
+}
+"""By query: a word a column; `?` after it where null may stand, `*` where more columns of the kind follow.
+`one:` is one row, `few:` none or one, `binary:` a number of columns that the caller takes apart itself."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The rows of one query."""
+
+    name: str
+    rows: str
+    columns: tuple[tuple[str, bool], ...]
+    repeats: bool
+    width: int
+
+    def fault_of_result(self, rows: int, width: int) -> str | None:
+        """Return what is wrong with the number of rows and columns."""
+        if width != self.width and not (self.repeats and width > self.width):
+            return f"{width} columns, not {self.width}"
+        if (self.rows == "one" and rows != 1) or (self.rows == "few" and rows > 1):
+            return f"{rows} rows, not one"
+        return None
+
+    def fault(self, rows: Sequence[Sequence[Any]]) -> str | None:
+        """Return what is wrong with the rows, which have the right number of columns."""
+        for number, column in enumerate(zip(*rows, strict=True)):
+            kind, nullable = self.columns[min(number, len(self.columns) - 1)]
+            values = [value for value in column if value is not None] if nullable else column
+            if _fault(kind, values):
+                return f"column {number + 1} is not of the kind `{kind}`"
+        return None
+
+
+def _fault(kind: str, values: Sequence[Any]) -> bool:
+    if kind == "oidtext":
+        return _KINDS["text"].fault(values) or not all(
+            value.isascii() and value.isdigit() and len(value) <= 10 for value in values
+        )
+    if kind in _LISTS:
+        return not all(isinstance(value, list) for value in values) or any(
+            _KINDS[_LISTS[kind]].fault(value) for value in values
+        )
+    return _KINDS[kind].fault(values)
+
+
+@cache
+def shape_of(name: str) -> Shape | None:
+    """Return the shape of a query's rows; None where it has none."""
+    text = _SHAPES.get(name)
+    if text is None:
+        return None
+    rows, _, words = text.rpartition(":")
+    if rows == "binary":
+        return Shape(name, rows, (), repeats=False, width=int(words))
+    columns = words.split()
+    return Shape(
+        name=name,
+        rows=rows,
+        columns=tuple((word.rstrip("?*"), "?" in word) for word in columns),
+        repeats=columns[-1].endswith("*"),
+        width=len(columns),
+    )

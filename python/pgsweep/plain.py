@@ -1,0 +1,94 @@
+"""Text that comes from servers, files and users, made safe to show and safe to paste.
+
+A name in PostgreSQL may hold any character but NUL: escape sequences that a terminal obeys, newlines,
+overrides of the direction of writing. `shown` and `cleaned` write such characters as escapes; `shell_word`,
+`database_word` and `sql_identifier` quote a name so that a command with it does what it says, and no more.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+_OURS = re.compile(r"\x1b\[(?:0|[12]|3[1-46])(?:;(?:[12]|3[1-46]))*m")
+"""The colours that ui/terminal.py sets (ECMA-48, SGR), and nothing else that begins with ESC."""
+
+
+def shown(text: str) -> str:
+    r"""Return the text in one line that cannot disturb a terminal or a table.
+
+    What is not printable is written as an escape: controls (C0, DEL, C1) as `\x1b`, `\n`; overrides of the
+    direction, zero-width and private characters as `\u202e`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def cleaned(text: str, *, colours: bool = False) -> str:
+    """Return a text of several lines of which each is `shown`.
+
+    Args:
+        text: its line feeds stay.
+        colours: our own colours stay too.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    if colours:
+        kept = _OURS.findall(text)
+        pieces = [cleaned(piece) for piece in _OURS.split(text)]
+        return pieces[0] + "".join(mark + piece for mark, piece in zip(kept, pieces[1:], strict=True))
+    return "\n".join(shown(line) for line in text.split("\n"))
+
+
+def shell_word(text: str) -> str:
+    r"""Return the text as one word for a shell.
+
+    A text with controls is written in the form `$'a\033b'` of bash, zsh, ksh and POSIX.1-2024: exact there,
+    and still one quoted word in a shell that does not know it.
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(_ansi_c(c) for c in text) + "'"
+
+
+def shell_words(words: Iterable[str]) -> str:
+    """Return the words as a command line."""
+    return " ".join(shell_word(word) for word in words)
+
+
+def database_word(name: str) -> str:
+    """Return the name of a database as the argument of `-d`, for a shell.
+
+    libpq takes what has `=` in it, or begins like a URI, for a connection string (fe-connect.c,
+    recognized_connection_string): a database of the name `host=...` would send the session elsewhere.
+    """
+    if "=" in name or name.startswith(("postgresql://", "postgres://")):
+        name = "dbname='" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return shell_word(name)
+
+
+def sql_identifier(name: str) -> str:
+    r"""Return the name as a quoted SQL identifier; with controls in the form `U&"a\001Bb"`.
+
+    https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS-UESCAPE
+    """
+    quoted = name.replace('"', '""')
+    if name.isprintable():
+        return f'"{quoted}"'
+    quoted = quoted.replace("\\", "\\\\")
+    return 'U&"' + "".join(c if c.isprintable() else f"\\+{ord(c):06X}" for c in quoted) + '"'
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _ansi_c(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    if character.isprintable():
+        return character
+    # As bytes: what \u means depends on the locale of the shell.
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,104 @@
+"""Answers of a server: every command that inspects one, through a proxy that changes what the server says."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import psycopg
+
+from pgsweep.cli.app import application
+from pgsweep.cli.settings import Settings
+from pgsweep.pg import connect
+from pgsweep.pg.cluster import Cluster
+from tests.fix_proxy import Plan, Proxy, proxy_before
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("doctor",),
+    ("doctor", "--json"),
+    ("cache",),
+    ("cache", "--source", "sql", "--csv"),
+    ("cache", "--by", "database"),
+    ("top", "--once", "--interval", "0.1s"),
+    ("top", "--once", "--interval", "0.1s", "--source", "sql"),
+    ("memory",),
+    ("memory", "budget"),
+    ("hugepages",),
+    ("record", "--source", "sql", "--for", "0.3s", "--out", "{workdir}/x.evidence"),
+    ("record", "--source", "peek", "--for", "0.3s", "--out", "{workdir}/x.evidence"),
+    ("record", "--dry-run", "--source", "sql", "--out", "{workdir}/x.evidence"),
+    ("warm", "plan"),
+    ("warm", "plan", "--every-database", "--json"),
+    ("warm", "save", "{workdir}/x.heat"),
+)
+INPUT = struct.Struct("<IHBB")
+_RATES = (0.0, 0.001, 0.004, 0.02, 0.1)
+
+
+def seeds() -> list[bytes]:
+    """Return one input a command that changes nothing, and one that changes much; start the server."""
+    _server()
+    return [INPUT.pack(number, 0, rate, number) for number in range(len(COMMANDS)) for rate in (0, 4)]
+
+
+def mutate(_data: bytes, random: Random) -> bytes:
+    command = random.randrange(len(COMMANDS))
+    return INPUT.pack(
+        random.getrandbits(32),
+        random.choice((0, 0, 10, 30, 100, 400)),
+        random.randrange(1, len(_RATES)),
+        command,
+    )
+
+
+def run_one(data: bytes, workdir: Path) -> str | None:
+    seed, skip, rate, command = INPUT.unpack(data)
+    proxy, conninfo = _server()
+    proxy.plan = plan = Plan(seed, _RATES[rate], skip)
+    words = [word.format(workdir=workdir) for word in COMMANDS[command]]
+    try:
+        with _silent():
+            application.main(
+                [*words, conninfo], "pgsweep", standalone_mode=False, obj=Settings(arguments=words)
+            )
+    except psycopg.Error as error:
+        # As the command line does with what nobody has explained before.
+        raise connect.translate(error) from error
+    finally:
+        proxy.cut()
+    return f"{' '.join(words[:2])}: {plan.changes[-1] if plan.changes else 'as it was'}"
+
+
+@cache
+def _server() -> tuple[Proxy, str]:
+    """Return the proxy of this process, before a server of its own."""
+    # A server that is silent is waited for a second here, not a minute.
+    connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
+    ends = contextlib.ExitStack()
+    atexit.register(ends.close)
+    cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
+    cluster.create_extensions("postgres", "pg_buffercache", "pg_prewarm")
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE t AS SELECT i, repeat('x', 100) AS t FROM generate_series(1, 20000) AS i"
+        )
+        connection.execute("CREATE INDEX ON t (i)")
+    return ends.enter_context(proxy_before(cluster))
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    former = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in former)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = former

@@ -1,0 +1,200 @@
+"""Answers that PostgreSQL does not give, through a proxy that changes those of a real server."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgsweep.errors import ConnectionFailed, PgsweepError, UnexpectedAnswer
+from pgsweep.evidence.sql import record_sql
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg import connect as connecting
+from pgsweep.pg.catalog import read_relations, read_server
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.queries import load, name_of
+from pgsweep.pg.shapes import shape_of
+from tests.fix_proxy import Plan, Proxy, proxy_before
+from tests.fix_recording import WhenRecording
+from tests.fix_screen import PGSWEEP
+from tests.fuzz.targets import server as target
+
+QUERIES = Path(connecting.__file__).with_name("queries")
+
+
+def test_every_query_has_a_shape_and_is_known_by_its_beginning() -> None:
+    files = sorted(QUERIES.glob("*.sql"))
+    beginnings = set()
+    for file in files:
+        name, _, version = file.stem.rpartition("_")
+        text = load(name, int(version))
+        assert text == file.read_text()
+        beginnings.add(text[:64])
+        assert name_of(text) == name
+        assert name_of(text.encode()) == name
+        assert shape_of(name) is not None, f"{file.name} has no shape in pg/shapes.py"
+    assert len(beginnings) == len(files)
+    assert name_of("SELECT 1") is None
+    assert name_of(b"SELECT 1") is None
+
+
+@pytest.mark.parametrize(
+    ("query", "rows", "fault"),
+    [
+        ("databases", [(0, b""), (5, b"postgres")], None),
+        ("databases", [(-1, b"")], "column 1 is not of the kind `oid`"),
+        ("databases", [(2**32, b"")], "column 1 is not of the kind `oid`"),
+        ("databases", [(1, "text")], "column 2 is not of the kind `bytes`"),
+        ("databases", [(1, None)], "column 2 is not of the kind `bytes`"),
+        ("databases", [(True, b"")], "column 1 is not of the kind `oid`"),
+        ("databases", [(1, b"x" * (1 << 21))], "column 2 is not of the kind `bytes`"),
+        ("budget", [("work_mem", 4.0)], None),
+        ("budget", [("work_mem", float("nan"))], "column 2 is not of the kind `number`"),
+        ("budget", [("work_mem", Decimal("inf"))], "column 2 is not of the kind `number`"),
+        ("count_relations", [("16384", 1, None, 3.0, Decimal(4))], None),
+        ("count_relations", [("1e3", 1)], "column 1 is not of the kind `oidtext`"),
+        ("chosen", [("r", "p", [1, 2], 3)], None),
+        ("chosen", [("r", "p", [1, None], 3)], "column 3 is not of the kind `oids`"),
+        ("counted_since", [(datetime.datetime.now(datetime.UTC),)], None),
+        ("counted_since", [("now",)], "column 1 is not of the kind `time`"),
+        ("relations", [], None),
+    ],
+)
+def test_rows_are_judged_by_type_and_range(query: str, rows: list[Any], fault: str | None) -> None:
+    shape = shape_of(query)
+    assert shape is not None
+    assert shape.fault(rows) == fault
+
+
+def test_numbers_of_rows_and_columns_are_judged() -> None:
+    server, relation, io = shape_of("server"), shape_of("relation"), shape_of("count_io")
+    assert server is not None
+    assert relation is not None
+    assert io is not None
+    assert server.fault_of_result(1, 8) is None
+    assert server.fault_of_result(0, 8) == "0 rows, not one"
+    assert server.fault_of_result(1, 7) == "7 columns, not 8"
+    assert relation.fault_of_result(0, 7) is None
+    assert relation.fault_of_result(2, 7) == "2 rows, not one"
+    assert io.fault_of_result(100, 15) is None
+    assert io.fault_of_result(100, 1) == "1 columns, not 2"
+
+
+@pytest.fixture(scope="module")
+def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Proxy, str]]:
+    """A proxy before the shared server, and the conninfo of a session through it."""
+    with proxy_before(request.getfixturevalue("wheel18")) as made:
+        yield made
+
+
+def test_an_honest_proxy_changes_nothing(proxied: tuple[Proxy, str]) -> None:
+    proxy, conninfo = proxied
+    proxy.plan = Plan(0, 0.0)
+    with connect(conninfo) as connection, explained():
+        assert read_server(connection).block_size_bytes == 8192
+        assert len(read_relations(connection)) > 100
+
+
+def test_changed_rows_are_one_sentence(proxied: tuple[Proxy, str]) -> None:
+    """Of many seeds each ends as it should or in an error in words, and some do in that of an answer."""
+    proxy, conninfo = proxied
+    unexpected = 0
+    for seed in range(60):
+        proxy.plan = Plan(seed, 0.05, rough=0.0)
+        try:
+            with connect(conninfo) as connection, explained():
+                read_server(connection)
+                read_relations(connection)
+        except UnexpectedAnswer as error:
+            unexpected += 1
+            assert error.cause is not None
+            assert "proxy" in error.cause
+            assert error.hint is not None
+        except PgsweepError:
+            pass
+    assert unexpected > 20
+
+
+def test_the_command_line_says_it_in_words(proxied: tuple[Proxy, str]) -> None:
+    proxy, conninfo = proxied
+    told = ""
+    for seed in range(20):
+        proxy.plan = Plan(seed, 0.3, skip=20, rough=0.0)
+        done = subprocess.run([PGSWEEP, "cache", conninfo], capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        assert "failed in a way it should not" not in done.stderr
+        told = done.stderr
+        if "the server's answer is not what PostgreSQL 18 gives" in told:
+            break
+    assert "error: the server's answer is not what PostgreSQL 18 gives" in told
+    assert "cause: a proxy in between changes answers" in told
+    assert "hint: connect to the server itself" in told
+
+
+def test_a_server_that_falls_silent_is_not_waited_for(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own limit would end the statement; where its word for it does not come, ours does."""
+    monkeypatch.setattr(connecting, "_STATEMENT_TIMEOUT_MS", 500)
+    monkeypatch.setattr(connecting, "_GRACE_SECONDS", 0.5)
+    with connect(wheel18.conninfo()) as connection:
+        pid = connection.info.backend_pid
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(ConnectionFailed, match="has not answered in time"), explained():
+                connection.execute("SELECT 1")
+            assert time.monotonic() - begin < 30
+            assert connection.closed
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    with connect(wheel18.conninfo(), inspection=False) as connection:
+        assert connection.execute("SELECT pg_sleep(1.5)").fetchone() is not None
+
+
+def test_a_recording_keeps_what_it_has_when_answers_change(
+    proxied: tuple[Proxy, str], tmp_path: Path
+) -> None:
+    proxy, conninfo = proxied
+    proxy.plan = plan = Plan(1, 0.0, rough=0.0)
+    changing = WhenRecording(lambda: setattr(plan, "rate", 1.0), after_seconds=2)
+    result = record_sql(conninfo, tmp_path / "a.evidence", seconds=60, progress=changing)
+    changing.join()
+    assert result.ended_by == "refused"
+    assert any("The evidence ends there" in warning for warning in result.warnings)
+    evidence = Evidence.open(tmp_path / "a.evidence")
+    assert evidence.complete
+    assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots > 0
+
+
+@pytest.mark.parametrize(
+    "command", range(len(target.COMMANDS)), ids=lambda n: " ".join(target.COMMANDS[n][:2])
+)
+def test_every_command_survives_a_changed_server(command: int, tmp_path: Path) -> None:
+    """The short run of the fuzzing target, each command with the same seeds every time."""
+    target.seeds()
+    chance = random.Random(command)
+    workdir = tmp_path / "as it was"
+    workdir.mkdir()
+    words = target.run_one(target.INPUT.pack(0, 0, 0, command), workdir)
+    assert words is not None
+    assert words.endswith("as it was")
+    for number in range(12):
+        workdir = tmp_path / str(number)
+        workdir.mkdir()
+        data = target.mutate(b"", chance)[:-1] + bytes([command])
+        try:
+            target.run_one(data, workdir)
+        except PgsweepError as error:
+            assert error.message
