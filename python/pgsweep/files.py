@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from pgsweep.errors import PgsweepError
+from pgsweep.plain import shell_word
 
 _ASIDE: Final = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part", re.DOTALL)
 _LONGEST_NAME_BYTES: Final = 255 - len(".") - len(".0123456789abcdef.part")
@@ -354,5 +355,5 @@ def _untrusted(path: Path, why: str) -> Untrusted:
     return Untrusted(
         f"`{path}` cannot be trusted",
         cause=why,
-        hint=f"name another place, or see who made it: ls -ld {path}",
+        hint=f"name another place, or see who made it: ls -ld {shell_word(str(path))}",
     )

@@ -19,6 +19,7 @@ from pgsweep.evidence.checks import (
     trouble_in_meta,
 )
 from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, SCHEMA_NUMBER, TABLES, EvidenceMeta
+from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, TooLong, open_regular, read_bounded
 
 if TYPE_CHECKING:
@@ -208,12 +209,14 @@ def _unreadable(path: Path, error: OSError) -> EvidenceError:
     """Return the error for a file that may be whole, but cannot be read now."""
     if isinstance(error, NotRegular | TooLong):
         return EvidenceError(
-            f"`{path}` is not what record writes", cause=error.strerror, hint=f"look at it: ls -l {path}"
+            f"`{path}` is not what record writes",
+            cause=error.strerror,
+            hint=f"look at it: ls -l {shell_word(str(path))}",
         )
     number = error.errno or 0
     cause = DISK_TROUBLE.get(number, os.strerror(number) if number else str(error))
     return EvidenceError(
-        f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {path}"
+        f"cannot read `{path}`", cause=cause, hint=f"check its owner and mode: ls -ld {shell_word(str(path))}"
     )
 
 
