@@ -32,6 +32,7 @@ _RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("Observed", "shared_buffers_bytes"): (0.0, _MOST_BYTES),
     ("Observed", "miss_ratio"): _RATIO,
     ("DemoWorkload", "observed_shared_buffers_bytes"): _SIZE,
+    ("ProveResult", "observed_shared_buffers_bytes"): (0.0, _MOST_BYTES),
 }
 """What lies on an axis, by record and field."""
 
