@@ -388,3 +388,10 @@ def test_a_heat_file_with_missing_values_is_refused(tmp_path: Path) -> None:
         pq.write_table(rows.set_column(at, column, pa.array(values, type=kind)), path)
         with pytest.raises(HeatError):
             read_heat(path)
+
+
+def test_a_pool_too_large_to_replay_in_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:
+    folder = evidence(tmp_path, "trace")
+    change(folder, "relations", "blocks_end", lambda values: np.full(len(values), 2**32 - 2))
+    with pytest.raises(UsageError, match="too large to replay"):
+        predict(folder, sizes_bytes=[7 << 40])

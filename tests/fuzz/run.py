@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
@@ -106,7 +107,13 @@ def fuzz(name: str, seconds: float, findings: Path, *, seed: int = 0) -> Outcome
         outcome.runs += runs
         outcome.outcomes |= words
         if trouble is not None:
-            keep(folder, trouble, f"{trouble} of {name}: {hash(data):x}", data, f"exit code {code}")
+            keep(
+                folder,
+                trouble,
+                f"{trouble} of {name}: {hashlib.sha256(data).hexdigest()}",
+                data,
+                f"exit code {code}",
+            )
             ended += 1
         if code == DONE or time.monotonic() > end or ended >= _MOST_ENDED:
             break

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.errors import UsageError
 from pgsweep.inference.sightings import Table, file_keys
+from pgsweep.units import BLOCK_BYTES, format_bytes
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +32,11 @@ _GRID_POINTS = 120
 _REPEAT, _EXTEND, _UNCOUNTED = 8, 16, 64
 _COLD_VISITS = 5
 _NEVER_LARGE_BLOCKS = 4
+_MOST_TABLE_BLOCKS = 2**32 - 1
+"""Of a fork (block.h, MaxBlockNumber); the maps count besides."""
+
+_MOST_STRANGERS = 1 << 25
+"""Pages drawn into a pool that the trace never names, some 80 bytes each: 256 GB of shared_buffers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +177,7 @@ def _owners(
     scan = accesses["scan"][at].astype(np.int64)
     fallback = (accesses["pid"][at].astype(np.int64) << 24) ^ access_group[at] | (1 << 62)
     _, first, owner = np.unique(np.where(scan > 0, scan, fallback), return_index=True, return_inverse=True)
-    blocks = group_pages[access_group[at[first]]]
+    blocks = np.minimum(group_pages[access_group[at[first]]], _MOST_TABLE_BLOCKS)
     return at.astype(np.uint64), owner.astype(np.uint32), blocks.astype(np.uint32)
 
 
@@ -309,6 +316,13 @@ class WarmPools:
             pages.append(members[inside])
             counts.append(state[inside] - 1)
             never = max(trace.group_pages[group] - len(visited), 0.0)
+            expected = never * float(1 - states[-1][0]) + stranger - len(trace.page_group)
+            if expected > _MOST_STRANGERS:
+                raise UsageError(
+                    f"a pool of {format_bytes(blocks * BLOCK_BYTES)} is too large to replay the trace in",
+                    cause=f"it would hold {expected:.2g} pages that the trace never names",
+                    hint="name smaller sizes, for example --sizes 1GB,2GB,4GB",
+                )
             unseen = random.multinomial(int(never), np.diff(states[-1], prepend=0.0))[1:]
             pages.append(np.arange(stranger, stranger + int(unseen.sum())))
             counts.append(np.repeat(np.arange(6), unseen))

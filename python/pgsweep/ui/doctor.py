@@ -51,7 +51,7 @@ def _server_line(result: DoctorResult) -> str:
         f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
         "a stand-by in recovery" if server.in_recovery else "not in recovery",
     ]
-    return f"{result.target[0].upper()}{result.target[1:]}: {', '.join(facts)}"
+    return f"{result.target[:1].upper()}{result.target[1:]}: {', '.join(facts)}"
 
 
 def _host_line(result: DoctorResult) -> str:
@@ -62,7 +62,7 @@ def _host_line(result: DoctorResult) -> str:
 def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
     """Return the page; commands are never broken, so that they can be pasted."""
     width = min(terminal.width, _MOST_COLUMNS)
-    name_width = max(len(_label(ability)) for ability in result.abilities)
+    name_width = max((len(_label(ability)) for ability in result.abilities), default=0)
     lines = textwrap.wrap(_server_line(result), width) + textwrap.wrap(_host_line(result), width)
     for area, title in _AREAS:
         abilities = [ability for ability in result.abilities if ability.area == area]

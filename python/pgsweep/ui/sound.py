@@ -32,6 +32,15 @@ _RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("Observed", "shared_buffers_bytes"): (0.0, _MOST_BYTES),
     ("Observed", "miss_ratio"): _RATIO,
     ("DemoWorkload", "observed_shared_buffers_bytes"): _SIZE,
+    **{
+        (name, "usage_counts"): (0.0, _MOST_BYTES)
+        for name in ("CacheRelation", "PoolState", "WarmSaveResult")
+    },
+    **{
+        ("CacheMap", field): (0.0, _MOST_BYTES)
+        for field in ("pool_only", "page_cache_only", "both", "neither")
+    },
+    ("ProveResult", "observed_shared_buffers_bytes"): _SIZE,
 }
 """What lies on an axis, by record and field."""
 
