@@ -40,7 +40,7 @@ def test_hugepages(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        lambda cluster: scenarios.record(cluster, "sql", seconds=2),
+        lambda cluster: scenarios.record(cluster, "sql", seconds=5),
         pytest.param(lambda cluster: scenarios.record(cluster, "trace", seconds=2), marks=needs_root),
         scenarios.warm_run,
         lambda cluster: scenarios.warm_keep(cluster, seconds=2),
