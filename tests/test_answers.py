@@ -68,6 +68,9 @@ def test_every_query_has_a_shape_and_is_known_by_its_beginning() -> None:
         ("counted_since", [(datetime.datetime.now(datetime.UTC),)], None),
         ("counted_since", [("now",)], "column 1 is not of the kind `time`"),
         ("relations", [], None),
+        ("settle", [("",)], None),
+        ("settle", [(1,)], None),
+        ("settle", [(b"",)], "column 1 is not of the kind `any`"),
     ],
 )
 def test_rows_are_judged_by_type_and_range(query: str, rows: list[Any], fault: str | None) -> None:

@@ -22,17 +22,17 @@ _NUMBER_MAX: Final = 1e30
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of value: its Python types, and the least and the most, of a text its length."""
+    """One kind of value: its Python types, and the least and the most it can be; of a text its length."""
 
     types: frozenset[type]
-    least: float
-    most: float
+    least: float | None
+    most: float | None
 
     def fault(self, values: Sequence[Any]) -> bool:
         """Return whether one of the values, none of which is None, is of another kind."""
         if not set(map(type, values)) <= self.types:
             return True
-        if not values or not self.types & _MEASURED:
+        if not values or self.least is None or self.most is None:
             return False
         if self.types & _TEXTS:
             return max(map(len, values)) > self.most
@@ -42,18 +42,17 @@ class Kind:
 
 
 _TEXTS = frozenset({str, bytes})
-_MEASURED = frozenset({int, float, Decimal, str, bytes})
 
 
-def _kind(types: tuple[type, ...], least: float = 0, most: float = _TEXT_MAX) -> Kind:
+def _kind(types: tuple[type, ...], least: float | None = None, most: float | None = None) -> Kind:
     return Kind(frozenset(types), least, most)
 
 
 _KINDS: Final = {
-    "any": _kind((str, type(None))),
+    "any": _kind((str, int)),
     "bool": _kind((bool,)),
-    "text": _kind((str,)),
-    "bytes": _kind((bytes,)),
+    "text": _kind((str,), 0, _TEXT_MAX),
+    "bytes": _kind((bytes,), 0, _TEXT_MAX),
     "time": _kind((datetime.datetime,)),
     "int": _kind((int,), -_INT8_MAX - 1, _INT8_MAX),
     "count": _kind((int,), 0, _INT8_MAX),
