@@ -84,7 +84,7 @@ def _server() -> tuple[Proxy, str]:
     # A server that is silent is waited for a second here, not a minute.
     connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
     # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
-    live.SQL_SHARE = 1.0  # type: ignore[misc]
+    live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
     cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
