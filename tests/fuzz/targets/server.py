@@ -15,6 +15,7 @@ from random import Random
 
 import psycopg
 
+from pgsweep import live
 from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
 from pgsweep.pg import connect
@@ -82,6 +83,8 @@ def _server() -> tuple[Proxy, str]:
     """Return the proxy of this process, before a server of its own."""
     # A server that is silent is waited for a second here, not a minute.
     connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
+    # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
+    live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
     cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
