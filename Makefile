@@ -39,7 +39,10 @@ test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (
 	$(BIN)/pytest --matrix $(TESTS)
 
 fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=60s TARGET=heat)
-	$(BIN)/python -m tests.fuzz.run --time $(TIME) $(TARGET)
+	@case "$(TARGET)" in executables|memories) ;; *) $(BIN)/python -m tests.fuzz.run --time $(TIME) $(TARGET) ;; esac
+	@# The Rust parsers in a build with checks of overflow.
+	@case "$(TARGET)" in ""|executables|memories) \
+	PGSWEEP_FUZZ_TIME=$(TIME) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET) ;; esac
 
 lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
 	$(BIN)/ruff check .
@@ -57,14 +60,6 @@ format: setup ## rewrite the sources in the house format
 
 bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all
 	$(BIN)/python benchmarks/run.py $(NAME)
-
-# A build with checks of overflow; what is fuzzed in Python has its own recipe for `fuzz`.
-fuzz-rust: ## mutate executables and servers' memory, each for TIME (make fuzz-rust TIME=60s)
-	PGSWEEP_FUZZ_TIME=$(or $(TIME),60s) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET)
-
-fuzz: fuzz-rust
-
-.PHONY: fuzz-rust fuzz
 
 docs: setup ## rewrite docs/reference from the help texts
 	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'

@@ -82,6 +82,7 @@ def test_counters_not_listed_keep_their_value() -> None:
     seconds, scope, key, name, value = (np.array(c) for c in zip(*rows, strict=True))
     relations = {
         "oid": np.array([16384]),
+        "name": np.array(["orders"]),
         "kind": np.array(["r"]),
         "blocks_begin": np.array([10]),
         "blocks_end": np.array([14]),

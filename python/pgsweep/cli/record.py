@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
@@ -168,6 +167,8 @@ class _Recorder:
                 passed_over.append(_refusal(candidate, refused))
                 shown.note(f"not possible by {passed_over[-1]}")
             else:
+                import msgspec
+
                 return msgspec.structs.replace(result, passed_over=passed_over)
         raise AssertionError("the last candidate returns or raises")
 
@@ -211,6 +212,8 @@ class _Recorder:
         except MissingAbility as refused:
             passed_over = [_refusal("peek", refused)]
             self._settings.say(f"not possible by {passed_over[0]}")
+            import msgspec
+
             return msgspec.structs.replace(plan_sql(conninfo, self._out), passed_over=passed_over)
 
 

@@ -120,6 +120,7 @@ _SHAPES: Final = {
     "startup_settings": "text text?",
     "summary": "one: count",
     "tablespaces": "oid",
+    "temporary": "oid",
     "user_path": "one: text?",
     "warmable": "oid",
     "warmers": "one: count",
