@@ -195,6 +195,21 @@ def hand_rows(folder: Path) -> list[int]:
     return [at for at, name in enumerate(rows["name"].to_pylist()) if name == "hand_frames"]
 
 
+def test_a_snapshot_whose_hand_was_not_seen_costs_that_snapshot_only(tmp_path: Path) -> None:
+    """The positions that are there stay with the snapshots that they were read at."""
+    folder = evidence(tmp_path, "peek")
+    part = folder / "counters" / "part-00000.parquet"
+    rows = pq.read_table(part)
+    gone = hand_rows(folder)[6]
+    pq.write_table(pa.concat_tables([rows.slice(0, gone), rows.slice(gone + 1)]), part)
+    without = predict(folder, sizes_bytes=[256 << 10])
+    assert any("1 of 12 snapshots left out" in reason for reason in without.verdict.reasons)
+    # As one whose position cannot be right, which is left out too.
+    folder = evidence(tmp_path / "wrong", "peek")
+    change(folder, "counters", "value", one(1000.0, hand_rows(folder)[6]))
+    assert predict(folder, sizes_bytes=[256 << 10]).points == without.points
+
+
 def test_a_hand_that_goes_backwards_again_and_again_is_refused(tmp_path: Path) -> None:
     folder = evidence(tmp_path, "peek")
     hands = hand_rows(folder)

@@ -57,42 +57,62 @@ def pool_observations(
     if len(np.setdiff1d(snapshots["snapshot"], times["snapshot"])):
         seen, rows = np.unique(snapshots["snapshot"], return_counts=True)
         times = {"snapshot": seen, "used_frames": np.minimum(np.rint(rows / rate), pool_blocks)}
-    hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
-    positions = counters["value"][hand].astype(np.int64)
     numbers = np.unique(np.concatenate([snapshots["snapshot"], times["snapshot"]]))
-    # A recording cut short may lack the last positions; then none is used.
-    if not len(numbers) or len(positions) <= numbers[-1]:
+    known, positions = _positions(numbers, times, counters)
+    if 2 * int(known.sum()) <= len(numbers):
+        # Not seen, or hardly ever: then none is used.
         return Observations(
             snapshots=snapshots,
             used_blocks=times["used_frames"].astype(np.int64),
             hand_frames=np.zeros(0, np.int64),
             warnings=(),
         )
-    right = ascending(positions[numbers])
-    wrong = numbers[~right]
-    if not len(wrong):
-        return Observations(
-            snapshots=snapshots,
-            used_blocks=times["used_frames"].astype(np.int64),
-            hand_frames=positions,
-            warnings=(),
+    right = known.copy()
+    right[known] = ascending(positions[known])
+    wrong = int((known & ~right).sum())
+    if wrong > max(_ALWAYS_TOLERATED, _MOST_DROPPED_SHARE * len(numbers)):
+        raise _broken(f"the clock hand goes backwards in {wrong} of {len(numbers)} snapshots")
+    # The hand of a snapshot that is left out is never used; a column without holes is easier to reason about.
+    every = np.arange(int(numbers[-1]) + 1)
+    hand_frames = np.interp(every, numbers[right], positions[right]).astype(np.int64)
+    left_out = numbers[~right]
+    kept = ~np.isin(snapshots["snapshot"], left_out)
+    warnings = []
+    if wrong:
+        warnings.append(
+            f"{wrong} of {len(numbers)} snapshots left out: the clock hand was read while the server "
+            "changed it, and seems to go backwards"
         )
-    if len(wrong) > max(_ALWAYS_TOLERATED, _MOST_DROPPED_SHARE * len(numbers)):
-        raise _broken(f"the clock hand goes backwards in {len(wrong)} of {len(numbers)} snapshots")
-    # Nobody asks where the hand was at those; an ascending column is easier to reason about.
-    positions = np.interp(np.arange(len(positions)), numbers[right], positions[numbers[right]]).astype(
-        np.int64
-    )
-    kept = ~np.isin(snapshots["snapshot"], wrong)
+    if missing := int((~known).sum()):
+        warnings.append(
+            f"{missing} of {len(numbers)} snapshots left out: the clock hand was not seen at them"
+        )
     return Observations(
         snapshots={name: column[kept] for name, column in snapshots.items()},
-        used_blocks=times["used_frames"][~np.isin(times["snapshot"], wrong)].astype(np.int64),
-        hand_frames=positions,
-        warnings=(
-            f"{len(wrong)} of {len(numbers)} snapshots left out: the clock hand was read while the server "
-            "changed it, and seems to go backwards",
-        ),
+        used_blocks=times["used_frames"][~np.isin(times["snapshot"], left_out)].astype(np.int64),
+        hand_frames=hand_frames,
+        warnings=tuple(warnings),
     )
+
+
+def _positions(
+    numbers: NDArray[np.int64], times: Table, counters: Table
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return for each snapshot whether the hand was seen at it, and how many buffers it had passed.
+
+    A position is recorded with the moment at which its snapshot began.
+    """
+    hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
+    values = counters["value"][hand].astype(np.int64)
+    if "begin_seconds" in times:
+        snapshot_at = dict(zip(times["begin_seconds"].tolist(), times["snapshot"].tolist(), strict=True))
+        at = [snapshot_at.get(seconds, -1) for seconds in counters["seconds"][hand].tolist()]
+    else:
+        at = list(range(len(values)))
+    found = dict(zip(at, values.tolist(), strict=True))
+    known = np.array([number in found for number in numbers.tolist()], dtype=bool)
+    positions = np.array([found.get(number, 0) for number in numbers.tolist()], dtype=np.int64)
+    return known, positions
 
 
 def ascending(values: NDArray[np.int64]) -> NDArray[np.bool_]:
