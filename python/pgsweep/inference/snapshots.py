@@ -143,7 +143,11 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         first_half_miss_ratio=ratio(0, middle),
         second_half_miss_ratio=ratio(middle, -1),
         temporary_misses=tallies[0].temporary,
-        doubts=doubts(tallies, seconds=float(seconds[last] - seconds[0]), dropped_relations=dropped),
+        doubts=doubts(
+            tallies,
+            seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
+            dropped_relations=dropped,
+        ),
     )
 
 

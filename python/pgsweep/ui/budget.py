@@ -92,7 +92,7 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
     rows = []
     for part in result.parts:
         cells = [part.name, *(known_bytes(v) for v in (part.now_bytes, part.low_bytes, part.high_bytes))]
-        first, *more = textwrap.wrap(part.why, width)
+        first, *more = textwrap.wrap(part.why, width) or [""]
         rows.append([*cells, part.kind, first])
         rows += [["", "", "", "", "", line] for line in more]
     sums = [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
