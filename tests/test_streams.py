@@ -102,3 +102,27 @@ except Exception as error:
     )
     assert gone.stderr == "ReaderGone\n"
     os.close(theirs)
+
+
+_SIGNAL_WHILE_WRITING = """
+import os, signal, sys
+from pgsweep.cli import streams
+real, sent = os.write, []
+def write(descriptor, data):
+    if not sent:
+        sent.append(True)
+        signal.raise_signal(signal.SIGUSR1)
+    return real(descriptor, data)
+streams.os.write = write
+with streams.steady_stderr():
+    signal.signal(signal.SIGUSR1, lambda *_: sys.stderr.write("from the handler\\n"))
+    sys.stderr.write("a message\\n")
+"""
+
+
+def test_a_signal_handler_may_write_while_a_message_is_written() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNAL_WHILE_WRITING], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stderr.splitlines()) == ["a message", "from the handler"]

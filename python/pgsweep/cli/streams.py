@@ -12,7 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,8 +39,10 @@ class _Steady(io.RawIOBase):
 
     def write(self, data: Buffer, /) -> int:
         view = memoryview(data).cast("B")
+        written = 0
         try:
-            return os.write(self._descriptor, view)
+            while written < len(view):
+                written += os.write(self._descriptor, view[written:])
         except OSError as error:
             if error.errno in _GONE:
                 # Processes that we start have the same stderr, and would be killed by SIGPIPE.
@@ -48,7 +50,7 @@ class _Steady(io.RawIOBase):
                     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                     os.dup2(nowhere, self._descriptor)
                     os.close(nowhere)
-            return len(view)
+        return len(view)
 
 
 @contextlib.contextmanager
@@ -59,11 +61,13 @@ def steady_stderr() -> Iterator[None]:
         yield
         return
     former.flush()
+    # Without a buffer in between: a signal handler that writes while a message is being written would end
+    # in "reentrant call inside BufferedWriter" (https://docs.python.org/3/library/io.html#reentrancy).
     steady = io.TextIOWrapper(
-        io.BufferedWriter(_Steady(_STDERR)),
+        cast("IO[bytes]", _Steady(_STDERR)),
         encoding=former.encoding,
         errors="replace",  # a character that the locale lacks shall not be the end of a message
-        line_buffering=True,
+        write_through=True,
     )
     sys.stderr = steady
     try:
