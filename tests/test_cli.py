@@ -443,3 +443,21 @@ def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
         assert "Secret" not in text
         assert "Zx9" not in text
     assert "pgsweep cache -d" in json.loads(done.stdout)["provenance"]["command"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "shop", "postgresql://me:TopSecret@there/db"),
+        ("--debug", "doctor", "shop", "postgresql://me:TopSecret@there/db"),
+        ("postgresql://me:TopSecret@there/db",),
+        ("doctor", "host=there", "port=1", "password=TopSecret"),
+        ("predict", "postgresql://me:TopSecret@there/db"),
+        ("cache", "-p", "postgresql://me:TopSecret@there"),
+    ],
+)
+def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.returncode != 0
+    assert done.stderr.startswith(("error:", "Traceback"))
+    assert "TopSecret" not in done.stdout + done.stderr

@@ -185,6 +185,74 @@ def test_flags_win_over_the_connection_string() -> None:
     assert build_conninfo() == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"postgresql://me:a@{SECRET}@there/db",
+        f"postgresql://me:{SECRET}",
+        f"postgresql://me:a/{SECRET}@there/db",
+        f"host=there;port=1;password={SECRET}",
+        f"host=postgresql://me:{SECRET}@there",
+        f"port=postgresql://me:{SECRET}@there",
+    ],
+)
+def test_a_password_that_is_taken_for_host_or_port_is_not_repeated(text: str) -> None:
+    with pytest.raises(UsageError, match="of the connection is no (host|port)") as caught:
+        build_conninfo(text)
+    assert SECRET not in f"{caught.value.message} {caught.value.cause} {caught.value.hint}"
+
+
+def test_hosts_and_sockets_of_all_kinds_are_taken() -> None:
+    for text in ("host=/run/a@b,there,@abstract,::1 port=1,,5432", "postgresql://[::1]:1,there:2/db"):
+        assert conninfo_to_dict(build_conninfo(text)) == conninfo_to_dict(text)
+
+
+def test_what_the_owner_of_the_database_has_set_does_not_matter(server: Cluster) -> None:
+    settings = {"exit_on_error": "on", "TimeZone": "<evil>+100", "idle_in_transaction_session_timeout": "50ms"}
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE owned")
+        newer = owner.execute(
+            "SELECT name FROM pg_settings WHERE name IN"
+            " ('transaction_timeout', 'restrict_nonsystem_relation_kind')"
+        ).fetchall()
+        values = {"transaction_timeout": "20s", "restrict_nonsystem_relation_kind": "view"}
+        settings |= {name: values[name] for (name,) in newer}
+        for name, value in settings.items():
+            owner.execute(f"ALTER DATABASE owned SET {name} = '{value}'".encode())
+        try:
+            with connect(server.conninfo("owned")) as connection:
+                shown = {
+                    name: connection.execute("SELECT pg_catalog.current_setting(%s)", [name]).fetchone()
+                    for name in settings
+                }
+        finally:
+            owner.execute("DROP DATABASE owned WITH (FORCE)")
+    wanted = {
+        "exit_on_error": ("off",),
+        "TimeZone": ("UTC",),
+        "idle_in_transaction_session_timeout": ("0",),
+        "transaction_timeout": ("0",),
+        "restrict_nonsystem_relation_kind": ("",),
+    }
+    assert shown == {name: wanted[name] for name in settings}
+
+
+def test_a_transaction_timeout_of_the_database_is_named(server: Cluster) -> None:
+    if server.version_num < 170000:
+        pytest.skip("no transaction_timeout before 17")
+    with psycopg.connect(server.conninfo(), autocommit=True) as owner:
+        owner.execute("CREATE DATABASE hasty")
+        owner.execute("ALTER DATABASE hasty SET transaction_timeout = '100ms'")
+        try:
+            with connect(server.conninfo("hasty"), inspection=False) as connection:
+                connection.execute("SET transaction_timeout = '100ms'")
+                with pytest.raises(PgsweepError, match="transaction timeout") as caught, explained():
+                    connection.execute("SELECT pg_catalog.pg_sleep(30)")
+        finally:
+            owner.execute("DROP DATABASE hasty WITH (FORCE)")
+    assert "a setting of the role or of the database" in str(caught.value.cause)
+
+
 def test_the_description_has_no_password() -> None:
     text = describe(f"postgresql://me:{SECRET}@there:1234/db")
     assert text == "database db at there, port 1234"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence import writer as writer_module
 from pgsweep.evidence.store import TABLES, Evidence, EvidenceMeta, EvidenceWriter
+from tests.fix_process import NOBODY
+from tests.test_cluster import needs_root
 
 META = EvidenceMeta(source="trace", pgsweep_version="0.1.0", server_version_num=180006, database="app")
 
@@ -217,3 +221,20 @@ def test_the_documentation_names_every_column_and_its_example_runs(tmp_path: Pat
         [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "5"
+
+
+@needs_root
+def test_a_folder_that_another_user_made_is_not_written_to(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "shop.evidence", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for planted in ((), ("counters",)):
+        folder.mkdir()
+        os.chown(folder, *NOBODY)
+        for name in planted:
+            (folder / name).symlink_to(elsewhere)
+        with pytest.raises(EvidenceError, match="belongs to another user"):
+            EvidenceWriter(folder, EvidenceMeta(source="sql"), overwrite=True)
+        assert sorted(path.name for path in folder.iterdir()) == sorted(planted)
+        shutil.rmtree(folder)
+    folder.mkdir()
+    EvidenceWriter(folder, EvidenceMeta(source="sql")).abandon()

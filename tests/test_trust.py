@@ -77,6 +77,29 @@ def test_the_schema_of_an_extension_must_have_a_trusted_owner_where_a_superuser_
         assert require_buffercache(session) == "extensions"
 
 
+def test_a_role_that_the_database_sets_is_not_the_one_whose_rights_are_at_stake(
+    server: Cluster, database: str
+) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute(f"ALTER SCHEMA extensions OWNER TO {MALLORY}".encode())
+    with closing(enter(server, database, MALLORY)) as theirs:
+        theirs.execute(f"ALTER DATABASE {database} SET role = {MALLORY}".encode())
+    with connect(server.conninfo(database)) as session:
+        assert session.execute("SELECT current_user, session_user").fetchone() == (MALLORY, "postgres")
+        with pytest.raises(MissingAbility, match="not safe for a superuser"):
+            require_prewarm(session)
+
+
+def test_a_role_that_may_become_superuser_is_treated_as_one(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute(f"ALTER SCHEMA extensions OWNER TO {MALLORY}; GRANT postgres TO {WATCHER}".encode())
+    with (
+        connect(make_conninfo(server.conninfo(database), user=WATCHER)) as session,
+        pytest.raises(MissingAbility, match="not safe for a superuser"),
+    ):
+        require_prewarm(session)
+
+
 def test_the_public_schema_belongs_to_the_owner_of_the_database(server: Cluster, database: str) -> None:
     with closing(enter(server, database)) as admin:
         admin.execute("ALTER EXTENSION pg_buffercache SET SCHEMA public")

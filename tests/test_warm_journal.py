@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
@@ -14,7 +15,7 @@ from pgsweep.errors import UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.warm.gather import Selection
-from pgsweep.warm.journal import is_held, read_header
+from pgsweep.warm.journal import Header, is_held, read_header, read_journal
 from pgsweep.warm.journal_place import find_journal, place_for, state_folder
 from pgsweep.warm.prepare import Options
 from pgsweep.warm.run import run
@@ -159,3 +160,41 @@ def test_the_state_folder_is_where_the_specification_has_it(
     assert state_folder() == tmp_path / ".local/state/pgsweep"
     monkeypatch.setenv("HOME", "/absent")
     assert state_folder() is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_journal_that_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "journal"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    for read in (read_header, read_journal):
+        with pytest.raises(UsageError, match="cannot read the journal"):
+            read(path)
+    assert not is_held(path)
+
+
+HEADER = Header(server="18", started_us=1, block_size_bytes=8192, into="pool", mode="buffer")
+PIECE: dict[str, object] = {
+    "database": "shop", "oid": 1, "schema": "s", "relation": "r", "kind": "table", "fork": "main",
+    "first_block": 0, "blocks": 1,
+}  # fmt: skip
+
+
+def written(path: Path, *lines: dict[str, object]) -> Path:
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in (HEADER, *lines)))
+    return path
+
+
+def test_what_is_done_of_a_call_that_is_not_there_does_not_matter(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal", {"done": 7, "read_blocks": 1}, {"undone": True})
+    assert read_journal(path).done_blocks == 0
+    assert read_journal(written(path, {"done": 7, "read_blocks": 1}), started_us=2).pool == []
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": 10**18}, {"oid": -1}, {"first_block": -1}, {"blocks": 0}])
+def test_blocks_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    path = written(tmp_path / "journal", {"call": 1, "cache": "pool", "pieces": [{**PIECE, **wrong}]})
+    with pytest.raises(UsageError, match="is damaged"):
+        read_journal(path)

@@ -27,7 +27,7 @@ def describe(error: BaseException, settings: Settings) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if settings.debug:
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(_masked(settings, "".join(traceback.format_exception(error))))
     if isinstance(error, KeyboardInterrupt | click.exceptions.Abort):
         _interrupted(settings)
         return INTERRUPTED
@@ -96,6 +96,8 @@ def _interrupted(settings: Settings) -> None:
 
 
 def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
+    message = _masked(settings, message)
+    cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
     lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)
     if cause:
@@ -104,6 +106,15 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
         lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
+
+
+def _masked(settings: Settings, text: str) -> str:
+    """Return the text without passwords: an argument in the wrong place is quoted, and may hold one."""
+    if not any("=" in word or ":/" in word for word in settings.arguments):
+        return text
+    from pgsweep.pg.secrets import masked  # psycopg comes with it, which takes a while to load
+
+    return masked(text)
 
 
 def _labelled(painted: str, label: str, text: str) -> list[str]:

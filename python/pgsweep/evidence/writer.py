@@ -195,7 +195,7 @@ class EvidenceWriter:
         if self.path.is_symlink() or self.path.exists():
             self._clear_old(overwrite=overwrite)
         try:
-            self.path.mkdir(exist_ok=True)
+            made = self._make()
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
             raise self._trouble(error) from error
@@ -206,7 +206,27 @@ class EvidenceWriter:
             raise EvidenceError(
                 f"`{self.path}` is being written by another process", hint="choose another name with `-o`"
             ) from error
+        # A folder made just now may belong to nobody: a file system of the network that maps root away.
+        if not made and os.fstat(folder).st_uid not in {os.geteuid(), 0}:
+            os.close(folder)
+            raise self._strange()
         return folder
+
+    def _make(self) -> bool:
+        """Make the folder; return whether it was not there before."""
+        try:
+            self.path.mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+    def _strange(self) -> EvidenceError:
+        """Return the refusal of a folder in which somebody else could lay links to other places."""
+        return EvidenceError(
+            f"`{self.path}` belongs to another user",
+            cause="what is written there could be led elsewhere by links",
+            hint="choose another name with `-o`, in a folder of yours",
+        )
 
     def _clear_old(self, *, overwrite: bool) -> None:
         """Make room where something is already, if that something is evidence and may be replaced."""
@@ -216,6 +236,8 @@ class EvidenceWriter:
                 hint="choose another name with `-o NAME.evidence`",
             )
         try:
+            if self.path.lstat().st_uid not in {os.geteuid(), 0}:
+                raise self._strange()
             names = {entry.name for entry in self.path.iterdir()}
         except OSError as error:
             raise self._trouble(error) from error

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
-from pgsweep.pg.secrets import without_secrets
+from pgsweep.pg.secrets import masked, without_secrets
 from pgsweep.versions import OLDEST_MAJOR
 
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
@@ -55,10 +55,16 @@ _MEANING = {
 """Settings that change what a statement means or how its answer reads, and that a role or the owner of a
 database may have set; with the server's defaults."""
 
+_NEWER = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
+"""Settings that not every version has: since 17, and since the minor releases of August 2024."""
+
 _HARMLESS = {
     "statement_timeout": str(_STATEMENT_TIMEOUT_MS),
     "lock_timeout": str(_LOCK_TIMEOUT_MS),
     "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "exit_on_error": "off",
+    "TimeZone": "UTC",
     "default_transaction_read_only": "on",
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
@@ -67,7 +73,12 @@ _HARMLESS = {
 
 def _set(settings: dict[str, str]) -> str:
     calls = (f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items())
-    return f"SELECT pg_catalog.pg_backend_pid(), {', '.join(calls)}"
+    newer = (
+        f"CASE WHEN pg_catalog.current_setting('{name}', true) IS NOT NULL"
+        f" THEN pg_catalog.set_config('{name}', '{value}', false) END"
+        for name, value in _NEWER.items()
+    )
+    return f"SELECT pg_catalog.pg_backend_pid(), {', '.join([*calls, *newer])}"
 
 
 MEANING = _set(_MEANING)
@@ -186,7 +197,30 @@ def build_conninfo(
             parts.update(_parse(text))
         elif text:
             parts["dbname"] = text
+    _check_place({**parts, **flags})
     return make_conninfo("", **{**parts, **flags})
+
+
+def _check_place(parts: dict[str, str]) -> None:
+    """Refuse what cannot be a host or a port, before libpq quotes it: it may be a piece of a password.
+
+    Raises:
+        UsageError: a host has a character that names of hosts do not have, or a port is no number.
+    """
+    # A path is a folder of sockets, and `@` at the beginning an abstract socket (fe-connect.c).
+    hosts = [host for host in parts.get("host", "").split(",") if not host.startswith(("/", "@"))]
+    if any(re.search(r"[@=;?#/\s]", host) for host in hosts):
+        what = "host"
+    elif not all(port == "" or port.strip().isdecimal() for port in parts.get("port", "").split(",")):
+        what = "port"
+    else:
+        return
+    raise UsageError(
+        f"the {what} of the connection is no {what}",
+        cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not separated",
+        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25; or leave the password to "
+        "~/.pgpass; in `key=value` pairs put blanks between them, and quotes around all: 'host=... dbname=...'",
+    )
 
 
 def _parse(conninfo: str) -> dict[str, str]:
@@ -214,7 +248,7 @@ def describe(conninfo: str) -> str:
     parts = {**defaults, **given}
     host, port = parts.get("host", "the local socket"), parts.get("port", "5432")
     database = parts.get("dbname") or parts.get("user") or "?"
-    return f"database {database} at {host}, port {port}"
+    return masked(f"database {database} at {host}, port {port}")
 
 
 def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connection:
@@ -322,6 +356,13 @@ def translate(error: psycopg.Error) -> PgsweepError:
                 text,
                 cause="the statement took longer than pgsweep's own limit, or someone cancelled it",
                 hint="try again when the server is less busy",
+            )
+        case sqlstates.TransactionTimeout() | sqlstates.IdleInTransactionSessionTimeout():
+            return PgsweepError(
+                text,
+                cause="a setting of the role or of the database ends transactions after too short a time",
+                hint="see which: psql -c '\\drds'; connect as another role, or to another database: -U NAME, "
+                "-d NAME",
             )
         case sqlstates.LockNotAvailable():
             return PgsweepError(text, cause="another session holds the lock", hint="try again later")

@@ -19,6 +19,15 @@ _HIDDEN: Final = b"*"
 _URI: Final = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRET: Final = re.compile(r"password\b|pass\w*\s*=|secret\s*=|_key\s*=", re.IGNORECASE)
 MASK: Final = "****"
+_USER_INFO: Final = re.compile(r"(postgres(?:ql)?:/+)[^\s`'\"]*@", re.IGNORECASE)
+_PAIR: Final = re.compile(
+    r"(\w*(?:password|secret|_key)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s`'\"&)]+)", re.IGNORECASE
+)
+
+
+def masked(text: str) -> str:
+    """Return a message without the passwords of connection strings that it quotes."""
+    return _PAIR.sub(rf"\1{MASK}", _USER_INFO.sub(rf"\1{MASK}@", text))
 
 
 def without_secrets(word: str) -> str:

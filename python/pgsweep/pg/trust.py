@@ -10,6 +10,10 @@ A superuser needs more: the owner of a schema can rename it at any moment, betwe
 statement, and make another one of that name. From version 15 on that is the owner of the database for the
 schema public. No lock that a reader may take prevents it, so a superuser uses an extension only in a schema
 whose owner is trusted.
+
+The rights of a session are those of the role that logged in, not of the current role: the owner of a database
+can set the current role for all who enter (ALTER DATABASE ... SET role), and code that runs in the session
+can leave it (SET ROLE, set_config).
 """
 
 from __future__ import annotations

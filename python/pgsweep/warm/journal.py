@@ -17,11 +17,16 @@ import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Aside, through_own_links
+from pgsweep.regular import open_regular, read_bounded
 from pgsweep.warm.pieces import Call, Piece
 
 Into = Literal["pool", "page-cache", "both"]
 
 SCHEMA = "pgsweep.warm-journal/1"
+
+_LONGEST_HEADER_BYTES = 1 << 20
+_LARGEST_BYTES = 1 << 30
+"""A piece takes about 200 bytes, so this is a journal of millions of stretches."""
 
 
 class RunKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +171,7 @@ def _require_ours(path: Path) -> None:
 def is_held(path: Path) -> bool:
     """Return whether a run is at work that keeps this journal."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -203,25 +208,56 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
     header = read_header(path)
     calls: dict[int, tuple[str, list[Piece]]] = {}
     done: dict[int, int] = {}
-    for text in path.read_bytes().split(b"\n")[1:]:
+    for text in _read_lines(path)[1:]:
         try:
             line = msgspec.json.decode(text, type=_Line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue  # the last one, cut short
+        if not all(map(_is_possible, line.pieces)):
+            raise UsageError(
+                f"the journal `{path}` is damaged",
+                cause="it names blocks that no relation can have",
+                hint="begin anew without --resume",
+            )
         if line.call is not None:
             calls[line.call] = (line.cache, line.pieces)
         if line.done is not None:
             done[line.done] = line.read_blocks
         if line.undone:
-            done = {number: blocks for number, blocks in done.items() if calls[number][0] != "pool"}
+            done = _outside_pool(calls, done)
     if started_us not in (None, header.started_us):
-        done = {number: blocks for number, blocks in done.items() if calls[number][0] != "pool"}
+        done = _outside_pool(calls, done)
     left = [entry for number, entry in sorted(calls.items()) if number not in done]
     return Left(
         header=header,
         pool=[piece for cache, pieces in left if cache == "pool" for piece in pieces],
         page_cache=[piece for cache, pieces in left if cache != "pool" for piece in pieces],
         done_blocks=sum(done.values()),
+    )
+
+
+def _outside_pool(calls: dict[int, tuple[str, list[Piece]]], done: dict[int, int]) -> dict[int, int]:
+    """Return the blocks of those calls that a restart of the server did not undo."""
+    return {n: blocks for n, blocks in done.items() if n in calls and calls[n][0] != "pool"}
+
+
+def _is_possible(piece: Piece) -> bool:
+    """Return whether a relation can have these blocks (Oid, postgres_ext.h; MaxBlockNumber, block.h)."""
+    return 0 <= piece.oid < 2**32 and piece.first_block >= 0 < piece.blocks and piece.end_block < 2**32
+
+
+def _read_lines(path: Path) -> list[bytes]:
+    try:
+        with open_regular(path) as file:
+            return read_bounded(file, _LARGEST_BYTES, path).split(b"\n")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot read the journal `{path}`: {error.strerror}",
+        hint="a run that is finished has removed its journal; begin anew without --resume",
     )
 
 
@@ -232,16 +268,13 @@ def read_header(path: Path) -> Header:
         UsageError: it is no journal, or one of a newer version.
     """
     try:
-        with path.open("rb") as file:
-            line = file.readline()
+        with open_regular(path) as file:
+            line = file.readline(_LONGEST_HEADER_BYTES)
     except OSError as error:
-        raise UsageError(
-            f"cannot read the journal `{path}`: {error.strerror}",
-            hint="a run that is finished has removed its journal; begin anew without --resume",
-        ) from error
+        raise _unreadable(path, error) from error
     try:
         header = msgspec.json.decode(line, type=Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(
             f"`{path}` is no journal of `pgsweep warm run`",
             cause=str(error),

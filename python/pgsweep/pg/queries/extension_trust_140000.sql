@@ -2,10 +2,16 @@
 -- A role is trusted if it is a superuser or this role; for a role that is no superuser also the administrators of hosted
 -- services, who own the extensions there. A superuser needs a trusted owner of the schema too: the owner of a schema can
 -- rename it, or drop it with all that it holds, and put other objects in the place of these at any time.
+-- This role is the one that logged in, and it counts as a superuser if it may become one: the owner of a database can set
+-- the current role (ALTER DATABASE ... SET role), and code that runs in the session can change it back (SET ROLE).
 WITH wanted AS MATERIALIZED (
     SELECT %s::text AS extension, %s::text[] AS objects
 ), me AS (
-    SELECT r.oid, r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+    SELECT r.oid,
+           EXISTS (SELECT FROM pg_catalog.pg_roles AS s
+                   WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')) AS rolsuper
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname = session_user
 ), trusted AS (
     SELECT r.oid
     FROM pg_catalog.pg_roles AS r
