@@ -201,7 +201,7 @@ def unsteady() -> Iterator[tuple[Cluster, str]]:
         database_to_warm(cluster) as conninfo,
     ):
         yield cluster, conninfo
-        cluster.start()
+        cluster.restart()  # it may have been left stopped
 
 
 @pytest.mark.parametrize("immediately", [False, True])
