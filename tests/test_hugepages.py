@@ -21,7 +21,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.sharedmemory import ScratchServer, read_facts
 from pgsweep.records.hugepages import HugePagesResult
-from tests.fix_hugepages import MB, PAGE, give, locked_pages, needs_2mb, start_with
+from tests.fix_hugepages import MB, PAGE, Pages, give, locked_pages, needs_2mb, start_with
 from tests.test_cli import run
 from tests.test_cluster import needs_root
 
@@ -98,6 +98,17 @@ def test_settings_that_the_server_does_not_take(server: Cluster) -> None:
     assert 'unrecognized configuration parameter "shared_bufers"' in (refused.value.cause or "")
 
 
+def explained_with(pages: Pages, count: int, log: str) -> HugePagesResult:
+    """Return what a log says while just so many pages are available; servers of others come and go."""
+    for _ in range(10):
+        give(pages, count)
+        explained = explain_log(log)
+        assert explained is not None
+        if explained.available == count:
+            return explained
+    raise AssertionError("other programs take huge pages all the time")
+
+
 @needs_root
 @needs_2mb
 def test_a_server_starts_with_so_many_and_not_with_one_fewer(server: Cluster) -> None:
@@ -123,10 +134,8 @@ def test_a_server_starts_with_so_many_and_not_with_one_fewer(server: Cluster) ->
             with pytest.raises(ClusterError) as refused:
                 tried.start()
             assert TOO_FEW in (refused.value.cause or "")
-        explained = explain_log(tried.log_path.read_text())
-        assert explained is not None
+        explained = explained_with(pages, needed - 1, tried.log_path.read_text())
         assert explained.huge_pages_needed == needed
-        assert explained.available == needed - 1
         assert "1 too few" in explained.reasons[1]
         done = run("hugepages", "--log", str(tried.log_path), "--json")
         assert json.loads(done.stdout)["huge_pages_needed"] == needed

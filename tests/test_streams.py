@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
+import termios
+from array import array
 from pathlib import Path
 
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from tests.test_cli import PGSWEEP
+from tests.test_cluster import wait_until
 
 _NO_READER = "2> >(true)"
+
+
+_TALKING = """
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.settings import Settings
+from pgsweep.cli.streams import steady_stderr
+settings = Settings()
+with steady_stderr():
+    with stoppable(settings, "ending") as stop:
+        while not stop.is_set():
+            settings.say("x" * 1_000_000)
+    settings.say("ended")
+"""
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
@@ -126,3 +144,21 @@ def test_a_signal_handler_may_write_while_a_message_is_written() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stderr.splitlines()) == ["a message", "from the handler"]
+
+
+def test_a_signal_during_a_write_ends_the_work_in_good_order() -> None:
+    with subprocess.Popen([sys.executable, "-c", _TALKING], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        pipe = process.stderr.fileno()
+
+        def waits_to_write() -> bool:
+            waiting = array("i", [0])
+            fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+            return waiting[0] >= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+
+        assert wait_until(waits_to_write, 60)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said.replace(b"x", b"").decode()
+    assert b"\nending; Ctrl-C again ends it at once\n" in said
+    assert said.endswith(b"ended\n")

@@ -47,6 +47,14 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+def test_pgbench_that_takes_too_long_is_told() -> None:
+    with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
+        with pytest.raises(ClusterError, match=r"did not fill its tables within 0\.01 s") as caught:
+            create_database(cluster, 100, timeout_seconds=0.01)
+        assert "busy" in (caught.value.cause or "")
+        assert caught.value.hint
+
+
 def test_a_uniform_workload_misses_what_the_pool_cannot_hold(cluster: Cluster) -> None:
     prepare(cluster, UNIFORM)
     truth, content = measure(cluster, UNIFORM, 12 * 1024**2, seed=1, patience=QUICK)

@@ -291,3 +291,12 @@ def test_the_rate_is_measured_by_a_sample_that_leaves_the_pool_alone(towarm: str
     assert result.rate.kind == "measured"
     assert 0 < result.rate.sample_bytes <= result.asked_bytes
     assert result.expected_seconds == pytest.approx(result.asked_bytes / result.rate.bytes_per_second)
+
+
+def test_the_rate_is_measured_where_the_first_stretch_takes_longer_than_the_sample_may(
+    towarm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgsweep.warm.rate._MOST_SECONDS", 0.0)
+    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    assert result.rate is not None
+    assert result.rate.bytes_per_second > 0

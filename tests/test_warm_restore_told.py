@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import threading
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -19,13 +20,15 @@ from msgspec.structs import replace as replace_struct
 from pgsweep.caches.access import opened
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult
+from pgsweep.records.heat import WarmCheckResult
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_restore import restore_text
+from pgsweep.warm import restore as restoring
 from pgsweep.warm.heat import NOT_IN_POOL, read_heat
+from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.restore import restore
 from pgsweep.warm.restore_plan import RestoreOptions
 from pgsweep.warm.save import save
@@ -34,22 +37,61 @@ from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import wait_until
 
 
-def test_the_server_restarts_half_way(heated: tuple[Cluster, str, Path]) -> None:
+class Told:
+    """Hears how a restore goes; does something in a thread of its own when a quarter is done."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.thread = threading.Thread(target=action)
+
+    def note(self, text: str) -> None:
+        pass
+
+    def state(self, state: WorkState) -> None:
+        if state.done_bytes > state.total_bytes // 4 and self.thread.ident is None:
+            self.thread.start()
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_the_server_restarts_half_way(
+    heated: tuple[Cluster, str, Path], files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
-    results: list[WarmRestoreResult] = []
-    thread = threading.Thread(
-        target=lambda: results.append(
-            restored(conninfo, path, rate_bytes_per_second=2 << 20, into="pool", connections=2)
-        )
-    )
-    thread.start()
-    wait_until(lambda: len(usage(conninfo, "hot")) > 40, 20)
-    cluster.stop(immediately=True)
-    cluster.start()
-    thread.join()
-    [result] = results
+    if not files:
+        # As from another host: the server itself is asked to read ahead, by sessions of their own.
+        monkeypatch.setattr(restoring, "server_files", lambda plan: None)
+
+    def restart() -> None:
+        cluster.stop(immediately=True)
+        cluster.start()
+
+    told = Told(restart)
+    options = RestoreOptions(rate_bytes_per_second=512 << 10, into="pool", connections=2)
+    result = restore(conninfo, path, read_heat(path), options, stop=threading.Event(), listener=told)
+    told.thread.join()
     assert result.restarts >= 1
+    assert result.after is not None
+    assert result.after.resident == 1.0
+
+
+def test_the_server_is_still_away_when_all_is_read(
+    heated: tuple[Cluster, str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, conninfo, path = heated
+    empty_caches(cluster)
+    start = threading.Timer(1.0, cluster.start)
+    carry_out = restoring._carry_out
+
+    def carry_out_and_stop(*arguments: Any) -> None:
+        carry_out(*arguments)
+        if start.ident is None:
+            cluster.stop()
+            start.start()
+
+    monkeypatch.setattr(restoring, "_carry_out", carry_out_and_stop)
+    result = restored(conninfo, path, into="pool")
+    start.join()
+    assert result.restarts == 1
     assert result.after is not None
     assert result.after.resident == 1.0
 
@@ -59,11 +101,11 @@ def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[C
     empty_caches(cluster)
     command = [PGSWEEP, "warm", "restore", str(path), conninfo, "--into", "pool", "--json"]
     with subprocess.Popen(
-        [*command, "--rate", "1MB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--rate", "50kB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        wait_until(lambda: len(usage(conninfo, "hot")) > 20, 20)
+        assert wait_until(lambda: len(usage(conninfo, "hot")) > 4, 60)
         process.send_signal(signal.SIGINT)
-        said, told = process.communicate(timeout=20)
+        said, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command reads what is missing" in told
     first = json.loads(said)
@@ -181,10 +223,11 @@ def test_save_every_keeps_some_and_stops_when_told(heated: tuple[Cluster, str, P
     path = tmp_path / "x.heat"
     command = [PGSWEEP, "warm", "save", str(path), conninfo, "--every", "200ms", "--keep", "3", "-q"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        wait_until((tmp_path / "x.heat.2").exists, 30)
-        time.sleep(1)
+        assert wait_until((tmp_path / "x.heat.2").exists, 60)
+        oldest = (tmp_path / "x.heat.2").stat().st_ino
+        assert wait_until(lambda: (tmp_path / "x.heat.2").stat().st_ino != oldest, 60), "one more was saved"
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
     assert {file.name for file in tmp_path.iterdir()} == {"x.heat", "x.heat.1", "x.heat.2"}
     for file in tmp_path.iterdir():

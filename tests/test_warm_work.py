@@ -201,7 +201,7 @@ def unsteady() -> Iterator[tuple[Cluster, str]]:
         database_to_warm(cluster) as conninfo,
     ):
         yield cluster, conninfo
-        cluster.start()
+        cluster.restart()  # it may have been left stopped
 
 
 @pytest.mark.parametrize("immediately", [False, True])
@@ -222,6 +222,24 @@ def test_a_restart_half_way_begins_anew_with_an_empty_pool(
     assert outcome.reconnects > 0
     assert outcome.again_calls > 0
     assert resident_blocks(conninfo, "orders") == piece.blocks
+
+
+def test_a_server_that_is_away_when_the_first_session_begins_is_waited_for(
+    unsteady: tuple[Cluster, str],
+) -> None:
+    cluster, conninfo = unsteady
+    piece = piece_of(conninfo, "orders")
+    cluster.stop()
+    start = threading.Thread(target=cluster.start)
+
+    def start_it(state: WorkState) -> None:
+        if state.waiting and start.ident is None:
+            start.start()
+
+    outcome = carry_out(conninfo, [piece], progress=start_it)
+    start.join()
+    assert outcome.read_blocks == piece.blocks
+    assert outcome.again_calls == 0
 
 
 def test_a_server_that_stays_away_is_an_error(unsteady: tuple[Cluster, str]) -> None:
@@ -328,6 +346,61 @@ def test_one_connection_keeps_the_order() -> None:
     assert read == [(p.oid, block) for p in pieces for block in range(p.first_block, p.end_block)]
 
 
+def calls_of_a_relation(number: int, options: WorkOptions) -> list[Call]:
+    """Return that many calls for consecutive blocks of one relation."""
+    whole = Piece(
+        database="d",
+        oid=1,
+        schema="s",
+        relation="r",
+        kind="table",
+        fork="main",
+        first_block=0,
+        blocks=number * options.call_blocks,
+    )
+    return list(calls_of([whole], options.call_blocks))
+
+
+class Away(Counting):
+    """One that needs another connection to read, which the server refuses three times."""
+
+    def read(self, call: Call) -> Read:
+        read = super().read(call)
+        if len(self.calls) <= 3:
+            raise ConnectionFailed("the database system is starting up")
+        return read
+
+
+def test_a_connection_that_fails_while_a_call_is_read_is_tried_again() -> None:
+    reader, options = Away(), WorkOptions(connections=1)
+    outcome = Work(calls_of_a_relation(3, options), lambda: reader, options).run(threading.Event())
+    assert [call.number for call in reader.calls] == [0, 0, 0, 0, 1, 2]
+    assert outcome.read_blocks == outcome.asked_blocks
+
+
+class Overtaken(Counting):
+    """One that learns of a restart, by another session, before its second call is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: Callable[[int], None] = lambda _: None
+
+    def read(self, call: Call) -> Read:
+        read = super().read(call)
+        self.started(2 if len(self.calls) >= 2 else 1)
+        return read
+
+
+def test_a_call_that_ends_when_the_pool_is_lost_is_read_again() -> None:
+    reader, options = Overtaken(), WorkOptions(connections=1)
+    work = Work(calls_of_a_relation(3, options), lambda: reader, options)
+    reader.started = work.server_started
+    outcome = work.run(threading.Event())
+    assert sorted(call.number for call in reader.calls) == [0, 0, 1, 1, 2]
+    assert outcome.read_blocks == outcome.asked_blocks
+    assert outcome.again_calls == 2
+
+
 class Slow(Counting):
     """One that takes its time, and notes in which order all readers were asked."""
 
@@ -343,16 +416,6 @@ class Slow(Counting):
 
 def test_each_session_reads_on_where_it_was_and_the_order_holds_nearly() -> None:
     options = WorkOptions(connections=3, block_bytes=1 << 20)
-    whole = Piece(
-        database="d",
-        oid=1,
-        schema="s",
-        relation="r",
-        kind="table",
-        fork="main",
-        first_block=0,
-        blocks=120 * options.call_blocks,
-    )
     asked: list[int] = []
     readers: list[Slow] = []
 
@@ -360,7 +423,7 @@ def test_each_session_reads_on_where_it_was_and_the_order_holds_nearly() -> None
         readers.append(Slow(asked))
         return readers[-1]
 
-    Work(calls_of([whole], options.call_blocks), reader, options).run(threading.Event())
+    Work(calls_of_a_relation(120, options), reader, options).run(threading.Event())
     assert sorted(asked) == list(range(120)), "each once"
     assert max(abs(place - number) for place, number in enumerate(asked)) <= 16
     numbers = [[call.number for call in slow.calls] for slow in readers]

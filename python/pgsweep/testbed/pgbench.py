@@ -37,7 +37,8 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
     Rows come by COPY FREEZE (step `g`), which writes each page once and marks all of them all-visible.
 
     Raises:
-        ClusterError: pgbench failed; says its last words. Or the extensions are not installed.
+        ClusterError: pgbench failed; says its last words. Or it took too long, or the extensions are not
+            installed.
     """
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -60,9 +61,15 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
         )
         try:
             _, said = run.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            _end(run)
+            raise ClusterError(
+                f"pgbench did not fill its tables within {timeout_seconds:g} s",
+                cause="the machine or its disk is busy with other work",
+                hint="see what runs: top; then try again",
+            ) from error
         except BaseException:
-            run.kill()
-            run.communicate()
+            _end(run)
             raise
         if run.returncode != 0:
             raise ClusterError(
@@ -70,6 +77,11 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
                 cause="\n".join(said.splitlines()[-5:]),
                 hint=f"is there room for {scale * 20} MB? df -h {cluster.data_directory}",
             )
+
+
+def _end(run: subprocess.Popen[str]) -> None:
+    run.kill()
+    run.communicate()
 
 
 def prepare(cluster: Cluster, workload: Workload) -> None:

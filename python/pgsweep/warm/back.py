@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState
+from pgsweep.warm.pace import patiently
 from pgsweep.warm.pieces import Call
 from pgsweep.warm.prepare import Planned
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
@@ -76,10 +77,22 @@ def bring_back(
             break
         back.pushed_out_bytes = back.pushed_out_bytes or gone
         back.seconds += _touch(planned, touches, stop, progress)
-        back.after = look(
-            planned.conninfo, planned.pool, planned.page_cache, planned.found.places, planned.options.source
-        )
+        back.after = look_again(planned, stop)
     return back
+
+
+def look_again(planned: Planned, stop: threading.Event) -> Resident:
+    """Look at both caches after work; a server that restarts at its end is waited for.
+
+    Raises:
+        ConnectionFailed: it did not come back.
+    """
+    found, options = planned.found, planned.options
+    return patiently(
+        lambda: look(planned.conninfo, planned.pool, planned.page_cache, found.places, options.source),
+        options.wait_seconds,
+        stop,
+    )
 
 
 class _Toucher(PrewarmReader):

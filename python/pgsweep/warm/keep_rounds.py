@@ -115,12 +115,12 @@ class Rounds:
         self._try_rights()
         while True:
             begin = time.monotonic()
-            if stop.is_set() or begin >= until:
-                self.look(begin)  # what the last touches brought counts too
-                return "stop" if stop.is_set() else "time"
-            self.look(begin)
+            self.look(begin)  # what the last touches brought counts too
+            # Even where connecting took all the time: that nothing could be kept is not to be missed.
             if not any(relation.active for relation in self._relations):
                 return "gone"
+            if stop.is_set() or begin >= until:
+                return "stop" if stop.is_set() else "time"
             for relation, blocks, times in self.due():
                 if not stop.is_set():
                     self._touch(relation, blocks, times)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
 from pgsweep.records.warm import WarmTrouble
+from pgsweep.warm.pace import PATIENCE_SECONDS
 from pgsweep.warm.pieces import CALL_BYTES
 from pgsweep.warm.session import Failed
 
@@ -37,7 +38,7 @@ class WorkOptions:
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     pool: bool = True
-    patience_seconds: float = 60.0
+    patience_seconds: float = PATIENCE_SECONDS
 
     @property
     def call_blocks(self) -> int:

@@ -22,6 +22,7 @@ from pgsweep.warm.gather import Gathered, Selection, gather, require_readable
 from pgsweep.warm.journal import Into, RunKey, read_journal
 from pgsweep.warm.journal_place import check_server, run_key
 from pgsweep.warm.outcome import WorkOptions
+from pgsweep.warm.pace import PATIENCE_SECONDS
 from pgsweep.warm.pieces import Call, Piece, calls_of
 from pgsweep.warm.plan import Plan, beyond, make_plan
 from pgsweep.warm.saved import SavedHeat
@@ -51,7 +52,7 @@ class Options:
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     source: PoolSource = "auto"
-    wait_seconds: float = 60.0
+    wait_seconds: float = PATIENCE_SECONDS
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
         """Return them as the executor wants them."""

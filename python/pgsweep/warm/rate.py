@@ -10,7 +10,7 @@ import msgspec
 
 from pgsweep.records.warm import WarmRate
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.outcome import WorkOptions
+from pgsweep.warm.outcome import WorkOptions, WorkState
 from pgsweep.warm.pieces import Piece, calls_of
 from pgsweep.warm.readers import PageCacheReader, PrewarmReader
 from pgsweep.warm.work import Reader, Work
@@ -51,13 +51,14 @@ def measure_rate(
         return PrewarmReader(conninfo, "read") if files is None else PageCacheReader(files)
 
     stop = threading.Event()
-    timer = threading.Timer(_MOST_SECONDS, stop.set)
-    timer.start()
-    try:
-        calls = calls_of(sample, _STRETCH_BYTES // block_bytes)
-        outcome = Work(calls, reader, options).run(stop)
-    finally:
-        timer.cancel()
+
+    def long_enough(state: WorkState) -> None:
+        # On a busy server the first stretch alone can take longer; without it there is no rate.
+        if state.done_bytes > 0 and state.seconds > _MOST_SECONDS:
+            stop.set()
+
+    calls = calls_of(sample, _STRETCH_BYTES // block_bytes)
+    outcome = Work(calls, reader, options).run(stop, long_enough)
     read_bytes = outcome.read_blocks * block_bytes
     if read_bytes == 0:
         return None

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import psycopg
 
 from pgsweep.caches.access import opened
-from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.queries import load
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
@@ -33,6 +33,7 @@ from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat import Heat
 from pgsweep.warm.order import HeatCall
 from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
+from pgsweep.warm.pace import PATIENCE_SECONDS, patiently
 from pgsweep.warm.pieces import Call
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.restore_plan import (
@@ -101,13 +102,16 @@ def restore(
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
         result = result_of(plan, path, options, at)
+
+    def look_again() -> RestorePlan:
+        with opened(conninfo, options.source) as access:
+            return plan_restore(access, heat, options)
+
     done, starts = _Done(), 1
     while True:
-        with _marked(conninfo, listener if starts == 1 and not done.left else None):
+        with _marked(conninfo, listener if starts == 1 and not done.left else None, stop):
             _carry_out(conninfo, plan, options, stop, listener, done)
-        # The first session may have ended with the server.
-        with opened(conninfo, options.source) as access:
-            now = plan_restore(access, heat, options)
+        now = patiently(look_again, PATIENCE_SECONDS, stop)
         crowded, restarted = plan.touches_at_once, now.started != plan.started
         ended = done.stopped or stop.is_set()
         plan = now
@@ -159,16 +163,7 @@ def wait_for_server(conninfo: str, seconds: float, stop: threading.Event) -> Non
     Raises:
         ConnectionFailed: it does not, in that time.
     """
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            connect(conninfo).close()
-        except ConnectionFailed:
-            if time.monotonic() > until or stop.is_set():
-                raise
-        else:
-            return
-        stop.wait(0.05)
+    patiently(lambda: connect(conninfo).close(), seconds, stop)
 
 
 class HeatReader:
@@ -220,14 +215,25 @@ class HeatReader:
 
 
 @contextlib.contextmanager
-def _marked(conninfo: str, listener: Listener | None) -> Iterator[None]:
+def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> Iterator[None]:
     """Let other warmers of this server know of this one, and the user of them."""
-    with contextlib.closing(connect(conninfo)) as connection:
+    connection, others = patiently(lambda: _mark(conninfo), PATIENCE_SECONDS, stop)
+    with contextlib.closing(connection):
+        if others and listener is not None:
+            listener.note(others_note(others))
+        yield
+
+
+def _mark(conninfo: str) -> tuple[psycopg.Connection, int]:
+    """Return a session that carries the mark of a warmer, and how many others carry it."""
+    connection = connect(conninfo)
+    try:
         with explained():
             row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
-        if row is not None and row[0] and listener is not None:
-            listener.note(others_note(row[0]))
-        yield
+    except BaseException:
+        connection.close()
+        raise
+    return connection, 0 if row is None else int(row[0])
 
 
 def _carry_out(
@@ -257,6 +263,10 @@ def _carry_out(
         finally:
             probe.close()
 
+    def look() -> tuple[Iterator[HeatCall], int] | None:
+        with opened(conninfo, options.source) as access:
+            return touches_left(plan, access)
+
     if sums.read_blocks + at_once:
         outcome = worked(plan.calls("all" if plan.touches_at_once else "reads"), sums.read_blocks + at_once)
         failure = nothing_at_all(outcome)
@@ -266,8 +276,7 @@ def _carry_out(
     if plan.pages and not stop.is_set():
         done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.touches > at_once and not stop.is_set():
-        with opened(conninfo, options.source) as access:
-            left = touches_left(plan, access)
+        left = patiently(look, PATIENCE_SECONDS, stop)
         done.touches_left_out = left is None
         if left is not None and left[1]:
             done.add(worked(*left))

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pgsweep.pg.connect import connect, explained
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
-from pgsweep.warm.back import bring_back
+from pgsweep.warm.back import bring_back, look_again
 from pgsweep.warm.journal import Header, Journal
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.pieces import Call
@@ -142,7 +142,7 @@ def run(
         error = nothing_at_all(outcome)
         if error is not None:
             raise error
-        after = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
+        after = look_again(planned, stop)
         back = bring_back(planned, outcome, after, stop, heard.state)
     finally:
         if marker is not None:

@@ -51,6 +51,7 @@ class Reader(Protocol):
 
         Raises:
             Lost: the session has gone.
+            ConnectionFailed: another session is needed, and the server cannot be reached now.
             PgsweepError: the call cannot be read at all.
         """
 
@@ -167,18 +168,7 @@ class Work:
             while (call := self._next(halt, call)) is not None:
                 self._throttle.wait(call.blocks * self._options.block_bytes, halt)
                 self._gate.wait(halt)
-                self._open(reader, call, halt)
-                if halt.is_set():
-                    self._give_back(call)
-                    return
-                losses = self._losses
-                try:
-                    read = reader.read(call)
-                except Lost as lost:
-                    reader.close()
-                    self._lost(call, lost, losses)
-                else:
-                    self._done(call, read)
+                self._do(reader, call, halt)
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error
@@ -189,21 +179,34 @@ class Work:
                 self._lock.notify_all()
             reader.close()
 
-    def _open(self, reader: Reader, call: Call, halt: threading.Event) -> None:
-        """Have a reader ready; waits for a server that is away, as long as patience lasts.
+    def _do(self, reader: Reader, call: Call, halt: threading.Event) -> None:
+        """Read a call; waits for a server that is away, as long as patience lasts.
+
+        The server was there when the work was planned, so it is waited for from the first call on. A reader
+        may need a connection to open, and another one to read: while a server restarts, either can fail.
 
         Raises:
-            ConnectionFailed: it lasted longer, or the server was never there.
+            ConnectionFailed: it lasted longer.
         """
         until = time.monotonic() + self._options.patience_seconds
         delay = 0.1
         while not halt.is_set():
+            losses = self._losses
             try:
                 reader.open(call.database)
+                if halt.is_set():
+                    break
+                losses = self._losses
+                read = reader.read(call)
+            except Lost as lost:
+                reader.close()
+                self._lost(call, lost, losses)
+                return
             except ConnectionFailed:
-                if self._reconnects == 0 or time.monotonic() > until:
+                if time.monotonic() > until:
                     raise
             else:
+                self._read(call, read, losses)
                 return
             with self._lock:
                 self._waiting += 1
@@ -211,6 +214,7 @@ class Work:
             with self._lock:
                 self._waiting -= 1
             delay = min(2 * delay, 2.0)
+        self._give_back(call)
 
     def server_started(self, started_us: int) -> None:
         """Say when the server that a reader connected to was started; another time means an empty pool."""
@@ -265,6 +269,16 @@ class Work:
         else:
             why = f"the session was lost {tries} times while it was read: {lost}"
             self._done(call, Read(0, [(piece, why, None) for piece in call.pieces]))
+
+    def _read(self, call: Call, read: Read, losses: int) -> None:
+        """Note a call that was read; it is to be read again where the pool was lost meanwhile."""
+        with self._lock:
+            if losses == self._losses or not self._options.pool:
+                self._done(call, read)
+                return
+            self._again += 1
+            self._again_blocks += call.blocks
+            self._give_back(call)
 
     def _pool_lost(self) -> None:
         """Put what was read back to the front of the queue; the lock is held."""
