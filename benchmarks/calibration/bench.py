@@ -1,0 +1,128 @@
+"""How right predictions are on generated workloads, and how often their intervals hold.
+
+    make bench NAME=calibration                    the committed cases' figures, without running anything
+    python -m benchmarks.calibration.bench --seed 2 --count 10 --version wheel --keep DIR
+    python -m benchmarks.calibration.bench --reevaluate DIR
+
+The first seed, then every second one: so a run stays among the even seeds, which are for tuning, or the odd ones.
+Each case is kept in DIR/SEED-VERSION (evidence and truth) and its line written at once; cases that are there
+already are not run again. `--reevaluate` predicts again from what is kept, in seconds a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+
+from benchmarks.calibration.evaluate import Outcome, evaluate
+from benchmarks.calibration.statistics import summary
+from pgsweep.errors import PgsweepError
+from pgsweep.testbed.cases import run_case
+from pgsweep.testbed.generator import draw
+
+HERE = Path(__file__).parent
+BINDIRS = {"wheel": None, "debian": Path("/usr/lib/postgresql/15/bin")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.reevaluate is not None:
+        outcomes = reevaluate(options.reevaluate, options.seeds, options.jobs)
+    else:
+        folder = options.keep
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.count:
+            run(options.seed, options.count, options.version, folder)
+        outcomes = reevaluate(folder, options.seeds, options.jobs)
+    if options.source:
+        outcomes = [outcome for outcome in outcomes if outcome.source == options.source]
+    for outcome in outcomes:
+        print(line(outcome))
+    print(json.dumps(summary(outcomes)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=2, help="the first seed")
+    parser.add_argument("--count", type=int, default=0, help="how many cases, every second seed")
+    parser.add_argument("--version", choices=sorted(BINDIRS), default="wheel", help="which server")
+    parser.add_argument("--source", choices=("sql", "peek", "trace"), help="judge this source only")
+    parser.add_argument("--keep", type=Path, default=HERE / "kept", help="folder of the cases")
+    parser.add_argument("--reevaluate", type=Path, metavar="DIR", help="predict again from kept cases")
+    parser.add_argument("--seeds", choices=("even", "odd", "all"), default="all", help="judge these only")
+    parser.add_argument("--jobs", type=int, default=2, help="predictions at once")
+    return parser
+
+
+def run(first: int, count: int, version: str, folder: Path) -> None:
+    """Run the cases that are not there yet; one that fails is named and left out."""
+    for seed in range(first, first + 2 * count, 2):
+        kept = folder / f"{seed}-{version}"
+        if (kept / "case.json").exists():
+            continue
+        try:
+            case = run_case(draw(seed), kept, bindir=BINDIRS[version])
+        except (PgsweepError, psycopg.Error) as error:
+            with (folder / "failed.jsonl").open("a") as failed:
+                failed.write(json.dumps({"case": kept.name, "error": _said(error)}) + "\n")
+            print(f"case {kept.name} failed: {_said(error)}", file=sys.stderr, flush=True)
+            continue
+        for outcome in evaluate(kept):
+            with (folder / "lines.jsonl").open("a") as lines:
+                lines.write(line(outcome) + "\n")
+        print(f"case {kept.name}: {case.seconds}", file=sys.stderr, flush=True)
+
+
+def _said(error: Exception) -> str:
+    cause = getattr(error, "cause", None)
+    return f"{error} ({cause})" if cause else str(error)
+
+
+def reevaluate(folder: Path, seeds: str, jobs: int) -> list[Outcome]:
+    """Predict from all kept cases, several at once."""
+    cases = [path.parent for path in sorted(folder.glob("*/case.json")) if _wanted(path.parent.name, seeds)]
+    began = time.monotonic()
+    # Forked processes would inherit the locks of threads that they do not have.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as processes:
+        found = [outcome for outcomes in processes.map(evaluate, cases) for outcome in outcomes]
+    print(f"{len(cases)} cases judged in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return found
+
+
+def _wanted(name: str, seeds: str) -> bool:
+    return seeds == "all" or (int(name.split("-")[0]) % 2 == 1) == (seeds == "odd")
+
+
+def line(outcome: Outcome) -> str:
+    """Return an outcome as one compact line of JSON, points as lists in the order of their fields."""
+    shown: dict[str, Any] = msgspec.to_builtins(outcome)
+    shown["points"] = [[p.factor, p.truth, p.predicted, p.low, p.high, p.truth_noise] for p in outcome.points]
+    shown |= {"mean": round(outcome.mean, 5), "worst": round(outcome.worst, 5) if outcome.points else None}
+    return json.dumps(shown, separators=(",", ":"))
+
+
+def parse_lines(lines: Iterable[str]) -> list[Outcome]:
+    """Return outcomes from their lines."""
+    found = []
+    for text in lines:
+        fields = json.loads(text)
+        names = ("factor", "truth", "predicted", "low", "high", "truth_noise")
+        fields["points"] = [dict(zip(names, point, strict=True)) for point in fields["points"]]
+        del fields["mean"], fields["worst"]
+        found.append(msgspec.convert(fields, Outcome))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
