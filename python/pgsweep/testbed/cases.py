@@ -40,7 +40,7 @@ SOURCES = ("sql", "peek", "trace")
 _RECORDERS: dict[str, Callable[..., Any]] = {"sql": record_sql, "peek": record_peek, "trace": record_trace}
 _AT_ONCE_SECONDS = 60.0
 
-MOST_ACCESSES_PER_SECOND = 10_000.0
+MOST_ACCESSES_PER_SECOND = 8_000.0
 """What the ageing shows to be heavier than this runs slower: eight servers share a machine."""
 
 
@@ -55,10 +55,10 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
         stretches: how many are counted.
     """
 
-    age_seconds: float = 12.0
-    warm_seconds: float = 20.0
+    age_seconds: float = 8.0
+    warm_seconds: float = 14.0
     hurry: float = 3.0
-    stretch_seconds: float = 9.0
+    stretch_seconds: float = 8.0
     stretches: int = 4
 
 

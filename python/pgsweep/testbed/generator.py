@@ -37,7 +37,7 @@ _FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _BETWEEN = (0.7, 1.4, 0.35)
 _FEWEST_SIZES = 6
 _LEAST_DATA, _MOST_DATA = 56 * _MIB, 300 * _MIB
-_MOST_SCANNED_PER_SECOND = 5000.0
+_MOST_SCANNED_PER_SECOND = 4000.0
 """Blocks that scans read: a processor reads some 30,000 a second, and shares itself among many servers."""
 
 # What the transactions of a character are made of: kinds, and how often each is drawn.
@@ -88,7 +88,7 @@ def draw(seed: int) -> Specification:
     tables = _tables(draw, data_blocks)
     popularity = [[_popularity(draw, seed * 100 + n * 2 + k) for k in range(2)] for n in range(len(tables))]
     character = draw.one(list(_CHARACTER_WEIGHTS), list(_CHARACTER_WEIGHTS.values()))
-    accesses_per_second = draw.log_uniform(4000, 14000)
+    accesses_per_second = draw.log_uniform(3000, 10000)
     main = _main(draw, character, tables, popularity, accesses_per_second)
     streams = [main]
     if draw.chance(0.35):
@@ -269,7 +269,7 @@ def _main(
     mean_accesses = float((weights * expected).sum() / weights.sum())
     mean_length = float((weights * lengths).sum() / weights.sum())
     clients = round(draw.log_uniform(1, 16))
-    rate = min(accesses_per_second / mean_accesses, 2000 / mean_length, 1500.0, 120.0 * clients)
+    rate = min(accesses_per_second / mean_accesses, 1000 / mean_length, 1000.0, 120.0 * clients)
     return Stream(
         name="main", clients=clients, transactions_per_second=round(rate, 2), scripts=tuple(scripts)
     )
