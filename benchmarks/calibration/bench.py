@@ -1,12 +1,13 @@
 """How right predictions are on generated workloads, and how often their intervals hold.
 
-    make bench NAME=calibration                    the committed cases' figures, without running anything
-    python -m benchmarks.calibration.bench --seed 2 --count 10 --version wheel --keep DIR
-    python -m benchmarks.calibration.bench --reevaluate DIR
+    make bench NAME=calibration                                        judge the committed lines again
+    make bench NAME=calibration OPTIONS="--seed 2 --count 10 --keep DIR"   run cases on real servers
+    make bench NAME=calibration OPTIONS="--seed 2 --simulated 1000"        simulate cases
+    python -m benchmarks.calibration.bench --reevaluate DIR            predict again from kept cases
 
-The first seed, then every second one: so a run stays among the even seeds, which are for tuning, or the odd ones.
-Each case is kept in DIR/SEED-VERSION (evidence and truth) and its line written at once; cases that are there
-already are not run again. `--reevaluate` predicts again from what is kept, in seconds a case.
+Seeds go up by two: a run stays among the even ones, which are for tuning, or the odd ones, which are for
+testing. Each real case is kept in DIR/SEED-VERSION, evidence and truth; what is there already is not run
+again. Every line is written as soon as it is known.
 """
 
 from __future__ import annotations
@@ -24,44 +25,55 @@ from typing import Any
 import msgspec
 import psycopg
 
-from benchmarks.calibration.evaluate import Outcome, evaluate
+from benchmarks.calibration.evaluate import Outcome, evaluate, evaluate_simulated
 from benchmarks.calibration.statistics import summary
 from pgsweep.errors import PgsweepError
 from pgsweep.testbed.cases import run_case
 from pgsweep.testbed.generator import draw
 
 HERE = Path(__file__).parent
+LINES = HERE / "cases.jsonl"
 BINDIRS = {"wheel": None, "debian": Path("/usr/lib/postgresql/15/bin")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.reevaluate is not None:
-        outcomes = reevaluate(options.reevaluate, options.seeds, options.jobs)
-    else:
-        folder = options.keep
-        folder.mkdir(parents=True, exist_ok=True)
-        if options.count:
-            run(options.seed, options.count, options.version, folder)
-        outcomes = reevaluate(folder, options.seeds, options.jobs)
+    outcomes: list[Outcome] = []
+    if options.count:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        run(options.seed, options.count, options.version, options.keep)
+        outcomes += reevaluate(options.keep, options.seeds, options.jobs)
+    elif options.reevaluate is not None:
+        outcomes += reevaluate(options.reevaluate, options.seeds, options.jobs)
+    if options.simulated:
+        seeds = range(options.seed, options.seed + 2 * options.simulated, 2)
+        outcomes += simulated(seeds, options.jobs, options.write)
+    if not (options.count or options.reevaluate or options.simulated):
+        outcomes = [o for o in parse_lines(LINES.read_text().splitlines()) if _wanted(o.case, options.seeds)]
+    elif options.write is not None and not options.simulated:
+        options.write.write_text("".join(line(outcome) + "\n" for outcome in outcomes))
     if options.source:
         outcomes = [outcome for outcome in outcomes if outcome.source == options.source]
-    for outcome in outcomes:
-        print(line(outcome))
     print(json.dumps(summary(outcomes)))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=2, help="the first seed")
-    parser.add_argument("--count", type=int, default=0, help="how many cases, every second seed")
+    parser.add_argument("--count", type=int, default=0, help="how many cases on a server, every second seed")
+    parser.add_argument("--simulated", type=int, default=0, help="how many simulated cases")
     parser.add_argument("--version", choices=sorted(BINDIRS), default="wheel", help="which server")
     parser.add_argument("--source", choices=("sql", "peek", "trace"), help="judge this source only")
-    parser.add_argument("--keep", type=Path, default=HERE / "kept", help="folder of the cases")
+    parser.add_argument("--keep", type=Path, default=HERE / "kept", help="folder of the real cases")
     parser.add_argument("--reevaluate", type=Path, metavar="DIR", help="predict again from kept cases")
     parser.add_argument("--seeds", choices=("even", "odd", "all"), default="all", help="judge these only")
     parser.add_argument("--jobs", type=int, default=2, help="predictions at once")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="the lines; simulated ones are added to it"
+    )
     return parser
 
 
@@ -100,8 +112,23 @@ def reevaluate(folder: Path, seeds: str, jobs: int) -> list[Outcome]:
     return found
 
 
+def simulated(seeds: Sequence[int], jobs: int, written: Path | None) -> list[Outcome]:
+    """Simulate cases and judge them; those whose lines are in the file are taken from there."""
+    found = parse_lines(written.read_text().splitlines()) if written and written.exists() else []
+    there = {outcome.case for outcome in found}
+    missing = [seed for seed in seeds if f"{seed}-simulated" not in there]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as processes:
+        for outcomes in processes.map(evaluate_simulated, missing):
+            found += outcomes
+            if written is not None:
+                with written.open("a") as lines:
+                    lines.writelines(line(outcome) + "\n" for outcome in outcomes)
+    wanted = {f"{seed}-simulated" for seed in seeds}
+    return [outcome for outcome in found if outcome.case in wanted]
+
+
 def _wanted(name: str, seeds: str) -> bool:
-    return seeds == "all" or (int(name.split("-")[0]) % 2 == 1) == (seeds == "odd")
+    return seeds == "all" or (int(name.split("-", maxsplit=1)[0]) % 2 == 1) == (seeds == "odd")
 
 
 def line(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
 from pgsweep.predict import predict
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
+from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
 
@@ -120,7 +122,7 @@ def _drifts(truth: SizeTruth) -> bool:
 
 
 def passes_of(folder: Path) -> float:
-    """Return the passes of the clock hand during the recording: seen in memory, else as the recorder guessed."""
+    """Return the passes of the clock hand while it was recorded: as memory shows, else as the recorder guessed."""
     peek = folder / "peek.evidence"
     if peek.exists():
         evidence = Evidence.open(peek)
@@ -177,6 +179,35 @@ def evaluate(folder: Path) -> list[Outcome]:
             )
         )
     return outcomes
+
+
+def evaluate_simulated(seed: int) -> list[Outcome]:
+    """Simulate the case of a seed and return the outcome of both sources; nothing of it is kept."""
+    spec = draw_synthetic(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        simulated = simulate(spec, Path(folder))
+        return [
+            judge(
+                Path(folder, f"{source}.evidence"),
+                {blocks * BLOCK_BYTES: value for blocks, value in simulated.truth.items()},
+                [blocks * BLOCK_BYTES for blocks in spec.sizes_blocks()],
+                Outcome(
+                    case=f"{seed}-simulated",
+                    kind="simulated",
+                    source=source,
+                    level="failed",
+                    reasons=(),
+                    points=(),
+                    today=None,
+                    passes=round(simulated.passes, 2),
+                    scan_share=round(simulated.scan_share, 4),
+                    tags=spec.tags(),
+                ),
+                observed_bytes=spec.pool_blocks * BLOCK_BYTES,
+                noise=0.0,
+            )
+            for source in ("sql", "peek")
+        ]
 
 
 def judge(

@@ -1,13 +1,16 @@
 """Runs a generated case: one aged database, a truth at each size from a copy of it, one observation.
 
-1. The database is made and aged at the largest size of the truth: some transactions as fast as they can, into a
-   pool that was filled with blocks at random.
-2. The server is stopped. Each size gets a copy of the data, its pool is filled with what the largest held, the
-   most used last, and the workload runs on: in a hurry, then at its rate, then the stretches that are counted.
-3. The observation is one more such run at today's size, with all three recordings at once around the counted
-   stretches. What the server counted in it stands beside the truth at that size, so that any disturbance shows.
+1. The database is made and aged at the largest size of the truth: some transactions as fast as they can,
+   into a pool that was filled with blocks at random.
+2. The server is stopped. Each size gets a copy of the data, its pool is filled with what the largest
+   held, the most used last, and the workload runs on: in a hurry, then at its rate, then the stretches
+   that are counted.
+3. The observation is one more such run at today's size, with all three recordings at once around the
+   counted stretches. What the server counted in it stands beside the truth at that size, so that any
+   disturbance shows.
 
-All runs make the same transactions. What differs between them is the pool, and the order in which clients come.
+All runs make the same transactions. What differs between them is the pool, and the order in which clients
+come.
 """
 
 from __future__ import annotations
@@ -290,9 +293,7 @@ class _Runs:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            cluster = Cluster.create(
-                self._bindir, self._spec.settings, work_dir=self._work_dir, start=False
-            )
+            cluster = Cluster.create(self._bindir, self._spec.settings, work_dir=self._work_dir, start=False)
             self._all.append(cluster)
             return cluster
 
@@ -358,7 +359,7 @@ class _Begun(Silent):
         self.event = threading.Event()
         self.at_seconds = 0.0
 
-    def stage(self, title: str, total_seconds: float | None = None) -> None:
+    def stage(self, title: str, total_seconds: float | None = None) -> None:  # noqa: ARG002 - the protocol's
         """Notice the stage in which a recording records."""
         if title.startswith("recording"):
             self.at_seconds = time.monotonic()

@@ -1,9 +1,9 @@
 """Draws the specification of a workload from a seed: the same seed gives the same workload, on any machine.
 
 A case has a character (what most of its transactions do), and everything else is drawn beside it, so that
-combinations come up which nobody has thought of. Rates are chosen by what statements are expected to access: light
-enough for a busy machine, and the same at all sizes, because a load that is as fast as it can be does more
-work in a larger pool and so is not the same stretch of its life.
+combinations come up which nobody has thought of. Rates are chosen by what statements are expected to
+access: light enough for a busy machine, and the same at all sizes, because a load that is as fast as it
+can be does more work in a larger pool and so is not the same stretch of its life.
 
 Seeds: even ones are for tuning a method, odd ones for testing it (benchmarks/calibration/README.md).
 """
@@ -96,7 +96,7 @@ def draw(seed: int) -> Specification:
     if draw.chance(0.12):
         streams.append(_analytic(draw, tables))
     if draw.chance(0.3):
-        streams.append(_chores(draw, tables, popularity))
+        streams.append(_chores(draw, tables))
     settings = {
         "autovacuum": "on" if draw.chance(0.3) else "off",
         "autovacuum_naptime": "10s",
@@ -170,7 +170,7 @@ def tags_of(
 
 
 def _factors(observed: int, data_blocks: int) -> tuple[float, ...]:
-    """Return the sizes of the truth; beyond the first that holds everything there is nothing to be learned."""
+    """Return the sizes of the truth; beyond the first that holds everything there is nothing to learn."""
     holding = [factor for factor in _FACTORS if factor * observed > 1.5 * data_blocks]
     chosen = [factor for factor in _FACTORS if factor not in holding[1:]]
     chosen += _BETWEEN[: max(_FEWEST_SIZES - len(chosen), 0)]
@@ -205,9 +205,7 @@ def _tables(draw: _Draw, data_blocks: int) -> list[Table]:
 
 
 def _popularity(draw: _Draw, seed: int) -> Popularity:
-    law = draw.one(
-        ("zipf", "uniform", "latest", "classes", "moving", "loop"), (10, 2.5, 2.5, 3, 1.2, 0.5)
-    )
+    law = draw.one(("zipf", "uniform", "latest", "classes", "moving", "loop"), (10, 2.5, 2.5, 3, 1.2, 0.5))
     if law == "zipf":
         exponent = round(float(draw.rng.uniform(0.5, 1.5)), 2)
         return Popularity(law="zipf", exponent=0.95 if 0.95 < exponent < 1.01 else exponent, seed=seed)
@@ -362,7 +360,7 @@ def _analytic(draw: _Draw, tables: Sequence[Table]) -> Stream:
     )
 
 
-def _chores(draw: _Draw, tables: Sequence[Table], popularity: list[list[Popularity]]) -> Stream:
+def _chores(draw: _Draw, tables: Sequence[Table]) -> Stream:
     """Return one client that does what is done now and then: bulk load, VACUUM, temporary tables, DDL."""
     scripts = []
     plain = [n for n, table in enumerate(tables) if not table.toast_bytes and table.filler_bytes <= 400]

@@ -1,11 +1,11 @@
 """A specification in the words of PostgreSQL and pgbench: SQL that makes the tables, scripts that use them.
 
-Keys are drawn by pgbench's own functions. Its random_zipfian knows exponents above 1 only; below, the inverse of
-the continuous distribution function is taken. permute() scatters ranks over a table, as ranks in the order of the
-rows would put all hot rows side by side.
+Keys are drawn by pgbench's own functions. Its random_zipfian knows exponents above 1 only; below, the
+inverse of the continuous distribution function is taken. permute() scatters ranks over a table, as ranks
+in the order of the rows would put all hot rows side by side.
 
-pgbench has no clock in its scripts. A window that moves, and a loop, advance with the variable `step`, which
-counts the transactions of a client and goes on from stretch to stretch (`-D step=N`).
+pgbench has no clock in its scripts. A window that moves, and a loop, advance with the variable `step`,
+which counts the transactions of a client and goes on from stretch to stretch (`-D step=N`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ def setup_sql(spec: Specification) -> list[str]:
     statements: list[str] = []
     for number, table in enumerate(spec.tables):
         statements += _make_table(table, spec.seed * 1000 + number)
-    copied = {s.table for stream in spec.streams for script in stream.scripts for s in script.statements
-              if s.kind in {"copy", "stage"}}
+    copied = {
+        s.table
+        for stream in spec.streams
+        for script in stream.scripts
+        for s in script.statements
+        if s.kind in {"copy", "stage"}
+    }
     for number in sorted(copied):
         statements += _make_copy_file(spec.tables[number])
     statements += ["VACUUM (ANALYZE)", "CHECKPOINT"]
@@ -144,7 +149,8 @@ def _rank(popularity: Popularity, rows: int) -> tuple[str, bool]:
         hot = max(round(rows * popularity.hot_share), 1)
         part = round(popularity.hot_probability * 1000)
         return (
-            f"\\set rank case when random(1, 1000) <= {part} then random(1, {hot}) else random(1, {rows}) end",
+            f"\\set rank case when random(1, 1000) <= {part}"
+            f" then random(1, {hot}) else random(1, {rows}) end",
             True,
         )
     if popularity.law in {"latest", "moving"}:
@@ -153,9 +159,7 @@ def _rank(popularity: Popularity, rows: int) -> tuple[str, bool]:
     return f"\\set rank random(1, {rows})", popularity.law == "uniform"
 
 
-def _statement(
-    spec: Specification, statement: Statement, table: Table, key: str, number: int
-) -> list[str]:
+def _statement(spec: Specification, statement: Statement, table: Table, key: str, number: int) -> list[str]:
     name, rows = table.name, statement.rows
     k = f":{key}::bigint"
     if statement.popularity is not None and statement.popularity.law == "latest":
@@ -210,8 +214,11 @@ def _statement(
         case "copy":
             return [f"COPY {name} (ref, grp, val, n, filler, body) FROM '{name}.copy';"]
         case "stage":
-            return [f"TRUNCATE {name}_stage;", f"COPY {name}_stage FROM '{name}.copy';",
-                    f"SELECT count(*) FROM {name}_stage;"]
+            return [
+                f"TRUNCATE {name}_stage;",
+                f"COPY {name}_stage FROM '{name}.copy';",
+                f"SELECT count(*) FROM {name}_stage;",
+            ]
         case "vacuum":
             return [f"VACUUM {name};"]
         case "temporary":

@@ -1,8 +1,8 @@
 """Runs a specification stretch by stretch: so many transactions, then what the server counted.
 
-A stretch is a number of transactions, not a time: at every size of the pool the same transactions run, with the
-same random numbers, however slow the machine is. pgbench gets a thread for each client, because clients of one
-thread share what chooses the scripts, and which client gets which would depend on times.
+A stretch is a number of transactions, not a time: at every size of the pool the same transactions run,
+with the same random numbers, however slow the machine is. pgbench gets a thread for each client, because
+clients of one thread share what chooses the scripts, and which client gets which would depend on times.
 
 Between stretches no client is connected: a backend reports its counts at its end at the latest
 (pgstat_shutdown_hook, pgstat.c), so a stretch's counts are whole.
@@ -115,7 +115,7 @@ def _last_segment(cluster: Cluster, source: Path) -> str:
 
 
 class Life:
-    """The life of a workload on a running cluster: stretch after stretch, each beginning where the last ended.
+    """The life of a workload on a running cluster: each stretch begins where the last one ended.
 
     Args:
         cluster: runs, with the specification's database.

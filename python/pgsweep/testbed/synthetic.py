@@ -1,11 +1,13 @@
-"""Cheap cases by simulation: accesses drawn from a law, a simulated pool for the truth and for the snapshots.
+"""Cheap cases by simulation: accesses drawn from a law, a simulated pool for the truth and for the
+snapshots.
 
-A case of this kind takes a second, so thousands of them show whether intervals hold where a real server would take
-days. What it simulates is what the method assumes of the pool (the same replay), and what it does not assume of the
-workload: visits of several accesses with time between them, scans, loops, rates that drift.
+A case of this kind takes a second, so thousands of them show whether intervals hold where a real server
+would take days. What it simulates is what the method assumes of the pool (the same replay), and what it
+does not assume of the workload: visits of several accesses with time between them, scans, loops, rates
+that drift.
 
-The evidence is written in the format of a recording and read by the same code. Its counters lag as a server's do:
-blocks of a scan are counted when the scan ends.
+The evidence is written in the format of a recording and read by the same code. Its counters lag as a
+server's do: blocks of a scan are counted when the scan ends.
 """
 
 from __future__ import annotations
@@ -278,7 +280,9 @@ def _pages_of(
             return np.asarray(rng.permutation(pages)[rank])
         case "classes":
             hot = max(pages // 15, 1)
-            rank = np.where(rng.random(count) < 0.8, rng.integers(0, hot, count), rng.integers(0, pages, count))
+            rank = np.where(
+                rng.random(count) < 0.8, rng.integers(0, hot, count), rng.integers(0, pages, count)
+            )
             return np.asarray(rng.permutation(pages)[rank])
         case "moving":
             # Once through the relation in the whole time, in a window of a tenth.
