@@ -150,7 +150,7 @@ def test_scans_are_counted_when_they_end(tmp_path: Path) -> None:
         seed=6,
         version=18,
         pool_blocks=512,
-        passes=10,
+        passes=60,
         snapshots=40,
         relations=(relation,),
         scanned_pages=1500,

@@ -122,7 +122,7 @@ def _drifts(truth: SizeTruth) -> bool:
 
 
 def passes_of(folder: Path) -> float:
-    """Return the passes of the clock hand while it was recorded: as memory shows, else as the recorder guessed."""
+    """Return the passes of the clock hand in the recording: as memory shows, else as the recorder guessed."""
     peek = folder / "peek.evidence"
     if peek.exists():
         evidence = Evidence.open(peek)

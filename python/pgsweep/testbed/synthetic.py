@@ -1,5 +1,4 @@
-"""Cheap cases by simulation: accesses drawn from a law, a simulated pool for the truth and for the
-snapshots.
+"""Cheap cases by simulation: accesses drawn from a law, a simulated pool for truth and snapshots.
 
 A case of this kind takes a second, so thousands of them show whether intervals hold where a real server
 would take days. What it simulates is what the method assumes of the pool (the same replay), and what it
