@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from benchmarks.calibration.evaluate import evaluate, ratio, repeat_noise, today
 
-from pgsweep.testbed.cases import Case, Lengths, hottest, read_case, run_case, slowed
+from pgsweep.testbed.cases import Lengths, hottest, read_case, run_case, slowed
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.generator import draw, table_blocks
 from pgsweep.testbed.scripts import pgbench_script
@@ -169,16 +169,10 @@ def test_the_hottest_blocks_of_a_pool_are_those_used_most() -> None:
     assert hottest(content, 6, seed=0) is content
 
 
-@pytest.fixture
-def case(bindir: Path | None, tmp_path: Path) -> tuple[Case, Path]:
-    """A short case of everything on each server."""
-    folder = tmp_path / "1-short"
-    return run_case(_everything(), folder, bindir=bindir, lengths=SHORT, at_once=2), folder
-
-
 @pytest.mark.slow
-def test_every_statement_runs_and_the_truth_repeats(case: tuple[Case, Path]) -> None:
-    ran, folder = case
+def test_a_case_of_everything_runs_repeats_and_is_judged(bindir: Path | None, tmp_path: Path) -> None:
+    folder = tmp_path / "1-short"
+    ran = run_case(_everything(), folder, bindir=bindir, lengths=SHORT, at_once=2)
     assert ran == read_case(folder)
     assert [truth.blocks for truth in ran.truth] == [128, 256, 512, 4096]
     ratios = [ratio(truth) for truth in ran.truth]
@@ -191,10 +185,6 @@ def test_every_statement_runs_and_the_truth_repeats(case: tuple[Case, Path]) -> 
     assert max(counts) < 1.1 * min(counts)
     assert abs(ratio(today(ran)) - ratio(ran.observed)) < 0.02 + 4 * repeat_noise(ran)
 
-
-@pytest.mark.slow
-def test_a_kept_case_is_judged_from_its_evidence(case: tuple[Case, Path]) -> None:
-    ran, folder = case
     outcomes = evaluate(folder)
     assert {outcome.source for outcome in outcomes} | set(ran.failed) == {"sql", "peek", "trace"}
     for outcome in outcomes:

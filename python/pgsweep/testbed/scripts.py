@@ -43,7 +43,8 @@ def _make_table(table: Table, seed: int) -> list[str]:
         f"id bigint NOT NULL DEFAULT nextval('{name}_seq'), ref int NOT NULL, grp int NOT NULL,"
         " val int NOT NULL, n int NOT NULL DEFAULT 0, filler text, body text"
     )
-    made = [f"CREATE SEQUENCE {name}_seq START {table.rows + 1}"]
+    # The last value counts as handed out: the newest row of the beginning has it.
+    made = [f"CREATE SEQUENCE {name}_seq", f"SELECT setval('{name}_seq', {table.rows})"]
     if table.partitions:
         made.append(f"CREATE TABLE {name} ({columns}) PARTITION BY RANGE (id)")
         for part in range(table.partitions):
@@ -162,8 +163,10 @@ def _rank(popularity: Popularity, rows: int) -> tuple[str, bool]:
 def _statement(spec: Specification, statement: Statement, table: Table, key: str, number: int) -> list[str]:
     name, rows = table.name, statement.rows
     k = f":{key}::bigint"
-    if statement.popularity is not None and statement.popularity.law == "latest":
-        # Of a table that grows, the newest rows are those of now.
+    latest = statement.popularity is not None and statement.popularity.law == "latest"
+    if latest and statement.kind != "upsert":
+        # Of a table that grows, the newest rows are those of now. An upsert of one of them could take the id
+        # that an insert has drawn and not yet used.
         k = f"((SELECT last_value FROM {name}_seq) - {table.rows} + {k})"
     ref = f"(1 + ({k} - 1) % {_refs(table)})::int"
     other = spec.tables[statement.other]
