@@ -33,6 +33,7 @@ from pgsweep.testbed.generator import draw
 
 HERE = Path(__file__).parent
 LINES = HERE / "cases.jsonl"
+_POINT = ("factor", "truth", "predicted", "low", "high", "truth_noise", "settled")
 BINDIRS = {"wheel": None, "debian": Path("/usr/lib/postgresql/15/bin")}
 
 
@@ -134,7 +135,7 @@ def _wanted(name: str, seeds: str) -> bool:
 def line(outcome: Outcome) -> str:
     """Return an outcome as one compact line of JSON, points as lists in the order of their fields."""
     shown: dict[str, Any] = msgspec.to_builtins(outcome)
-    shown["points"] = [[p.factor, p.truth, p.predicted, p.low, p.high, p.truth_noise] for p in outcome.points]
+    shown["points"] = [[getattr(point, name) for name in _POINT] for point in outcome.points]
     shown |= {"mean": round(outcome.mean, 5), "worst": round(outcome.worst, 5) if outcome.points else None}
     return json.dumps(shown, separators=(",", ":"))
 
@@ -144,8 +145,7 @@ def parse_lines(lines: Iterable[str]) -> list[Outcome]:
     found = []
     for text in lines:
         fields = json.loads(text)
-        names = ("factor", "truth", "predicted", "low", "high", "truth_noise")
-        fields["points"] = [dict(zip(names, point, strict=True)) for point in fields["points"]]
+        fields["points"] = [dict(zip(_POINT, point, strict=True)) for point in fields["points"]]
         del fields["mean"], fields["worst"]
         found.append(msgspec.convert(fields, Outcome))
     return found

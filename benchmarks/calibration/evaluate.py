@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
 from pgsweep.predict import predict
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
+from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
@@ -27,6 +28,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         factor: the size relative to the observed one.
         error: predicted minus measured miss ratio.
         truth_noise: standard error of the truth, as far as its repetition shows it.
+        settled: whether the pool was in the state that the workload makes of it, as far as stretches show.
     """
 
     factor: float
@@ -35,6 +37,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     truth_noise: float = 0.0
+    settled: bool = True
 
     @property
     def error(self) -> float:
@@ -73,11 +76,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> float:
-        return max((abs(point.error) for point in self.points), default=math.nan)
+        return max((abs(point.error) for point in self.points if point.settled), default=0.0)
 
     @property
     def mean(self) -> float:
-        return sum(abs(point.error) for point in self.points) / max(len(self.points), 1)
+        errors = [abs(point.error) for point in self.points if point.settled]
+        return sum(errors) / max(len(errors), 1)
 
 
 def ratio(truth: SizeTruth) -> float:
@@ -105,20 +109,35 @@ def repeat_noise(case: Case) -> float:
 def flags(case: Case) -> tuple[str, ...]:
     """Return what makes a case doubtful."""
     found = []
-    if any(_drifts(truth) for truth in case.truth):
+    if not all(settled(case).values()):
         found.append("unsettled")
     if abs(ratio(case.observed) - ratio(today(case))) > 0.01 + 2 * repeat_noise(case):
         found.append("disturbed")
     return tuple(found)
 
 
-def _drifts(truth: SizeTruth) -> bool:
-    """Return whether the later half of the stretches differs from the earlier by more than they do inside."""
-    ratios = [s.misses / max(s.accesses, 1) for s in truth.stretches]
-    half = len(ratios) // 2
-    early, late = ratios[:half], ratios[-half:]
-    inside = max(np.ptp(early), np.ptp(late))
-    return bool(abs(np.mean(late) - np.mean(early)) > 0.005 + 2 * inside)
+def settled(case: Case) -> dict[int, bool]:
+    """Return by size in blocks whether the pool's state had come to rest.
+
+    A stretch has transactions of its own, so ratios vary from one to the next at all sizes alike. What is
+    compared is the ratio relative to that at today's size, whose pool is turned over soonest of those that
+    matter: its later half must agree with the earlier within a tenth, or within 0.002 of the miss ratio.
+    """
+    reference = [_ratio(stretch) for stretch in today(case).stretches]
+    found = {}
+    for truth in case.truth:
+        ratios = [_ratio(stretch) for stretch in truth.stretches]
+        relative = [r / max(t, 1e-9) for r, t in zip(ratios, reference, strict=True)]
+        half = len(relative) // 2
+        early, late = np.mean(relative[:half]), np.mean(relative[-half:])
+        moved = abs(late - early)
+        level = float(np.mean(ratios)) / max(float(np.mean(relative)), 1e-9)
+        found[truth.blocks] = bool(moved <= 0.1 * max(early, late) or moved * level <= 0.002)
+    return found
+
+
+def _ratio(stretch: Stretch) -> float:
+    return stretch.misses / max(stretch.accesses, 1)
 
 
 def passes_of(folder: Path) -> float:
@@ -176,6 +195,7 @@ def evaluate(folder: Path) -> list[Outcome]:
                 ),
                 observed_bytes=case.specification.observed_blocks * BLOCK_BYTES,
                 noise=noise,
+                at_rest={blocks * BLOCK_BYTES: rests for blocks, rests in settled(case).items()},
             )
         )
     return outcomes
@@ -218,12 +238,14 @@ def judge(
     *,
     observed_bytes: int,
     noise: float,
+    at_rest: Mapping[int, bool] | None = None,
 ) -> Outcome:
     """Predict from evidence and return the outcome.
 
     Args:
         measured: the truth by size in bytes.
         frame: what is known of the outcome before.
+        at_rest: by size in bytes, whether the truth had settled; without, all had.
     """
     began = time.monotonic()
     try:
@@ -243,6 +265,7 @@ def judge(
             low=round(point.low, 6),
             high=round(point.high, 6),
             truth_noise=round(noise, 6),
+            settled=at_rest is None or at_rest[point.shared_buffers_bytes],
         )
         for point in result.points
     )

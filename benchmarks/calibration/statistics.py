@@ -45,6 +45,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "silent_failures": len(silent),
         "silent_failures_beyond_noise": sum(_beyond_noise(outcome) > SILENT_ERROR for outcome in silent),
         "today_worst": round(max(now, default=0.0), 6),
+        "unsettled_points": sum(not point.settled for outcome in shown for point in outcome.points),
         "doubtful_cases": len({outcome.case for outcome in outcomes if outcome.flags}),
         "strata": strata(shown),
     }
@@ -56,8 +57,8 @@ def share(part: int, whole: int) -> float | None:
 
 
 def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
-    """Return every point with its outcome."""
-    return [(outcome, point) for outcome in outcomes for point in outcome.points]
+    """Return every point whose truth had settled, with its outcome."""
+    return [(outcome, point) for outcome in outcomes for point in outcome.points if point.settled]
 
 
 def describe(chosen: Sequence[Pair]) -> dict[str, Any]:
@@ -126,4 +127,5 @@ def scans_name(scan_share: float) -> str:
 
 def _beyond_noise(outcome: Outcome) -> float:
     """Return the largest error that twice the truth's own noise does not explain."""
-    return max((abs(point.error) - 2 * point.truth_noise for point in outcome.points), default=0.0)
+    errors = [abs(point.error) - 2 * point.truth_noise for point in outcome.points if point.settled]
+    return max(errors, default=0.0)

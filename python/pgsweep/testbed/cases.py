@@ -1,10 +1,11 @@
 """Runs a generated case: one aged database, a truth at each size from a copy of it, one observation.
 
-1. The database is made and aged at the largest size of the truth: some transactions as fast as they can,
-   into a pool that was filled with blocks at random.
-2. The server is stopped. Each size gets a copy of the data, its pool is filled with what the largest
-   held, the most used last, and the workload runs on: in a hurry, then at its rate, then the stretches
-   that are counted.
+1. The database is made and aged: a minute's transactions, as fast as they can, in a pool that holds
+   everything. What was used, and how often, is then seen in it.
+2. The server is stopped. Each size gets a copy of the data; its pool is filled with what the ageing used
+   most, and with other blocks at random where there is room left. The workload runs on: in a hurry, then
+   at its rate, then the stretches that are counted. From a random filling alone a large pool would take
+   many minutes to become what the workload makes of it.
 3. The observation is one more such run at today's size, with all three recordings at once around the
    counted stretches. What the server counted in it stands beside the truth at that size, so that any
    disturbance shows.
@@ -43,6 +44,9 @@ SOURCES = ("sql", "peek", "trace")
 _RECORDERS: dict[str, Callable[..., Any]] = {"sql": record_sql, "peek": record_peek, "trace": record_trace}
 _AT_ONCE_SECONDS = 60.0
 
+_ROOM = 1.3
+"""The ageing's pool relative to the database: nothing is evicted, so that it ends with all that was used."""
+
 MOST_ACCESSES_PER_SECOND = 8_000.0
 """What the ageing shows to be heavier than this runs slower: eight servers share a machine."""
 
@@ -58,7 +62,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
         stretches: how many are counted.
     """
 
-    age_seconds: float = 8.0
+    age_seconds: float = 60.0
     warm_seconds: float = 14.0
     hurry: float = 3.0
     stretch_seconds: float = 8.0
@@ -85,7 +89,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pace: the streams' rates relative to the specification's, after the ageing.
         server_version_num: of the server.
-        database_blocks: at the copy.
+        database_blocks: before the ageing.
         truth: by size, ascending.
         observed: today's size, with the recordings running.
         recorded_seconds: by source, when its recording began, by the host's monotonic clock.
@@ -136,10 +140,10 @@ def run_case(
     with Cluster.create(bindir, settings, work_dir=work_dir) as first:
         first.create_extensions("postgres", "pg_buffercache")
         make_database(first, spec)
+        database_blocks = _database_blocks(first)
         made_seconds = time.monotonic() - began
         content, pace = _age(first, spec, parts)
         aged_seconds = time.monotonic() - began
-        database_blocks = _database_blocks(first)
         first.stop()
         runs = _Runs(slowed(spec, pace), parts, first.data_directory, content, bindir, work_dir)
         recorded: dict[str, float] = {}
@@ -209,7 +213,8 @@ def slowed(spec: Specification, pace: float) -> Specification:
 
 def _age(cluster: Cluster, spec: Specification, parts: Lengths) -> tuple[PoolContent, float]:
     """Run the ageing; return what the pool then holds, and how fast to go on."""
-    fill_pool(cluster, spec.sizes_blocks()[-1], PoolContent(), spec.seed)
+    room = max(spec.sizes_blocks()[-1], round(_ROOM * _database_blocks(cluster)))
+    cluster.restart({"shared_buffers": f"{room * BLOCK_BYTES // 1024}kB"})
     with Life(cluster, spec) as life:
         aged = life.run(parts.age_seconds, hurry=None)
     per_second = aged.accesses / parts.age_seconds
