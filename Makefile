@@ -58,8 +58,8 @@ format: setup ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	cargo fmt --all
 
-bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all
-	$(BIN)/python benchmarks/run.py $(NAME)
+bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all; OPTIONS="..." are passed to it
+	$(BIN)/python benchmarks/run.py $(NAME) $(if $(OPTIONS),-- $(OPTIONS))
 
 docs: setup ## rewrite docs/reference from the help texts
 	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'

@@ -2,7 +2,8 @@
 
 A benchmark is a folder `benchmarks/NAME` with a `bench.py`: run as a module it keeps its raw samples in
 `benchmarks/NAME/samples.json` (see `samples.py`) and prints its summary as a JSON object on its last line.
-With a name that object is the last line here too; without, the last line holds all of them by name.
+With a name that object is the last line here too; without, the last line holds all of them by name. What
+follows `--` goes to the benchmark that was named.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in HERE.glob("*/bench.py"))
 
 
-def run(name: str) -> dict[str, Any] | None:
+def run(name: str, options: list[str]) -> dict[str, Any] | None:
     """Run one benchmark, passing its output on; return its summary, or nothing where it failed."""
-    command = [sys.executable, "-m", f"benchmarks.{name}.bench"]
+    command = [sys.executable, "-m", f"benchmarks.{name}.bench", *options]
     last = ""
     with subprocess.Popen(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -41,17 +42,22 @@ def run(name: str) -> dict[str, Any] | None:
 
 def main(arguments: list[str]) -> int:
     """Run what the arguments name."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    arguments, options = arguments[:at], arguments[at + 1 :]
     known = names()
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
+    if options and len(arguments) != 1:
+        print("options are for one benchmark, which must be named", file=sys.stderr)
+        return 2
     if len(arguments) == 1:
-        return 0 if run(arguments[0]) is not None else 1
+        return 0 if run(arguments[0], options) is not None else 1
     summaries = {}
     for name in arguments or known:
         print(f"== {name}", flush=True)
-        summaries[name] = run(name)
+        summaries[name] = run(name, [])
     print(json.dumps(summaries))
     return 0 if all(summary is not None for summary in summaries.values()) else 1
 
