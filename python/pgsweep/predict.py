@@ -266,13 +266,20 @@ def rules_of(meta: EvidenceMeta) -> _native.Rules:
     )
     version = meta.server_version_num // 10000
     vacuum_kb = number("vacuum_buffer_usage_limit", -1)
-    return _native.Rules(
-        min(max(version, 12), 20),
-        max_backends=backends,
-        io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
-        effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
-        vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
-    )
+    try:
+        return _native.Rules(
+            min(max(version, 12), 20),
+            max_backends=backends,
+            io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
+            effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
+            vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
+        )
+    except (ValueError, OverflowError) as error:
+        raise EvidenceError(
+            "the settings in this evidence are not those of a server",
+            cause=str(error),
+            hint="record again: pgsweep record -o NAME.evidence",
+        ) from error
 
 
 def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:

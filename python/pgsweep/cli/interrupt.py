@@ -30,7 +30,7 @@ def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threadin
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        settings.say_from_handler(f"\n{ending}; Ctrl-C again ends it at once")
+        settings.say(f"\n{ending}; Ctrl-C again ends it at once")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
@@ -59,7 +59,7 @@ def held_back(settings: Settings, ending: str) -> Iterator[threading.Event]:
     def handler(_number: int, _frame: FrameType | None) -> None:
         if not stop.is_set():
             stop.set()
-            settings.say_from_handler(f"\n{ending}")
+            settings.say(f"\n{ending}")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -34,17 +33,6 @@ class Settings:
         if not self.quiet:
             sys.stderr.write(cleaned(text.rstrip("\n")) + "\n")
             sys.stderr.flush()
-
-    def say_from_handler(self, text: str) -> None:
-        """Write one line for the user on stderr from the handler of a signal, unless told to be quiet.
-
-        The signal may have interrupted a write to sys.stderr, whose buffer takes no second one meanwhile
-        (RuntimeError: reentrant call), so the line goes past the buffer.
-        """
-        if not self.quiet:
-            # Nobody reads it, or the terminal has gone: the work ends in good order all the same.
-            with contextlib.suppress(OSError, ValueError):
-                os.write(sys.stderr.fileno(), f"{cleaned(text)}\n".encode())
 
     def warn(self, text: str) -> None:
         """Write one warning on stderr, also when quiet."""

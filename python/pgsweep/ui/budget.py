@@ -45,7 +45,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     verdict = [f"Verdict: {terminal.paint(result.verdict, 'bold', paint)}"]  # type: ignore[arg-type]
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
-        verdict += textwrap.wrap(reason[0].upper() + reason[1:] + ".", width)
+        verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
     verdict.append(
         f"Connections that fit: {count(result.possible_connections)} as those of today, "
         f"{count(result.safe_connections)} that take what the settings allow."
@@ -111,7 +111,7 @@ def budget_page(result: BudgetResult) -> Page:
 
 def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
-    return title, " ".join(reason[0].upper() + reason[1:] + "." for reason in result.reasons)
+    return title, " ".join(reason[:1].upper() + reason[1:] + "." for reason in result.reasons)
 
 
 def _sections(result: BudgetResult) -> list[Section]:

@@ -36,7 +36,7 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     if setting.recommendation is not None:
         head += f"; recommended: {setting.recommendation}"
     width = max(40, min(terminal.width, 110)) - 4
-    reason = textwrap.wrap(setting.reason[0].upper() + setting.reason[1:] + ".", width)
+    reason = textwrap.wrap(setting.reason[:1].upper() + setting.reason[1:] + ".", width)
     source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
     return "\n".join([head, *(f"    {line}" for line in [*reason, *source])])
 
