@@ -38,7 +38,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
     process = subprocess.Popen(
         [PGSWEEP, "demo"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")))
+    assert wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")), 60)
     time.sleep(2)
     assert process.poll() is None, "it runs for minutes"
     process.send_signal(signal.SIGINT)

@@ -246,10 +246,10 @@ def test_a_standby_is_warmed_from_its_primarys_heat(tmp_path: Path) -> None:
             empty_caches(standby)
             results: list[WarmRestoreResult] = []
             thread = threading.Thread(
-                target=lambda: results.append(restored(there, path, rate_bytes_per_second=2 << 20))
+                target=lambda: results.append(restored(there, path, rate_bytes_per_second=512 << 10))
             )
             thread.start()
-            wait_until(lambda: len(usage(there, "hot")) > 40, 20)
+            assert wait_until(lambda: len(usage(there, "hot")) > 40, 60)
             with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
                 connection.execute("SELECT pg_promote()")
             thread.join()
