@@ -152,10 +152,18 @@ def trace_of(evidence: Evidence) -> Trace:
     Raises:
         EvidenceError: a table cannot be read.
     """
+    import numpy as np
+
     from pgsweep.inference.accesses import from_evidence
 
     meta = evidence.meta
     recovery = meta.host.get("recovery_pid")
+    snapshots, hand = evidence.table("snapshots"), None
+    first = snapshots["snapshot"] == 0
+    counters = evidence.table("counters")
+    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
+    if len(hands):
+        hand = int(counters["value"][hands[0]])
     return from_evidence(
         evidence.table("accesses"),
         evidence.table("relations"),
@@ -163,6 +171,10 @@ def trace_of(evidence: Evidence) -> Trace:
         # A limit of events ends what is known with the last of them.
         seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
         recovery_pid=None if recovery is None else int(recovery),
+        pool_blocks=meta.shared_buffers_blocks,
+        drops=evidence.table("drops"),
+        snapshot={name: column[first] for name, column in snapshots.items()},
+        hand=hand,
     )
 
 
