@@ -17,6 +17,7 @@ from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep import _native
+    from pgsweep.evidence.exported import ExportedTrace
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.inference.accesses import Trace
     from pgsweep.inference.estimate import Estimate
@@ -36,7 +37,9 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """Predict the miss ratio at other sizes of shared_buffers.
 
     Args:
-        evidence: a folder written by `record`, or a file NAME.oracleGeneral.
+        evidence: a folder written by `record`, or a file NAME.oracleGeneral. One that pgsweep exported is
+        taken
+            for the evidence that it comes from, as long as what was written beside it is there.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
@@ -46,10 +49,17 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
-    if evidence.is_file():
-        return _from_foreign_trace(evidence, sizes_bytes)
     from pgsweep.evidence.store import Evidence
 
+    if evidence.is_file():
+        from pgsweep.evidence.exported import ExportedTrace
+
+        exported = ExportedTrace.open(evidence)
+        if exported is None:
+            return _from_foreign_trace(evidence, sizes_bytes)
+        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
+        estimate, observed = _from_trace(exported, sizes, seed)
+        return _result("trace", estimate, observed, list(exported.warnings))
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -125,7 +135,9 @@ def _from_snapshots(
     return found, _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
 
 
-def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:
+def _from_trace(
+    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int
+) -> tuple[Estimate, Observed]:
     from pgsweep.inference.traces import estimate
 
     meta = evidence.meta
@@ -146,7 +158,7 @@ def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) ->
     return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
 
 
-def trace_of(evidence: Evidence) -> Trace:
+def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
     """Return the accesses of recorded evidence as the simulator takes them.
 
     Raises:

@@ -94,7 +94,9 @@ def prove(
     if part.length < accesses.sum():
         notes.append(f"the first {part.length:,} of {accesses.sum():,} accesses were replayed")
     if not accesses.all():
-        notes.append("pages that were dropped during the trace stay in the pool here until the hand takes them")
+        notes.append(
+            "pages that were dropped during the trace stay in the pool here until the hand takes them"
+        )
     ringed = int(((part.flags & STRATEGY) > 0).sum())
     if ringed:
         notes.append(f"{ringed / part.length:.1%} of the accesses may use rings; they are plain ones here")

@@ -1,8 +1,9 @@
-"""A trace in the form that the simulator takes: numbered pages, flags, rings, drops, the pool at the beginning."""
+"""A trace in the form that the simulator takes: numbered pages, flags, rings, drops, the pool at first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,7 +156,7 @@ def from_evidence(
     )
     if drops is None or not len(drops["row"]):
         return trace
-    return _with_drops(trace, drops, names)
+    return _with_drops(trace, drops, dict(names))
 
 
 def _pool_state(snapshot: Table | None, hand: int | None, ids: NDArray[np.uint32]) -> PoolState | None:
@@ -185,7 +186,7 @@ def _blocks_of_dropped(drops: Table, relations: Table) -> Table:
     return table
 
 
-def _with_drops(trace: Trace, drops: Table, names: Table) -> Trace:
+def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
     """Return the trace with a row for every page that DROP or TRUNCATE takes out of the pool."""
     order = np.lexsort((names["rel"], names["spc"], names["db"]))
     columns = [names[name][order].astype(np.int64) for name in ("db", "spc", "rel")]
@@ -264,5 +265,3 @@ def rings_at(trace: Trace, blocks: int, rules: _native.Rules) -> NDArray[np.bool
     scans = strategy == BULKREAD
     uses[scans] &= large[trace.owner[scans]]
     return np.asarray(uses)
-
-

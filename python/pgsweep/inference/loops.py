@@ -1,9 +1,9 @@
 """What becomes of a page that scans visit again and again, without a ring.
 
-Such visits come at nearly equal distances, and the law of random visits does not hold for them: a page stays for
-good if the clock pass takes longer than the distance of two scans, and is gone at every scan if the pass takes less
-than half of it. So single pages are followed: the scans before the trace are drawn from the gaps seen in it, visits
-outside scans are random ones at the page's own rate, and the hand comes once a lap.
+Such visits come at nearly equal distances, and the law of random visits does not hold for them: a page stays
+for good if the clock pass takes longer than the distance of two scans, and is gone at every scan if the pass
+takes less than half of it. So single pages are followed: the scans before the trace are drawn from the gaps
+seen in it, visits outside scans are random ones at the page's own rate, and the hand comes once a lap.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def _scans_before(
 ) -> Floats:
     """Draw when each page was scanned before the trace: times below 0, ascending, shape (pages, scans).
 
-    The gap into which the beginning of the trace falls is one of those seen that are long enough. How much the
-    few gaps seen can be relied on follows their number: it may also be another one, longer than all that was seen,
-    by how much being open; for certain where none was seen.
+    The gap into which the beginning of the trace falls is one of those seen that are long enough. How much
+    the
+    few gaps seen can be relied on follows their number: it may also be another one, longer than all that was
+    seen, by how much being open; for certain where none was seen.
     """
     pages = len(first_seconds)
     gaps = scanned.gaps_seconds

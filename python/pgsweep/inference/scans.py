@@ -29,7 +29,8 @@ class ScanRing:
     """The rings of a trace.
 
     Attributes:
-        strategy: of each access, as the simulator means it: BULKREAD for every scan that has a ring in some pool.
+        strategy: of each access, as the simulator means it: BULKREAD for every scan that has a ring in some
+        pool.
         access: positions of the accesses with a strategy, ascending.
         owner: which scan or command each of them belongs to.
         blocks: of each owner, the size of the table that it scans.
@@ -147,4 +148,5 @@ def _file_of(drops: Table, accesses: Table, file: NDArray[np.int64]) -> list[int
         return [-1] * len(dropped)
     found = order[np.minimum(np.searchsorted(accessed[order], dropped), len(order) - 1)]
     forks = np.isin(drops["fork"], (0, _ALL_FORKS)) & (drops["rel"] > 0)
-    return np.where((accessed[found] == dropped) & forks, file[found], -1).tolist()
+    numbers: list[int] = np.where((accessed[found] == dropped) & forks, file[found], -1).tolist()
+    return numbers

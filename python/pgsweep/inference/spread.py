@@ -1,8 +1,9 @@
 """How far a replayed miss ratio may be off because another stretch of the same workload is another stretch.
 
-Most of a trace is many small things; how much they vary shows from window to window. But a scan, a vacuum or a
-bulk load makes thousands of accesses at once, and a trace holds a few of them. Drawing windows again would take
-scans that come every four seconds for scans at random moments, or not see them at all. So such events are
+Most of a trace is many small things; how much they vary shows from window to window. But a scan, a vacuum or
+a bulk load makes thousands of accesses at once, and a trace holds a few of them. Drawing windows again would
+take scans that come every four seconds for scans at random moments, or not see them at all. So such events
+are
 taken out of the windows, and vary by themselves: in their number, by the gaps between them, and in what
 each of them misses.
 """
@@ -52,7 +53,7 @@ class Events:
 
 
 def find_events(trace: Trace) -> Events:
-    """Join the rings of processes that scan a table together into events, and leave out what is small or common."""
+    """Join the rings of processes that scan a table together; leave out what is small or common."""
     rows = trace.owner_access.astype(np.int64)
     if not len(rows):
         none = np.zeros(0, dtype=np.int64)
@@ -115,7 +116,8 @@ class Stretch:
         windows[np.append(np.diff(self._bounds) == 0, False)] = 0.0
         of_events = chosen[self._rows].astype(np.float64)
         windows -= np.bincount(self._window_of_event_row, weights=of_events, minlength=_WINDOWS)
-        return windows, np.bincount(self._event, weights=of_events, minlength=self._events.count)
+        by_event = np.bincount(self._event, weights=of_events, minlength=self._events.count)
+        return windows.astype(np.float64), by_event.astype(np.float64)
 
     def deviation(self, missed: NDArray[np.bool_]) -> float:
         """Return half the width of the 90 % interval of misses / accesses."""
@@ -137,7 +139,7 @@ class Stretch:
         return float(np.sqrt(small + large * _NORMAL90**2) / max(self.total, 1.0))
 
     def _of_kind(self, kind: int, left: Floats) -> float:
-        """Return the variance that the events of a kind add: by their number, and by what differs among them."""
+        """Return the variance that the events of a kind add, by their number and by their differences."""
         mine = self._events.kind == kind
         count = int(mine.sum())
         left = left[mine][np.argsort(self._events.begin_seconds[mine])]

@@ -29,8 +29,8 @@ happened yet."""
 
 MODEL_ERROR_RATIO = 0.002
 FIRST_VISIT_ERROR_SHARE = 0.1
-"""Added to the interval: a floor, and a share of what depends on the drawn warm state and not on the trace: first
-visits that hit or miss by the draw (docs/concepts/prediction.md)."""
+"""Added to the interval: a floor, and a share of what depends on the drawn warm state and not on the trace:
+first visits that hit or miss by the draw (docs/concepts/prediction.md)."""
 
 _FEW_ACCESSES, _TOO_FEW_ACCESSES = 10_000, 1_000
 _SOME_LOST, _TOO_MANY_LOST = 0.001, 0.02
@@ -130,7 +130,7 @@ class _Replayed:
         ratio: misses / accesses.
         low, high: bounds of its 90 % interval.
         half_width: of the interval around the ratio, before it is made to hold what follows.
-        fresh, settled: the ratio just after a restart, and long after it, where rings leave more and more pages behind.
+        fresh, settled: the ratio just after a restart and long after it, where rings leave pages behind.
     """
 
     ratio: float
@@ -215,7 +215,9 @@ class _Replay:
             ratio=ratio, low=ratio - half, high=ratio + half, half_width=half, fresh=ratio, settled=ratio
         )
 
-    def _warm(self, blocks: int, pools: WarmPools, part: float, random: np.random.Generator) -> _native.PoolContents:
+    def _warm(
+        self, blocks: int, pools: WarmPools, part: float, random: np.random.Generator
+    ) -> _native.PoolContents:
         """Draw a state; scanned pages as they stand after the scans of the trace have gone over it once."""
         drawn = pools.draw_pages(blocks, random, gathered=part)
         row = pools.repeated_row
@@ -325,7 +327,11 @@ def _verdict(
     widest = int(np.argmax(width))
     if width[widest] > _WIDE:
         longer = trace.duration_seconds * (width[widest] / _WIDE) ** 2
-        few = f": only {replay.stretch.rare.min()} scans of one kind were seen" if len(replay.stretch.rare) else ""
+        few = (
+            f": only {replay.stretch.rare.min()} scans of one kind were seen"
+            if len(replay.stretch.rare)
+            else ""
+        )
         rough.append(
             f"at {_mib(sizes_blocks[widest])} the interval is ±{width[widest]:.3f}{few}; "
             f"record for about {longer:.0f} s"
@@ -334,13 +340,15 @@ def _verdict(
         if one.moves:
             rough.append(_lingers(trace, pools, size, one))
             break
-    told = [
-        size for size in sizes_blocks if np.isfinite(lap := pools.lap_seconds(size)) and 2 * lap > trace.duration_seconds
+    beyond = [
+        size
+        for size in sizes_blocks
+        if np.isfinite(lap := pools.lap_seconds(size)) and 2 * lap > trace.duration_seconds
     ]
     notes = []
-    if told:
+    if beyond:
         notes.append(
-            f"from {_mib(min(told))} on, a page outstays the {trace.duration_seconds:.0f} s of the trace: "
+            f"from {_mib(min(beyond))} on, a page outstays the {trace.duration_seconds:.0f} s of the trace: "
             "those sizes rest on estimated rates, not on replay alone"
         )
     return REFUSED if refused else ROUGH if rough else RELIABLE, [*refused, *rough, *notes]
@@ -348,22 +356,26 @@ def _verdict(
 
 def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: _Replayed) -> str:
     """Return in words that a ratio depends on how long the server has run, and on what."""
-    group, scanned = max(pools.lingering(blocks).items(), key=lambda item: len(item[1].pages))
-    minutes = len(scanned.pages) / pools.left_behind(group, blocks) * float(np.median(scanned.gaps_seconds)) / 60
+    lingering = pools.lingering(blocks)
+    group = max(lingering, key=lambda one: len(lingering[one].pages))
+    scans = len(lingering[group].pages) / pools.left_behind(group, blocks)
+    minutes = scans * float(np.median(lingering[group].gaps_seconds)) / 60
     return (
-        f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan still finds: "
-        f"{found.fresh:.4f} holds just after a restart, {found.settled:.4f} from about {max(minutes, 1):.0f} minutes on"
+        f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
+        f"still finds: {found.fresh:.4f} holds just after a restart, {found.settled:.4f} from about "
+        f"{max(minutes, 1):.0f} minutes on"
     )
 
 
 def _halves(replay: _Replay) -> tuple[float, float]:
     """Return the miss ratio measured in either half of the trace."""
     middle = int(np.searchsorted(replay.trace.seconds, replay.trace.duration_seconds / 2))
-    ratios = []
-    for part in (slice(None, middle), slice(middle, None)):
+
+    def ratio(part: slice) -> float:
         accesses = np.count_nonzero(replay.counted[part])
-        ratios.append(np.count_nonzero(replay.measured_misses[part]) / max(accesses, 1))
-    return ratios[0], ratios[1]
+        return float(np.count_nonzero(replay.measured_misses[part])) / max(float(accesses), 1.0)
+
+    return ratio(slice(None, middle)), ratio(slice(middle, None))
 
 
 def _noise(replay: _Replay) -> float:

@@ -1,9 +1,10 @@
 """How often pages are visited: at random by sessions, and in turn by scans.
 
-Visits outside scans and rings are taken for a Poisson process, whose rate differs from page to page. Visits by
-scans of a large table are not: they come once in each scan, at the same distance for all its pages. And where a
-scan uses a ring, its visits leave nothing in the pool. So the two kinds are kept apart, and which of the scans
-have a ring is decided for each size of the pool (pgsweep.inference.warm).
+Visits outside scans and rings are taken for a Poisson process, whose rate differs from page to page. Visits
+by
+scans of a large table are not: they come once in each scan, at the same distance for all its pages. And where
+a scan uses a ring, its visits leave nothing in the pool. So the two kinds are kept apart, and which of the
+scans have a ring is decided for each size of the pool (pgsweep.inference.warm).
 """
 
 from __future__ import annotations

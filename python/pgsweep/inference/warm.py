@@ -1,18 +1,18 @@
 """The state from which a simulated pool starts: drawn from what a trace says about each page.
 
 A trace begins in the middle of things. At today's size its own first seconds warm the pool; a pool eight
-times as large would need minutes. So each pool starts in a state drawn from a model. The number of visits that
-a page had during the trace gives a distribution of its rate (Poisson mixture, empirical Bayes, per
+times as large would need minutes. So each pool starts in a state drawn from a model. The number of visits
+that a page had during the trace gives a distribution of its rate (Poisson mixture, empirical Bayes, per
 relation; pages never visited included), its rate and the clock pass at that size give the chance that it lies
-in the pool, and at which usage_count. Given the rate, what happened before the trace is independent of
-what happened in it, so the drawn state may stand before the trace it was derived from.
+in the pool, and at which usage_count. Given the rate, what happened before the trace is independent of what
+happened in it, so the drawn state may stand before the trace it was derived from.
 
 Scans are apart. At a size where a table's scans go through a ring they leave nothing in the pool. At a size
 where they do not, they visit every page of the table in turn: the scans before the trace are drawn from
 the gaps between those in it, and each page is followed through them (pgsweep.inference.loops).
 
-Pages made during the trace have no past, but others like them were made before it, and fill a part of the pool
-until the hand has passed them often enough.
+Pages made during the trace have no past, but others like them were made before it, and fill a part of the
+pool until the hand has passed them often enough.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class WarmPools:
     def lingering(self, blocks: int) -> dict[int, Scanned]:
         """Return the groups whose scans use a ring in a pool of that size, and whose pages stay all the same.
 
-        Every new ring takes buffers from the pool and leaves them behind when its scan ends. Where the next scan
-        comes before the hand has gone round, it finds those pages and keeps them at usage_count 1, so that from
-        scan to scan more of the table stays (freelist.c: GetBufferFromRing; bufmgr.c: PinBuffer).
+        Every new ring takes buffers from the pool and leaves them behind when its scan ends. Where the next
+        scan comes before the hand has gone round, it finds those pages and keeps them at usage_count 1, so
+        that from scan to scan more of the table stays (freelist.c: GetBufferFromRing; bufmgr.c: PinBuffer).
         """
         lap = self.lap_seconds(blocks)
         loops = self.loops(blocks)
@@ -197,7 +197,7 @@ class WarmPools:
         return page[chosen], count[chosen]
 
     def _posterior(self, group: int, members: Ints) -> tuple[Floats, Ints]:
-        """Return the law of the rate for each number of visits, the last row for none, and each page's row."""
+        """Return the law of the rate for each number of visits, last for none, and the row of each page."""
         visits = self._visits
         values, index = np.unique(visits.of_page[members], return_inverse=True)
         # In logarithms: a page may be visited more often than any rate with weight makes likely.
@@ -230,10 +230,11 @@ class WarmPools:
         return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
     def _lately_made(self, group: int, laps: Floats) -> Floats:
-        """Return how many pages made before the trace and left alone since are at usage_count 0 to 5, by lap."""
+        """Return how many pages made before the trace and then left alone are at usage_count 0 to 5, by lap."""
         growth = self._visits.growth.get(group)
         if growth is None:
             return np.zeros((len(laps), 6))
         at_least = np.cumsum(growth.usage_counts[::-1])[::-1]
         made = growth.pages_per_second * laps[:, None] * at_least[None, :]
-        return np.asarray(made * np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))[:, None])
+        room = np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))
+        return np.asarray(made * room[:, None])
