@@ -81,8 +81,8 @@ def scan_rings(
     blocks = np.where(ringed, np.maximum(blocks, quarter + 1), blocks)
     blocks = np.where(plain & ~ringed, np.minimum(blocks, quarter), blocks)
     # pgstattuple and the like take a ring whatever the size.
-    always = np.zeros(len(blocks), dtype=bool)
-    always[owner[(strategy[at] == _BULKREAD) & ~scans[at]]] = True
+    always = np.ones(len(blocks), dtype=bool)
+    always[owner[scans[at] | (strategy[at] != _BULKREAD)]] = False
     blocks = np.where(always, _ALWAYS_LARGE_BLOCKS, blocks)
     tiny = (strategy[at] == _BULKREAD) & (blocks[owner] <= _NEVER_LARGE_BLOCKS)
     strategy[at[tiny]] = 0

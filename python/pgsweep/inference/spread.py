@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.inference.accesses import STRATEGY, Trace
+from pgsweep.inference.accesses import BULKREAD, STRATEGY, Trace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,6 +25,9 @@ _COARSER = (1, 2, 4)
 """Windows are also joined by twos and fours: what lasts longer than one varies more between longer ones."""
 
 _EVENT_ACCESSES = 64
+_MEETING = 1.2
+"""Accesses a page of a scan, or of scans that overlap, from which on several sessions read the same."""
+
 _MANY_EVENTS = 200
 """So many events of a kind are small things to the windows."""
 
@@ -40,11 +43,14 @@ class Events:
         of_owned: event of each row in `owner_access`, -1 where it is part of none.
         kind: kind of each event: the same relation and strategy.
         begin_seconds: when each begins.
+        sharing: for each row in `owner_access`, by which part its misses may change because scans by several
+            sessions meet more often or less often in a pool of another size.
     """
 
     of_owned: Ints
     kind: Ints
     begin_seconds: Floats
+    sharing: Floats
 
     @property
     def count(self) -> int:
@@ -57,7 +63,7 @@ def find_events(trace: Trace) -> Events:
     rows = trace.owner_access.astype(np.int64)
     if not len(rows):
         none = np.zeros(0, dtype=np.int64)
-        return Events(of_owned=none, kind=none, begin_seconds=np.zeros(0))
+        return Events(of_owned=none, kind=none, begin_seconds=np.zeros(0), sharing=np.zeros(0))
     owners = int(trace.owner.max()) + 1
     owner = trace.owner.astype(np.int64)
     first = np.full(owners, np.iinfo(np.int64).max)
@@ -84,7 +90,34 @@ def find_events(trace: Trace) -> Events:
     number = np.full(len(events), -1, dtype=np.int64)
     number[kept] = np.arange(len(kept))
     begin = np.array([event[1] for event in events])
-    return Events(of_owned=number[of_owned], kind=kind[kept], begin_seconds=trace.seconds[begin[kept]])
+    return Events(
+        of_owned=number[of_owned],
+        kind=kind[kept],
+        begin_seconds=trace.seconds[begin[kept]],
+        sharing=_sharing(trace, kind_of, trace.seconds[last] - trace.seconds[first], of_owned),
+    )
+
+
+def _sharing(trace: Trace, kind_of: Ints, seconds: Floats, event: Ints) -> Floats:
+    """Return for each row with a ring by which part its misses may change as scans meet more or less often.
+
+    A scan that begins while another session scans the same table begins where that one is (syncscan.c), and
+    finds in the pool what the other has just read. How often they meet follows from how long they last, which
+    changes with the size of the pool, and which a replay cannot change. Processes that share one scan are
+    told from it by their pages, of which none has another's.
+    """
+    rows = trace.owner_access.astype(np.int64)
+    kinds, kind = np.unique(kind_of, return_inverse=True)
+    of_row = kind[trace.owner.astype(np.int64)]
+    scans = (trace.flags[rows] & STRATEGY) == BULKREAD
+    accesses = np.bincount(of_row[scans], minlength=len(kinds))
+    seen = np.unique(event[scans] * len(trace.page_group) + trace.pages[rows[scans]], return_index=True)[1]
+    distinct = np.bincount(of_row[scans][seen], minlength=len(kinds))
+    meets = accesses > _MEETING * np.maximum(distinct, 1)
+    busy = np.bincount(kind, weights=seconds, minlength=len(kinds)) / max(trace.duration_seconds, 1e-9)
+    # Of what two or more sessions scan all the time, one may find half of what the others bring.
+    part = np.where(meets, np.minimum(busy / 4, 0.5), 0.0)
+    return np.where(scans, part[of_row], 0.0)
 
 
 class Stretch:
@@ -98,7 +131,7 @@ class Stretch:
     def __init__(self, trace: Trace, counted: NDArray[np.bool_]) -> None:
         self._counted = counted
         self._events = find_events(trace)
-        self._rows = trace.owner_access.astype(np.int64)
+        self._owned = self._rows = trace.owner_access.astype(np.int64)
         inside = self._events.of_owned >= 0
         self._rows = self._rows[inside]
         self._event = self._events.of_owned[inside]
@@ -148,6 +181,11 @@ class Stretch:
         effect = float(whole.mean())
         between = float(whole.var(ddof=1)) if count > 1 else effect**2
         return count * between + effect**2 * count_variance(np.sort(self._events.begin_seconds[mine]))
+
+    def meetings(self, missed: NDArray[np.bool_]) -> float:
+        """Return by how much the ratio may change because scans meet more often or less often."""
+        rows = self._owned
+        return float(self._events.sharing[(missed & self._counted)[rows]].sum()) / max(self.total, 1.0)
 
     @property
     def rare(self) -> Ints:

@@ -18,14 +18,13 @@ from pgsweep.inference.warm import WarmPools
 Floats = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 
-_NO_PAGE = 2**32 - 1
 _DRAWS = 3
 _LONG_TRACE_ROWS = 20_000_000
 _Z90 = 1.645
 
-UPTIME_SECONDS = 600.0
-"""A prediction is for a server that has run for so long with the size: what changes slower than that has not
-happened yet."""
+UPTIME_SECONDS = 60.0
+"""A prediction is for a server that has run for so long with the size, as a measurement after a restart would
+find it. What rings leave behind takes minutes to days to gather, and the interval holds its end too."""
 
 MODEL_ERROR_RATIO = 0.002
 FIRST_VISIT_ERROR_SHARE = 0.1
@@ -61,7 +60,7 @@ def estimate(
     """
     if not trace.counted.any():
         raise ValueError("the trace holds no access of the database")
-    replay = _Replay(trace, rules, extensions_are_reads=extensions_are_reads)
+    replay = _Replay(trace, pool_blocks, rules, extensions_are_reads=extensions_are_reads)
     pools = WarmPools(trace, count_visits(trace), rules)
     random = np.random.default_rng(seed)
     draws = 1 if len(trace.pages) > _LONG_TRACE_ROWS else _DRAWS
@@ -77,7 +76,7 @@ def estimate(
     beside = np.where(known, 0.0, check.state_error)
     low = point - np.hypot(point - np.array([one.low for one in found]), beside)
     high = point + np.hypot(np.array([one.high for one in found]) - point, beside)
-    level, reasons = _verdict(replay, pools, check, sizes_blocks, found, lost_events)
+    level, reasons = _verdict(replay, pools, check, pool_blocks, sizes_blocks, found, lost_events)
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
@@ -130,6 +129,7 @@ class _Replayed:
         ratio: misses / accesses.
         low, high: bounds of its 90 % interval.
         half_width: of the interval around the ratio, before it is made to hold what follows.
+        meetings: by how much it may be off because scans of a table meet more often or less often.
         fresh, settled: the ratio just after a restart and long after it, where rings leave pages behind.
     """
 
@@ -137,6 +137,7 @@ class _Replayed:
     low: float
     high: float
     half_width: float
+    meetings: float
     fresh: float
     settled: float
 
@@ -151,12 +152,16 @@ class _Replay:
 
     Args:
         trace: what is replayed.
+        pool_blocks: the pool that it was taken on.
         rules: of the server.
         extensions_are_reads: whether a new block counts as a read.
     """
 
-    def __init__(self, trace: Trace, rules: _native.Rules, *, extensions_are_reads: bool) -> None:
+    def __init__(
+        self, trace: Trace, pool_blocks: int, rules: _native.Rules, *, extensions_are_reads: bool
+    ) -> None:
         self.trace = trace
+        self._pool_blocks = pool_blocks
         self._rules = rules
         extends = (trace.flags & EXTEND) > 0
         self._new_reads = extends if extensions_are_reads else np.zeros(len(extends), dtype=bool)
@@ -175,13 +180,13 @@ class _Replay:
     def at(self, blocks: int, pools: WarmPools, draws: int, random: np.random.Generator) -> _Replayed:
         """Replay into drawn states of a pool of that size."""
         part = pools.gathered(blocks, UPTIME_SECONDS)
-        ratios, first_misses, width = [], [], 0.0
+        ratios, first_misses, width, meetings = [], [], 0.0, 0.0
         for number in range(draws):
             misses = self._from(self._warm(blocks, pools, part, random), blocks)
             ratios.append(self.ratio(misses))
             first_misses.append(np.count_nonzero(misses[self._first]))
             if number == 0:
-                width = self.stretch.deviation(misses)
+                width, meetings = self.stretch.deviation(misses), self.stretch.meetings(misses)
         ratio = float(np.mean(ratios))
         undecided = min(float(np.mean(first_misses)), len(self._first) - float(np.mean(first_misses)))
         model = MODEL_ERROR_RATIO + FIRST_VISIT_ERROR_SHARE * undecided / max(self.stretch.total, 1.0)
@@ -195,9 +200,10 @@ class _Replay:
             )
         return _Replayed(
             ratio=ratio,
-            low=min(ratio, fresh, settled) - half,
-            high=max(ratio, fresh, settled) + half,
+            low=min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0),
+            high=max(ratio, fresh, settled) + half + (meetings if blocks > self._pool_blocks else 0.0),
             half_width=half,
+            meetings=meetings,
             fresh=fresh,
             settled=settled,
         )
@@ -212,7 +218,13 @@ class _Replay:
         misses = self._from(contents, blocks)
         ratio, half = self.ratio(misses), float(np.hypot(self.stretch.deviation(misses), 0.0005))
         return _Replayed(
-            ratio=ratio, low=ratio - half, high=ratio + half, half_width=half, fresh=ratio, settled=ratio
+            ratio=ratio,
+            low=ratio - half,
+            high=ratio + half,
+            half_width=half,
+            meetings=0.0,
+            fresh=ratio,
+            settled=ratio,
         )
 
     def _warm(
@@ -223,10 +235,8 @@ class _Replay:
         row = pools.repeated_row
         if row is None or part > 0:
             return _contents(drawn)
-        end = self._replay(blocks, _contents(drawn), until=row)
-        held = end["frame_pages"] != _NO_PAGE
-        later = end["frame_pages"][held].astype(np.int64), end["frame_usage_counts"][held].astype(np.int64)
-        return _contents(pools.with_scanned_of(drawn, later, blocks, random))
+        later = self._replay(blocks, _contents(drawn), until=row)
+        return pools.with_scanned_of(drawn, later, blocks, random)
 
     def _replay(
         self, blocks: int, warm: _native.PoolContents, until: int | None = None
@@ -293,6 +303,7 @@ def _verdict(
     replay: _Replay,
     pools: WarmPools,
     check: _Check,
+    pool_blocks: int,
     sizes_blocks: Sequence[int],
     found: Sequence[_Replayed],
     lost_events: int,
@@ -335,6 +346,12 @@ def _verdict(
         rough.append(
             f"at {_mib(sizes_blocks[widest])} the interval is ±{width[widest]:.3f}{few}; "
             f"record for about {longer:.0f} s"
+        )
+    meetings = [one.meetings for size, one in zip(sizes_blocks, found, strict=True) if size != pool_blocks]
+    if max(meetings, default=0.0) > _WIDE / 2:
+        rough.append(
+            "several sessions scan the same table at the same time and read for one another; how often they "
+            f"meet changes with the size: by up to {max(meetings):.3f} of the accesses"
         )
     for size, one in zip(sizes_blocks, found, strict=True):
         if one.moves:

@@ -31,6 +31,9 @@ Ints = NDArray[np.int64]
 _LAPS = 160
 _SAMPLED_PAGES = 48
 
+NO_PAGE = 2**32 - 1
+"""What an empty buffer holds, in the outcome of a replay."""
+
 
 class WarmPools:
     """Draws stationary states of pools of any size.
@@ -57,11 +60,13 @@ class WarmPools:
         for group, _ in self._by_group:
             rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
             law = _native.clock_law(rates, visits.batches[group])[:, 0].reshape(_LAPS, -1)
-            of_group = (1 - law) @ visits.weights[group]
-            resident += of_group
+            resident += (1 - law) @ visits.weights[group]
             if group in visits.scanned:
-                share = len(visits.scanned[group].pages) / max(visits.weights[group].sum(), 1.0)
-                self._scans_add[group] = self._looping(group, random) - of_group * min(share, 1.0)
+                posterior, index = self._posterior(group, visits.scanned[group].pages)
+                by_value = (1 - law) @ posterior[:-1].T
+                only = self._only_scanned(group)
+                resident -= by_value[:, index[only]].sum(axis=1)
+                self._scans_add[group] = self._looping(group, random) - by_value[:, index[~only]].sum(axis=1)
             resident += self._lately_made(group, self._laps).sum(axis=-1)
         self._resident = resident
 
@@ -145,6 +150,11 @@ class WarmPools:
             states /= states[:, -1:]
             draws = random.random(len(members))
             state = (draws[:, None] > states[:-1][index]).sum(axis=1)
+            if group in self._visits.scanned and group not in loops:
+                # Nothing but its scans ever brought such a page in, and they took it out again.
+                state[
+                    np.searchsorted(members, self._visits.scanned[group].pages[self._only_scanned(group)])
+                ] = 0
             if group in held:
                 looping = held[group]
                 followed = states_before(
@@ -185,16 +195,30 @@ class WarmPools:
         return int(np.searchsorted(self._trace.seconds, when)) if when > 0 else None
 
     def with_scanned_of(
-        self, drawn: tuple[Ints, Ints], later: tuple[Ints, Ints], blocks: int, random: np.random.Generator
-    ) -> tuple[Ints, Ints]:
-        """Return a drawn state with the scanned pages as they stand in another one."""
-        scanned = np.zeros(max(int(state[0].max(initial=0)) for state in (drawn, later)) + 1, dtype=bool)
+        self,
+        drawn: tuple[Ints, Ints],
+        later: _native.ReplayOutcomes,
+        blocks: int,
+        random: np.random.Generator,
+    ) -> _native.PoolContents:
+        """Return a drawn state with the scanned pages in their buffers, and the hand, as a replay left them.
+
+        What a scan reads lies side by side, so that the hand takes all of it or nothing of it.
+        """
+        left = later["frame_pages"].astype(np.int64)
+        scanned = np.zeros(
+            max(int(left[left != NO_PAGE].max(initial=0)), int(drawn[0].max(initial=0))) + 1, bool
+        )
         scanned[np.concatenate([one.pages for one in self._visits.scanned.values()])] = True
-        others, taken = ~scanned[drawn[0]], scanned[later[0]]
-        page = np.concatenate([later[0][taken], drawn[0][others]])
-        count = np.concatenate([later[1][taken], drawn[1][others]])
-        chosen = random.permutation(min(len(page), blocks))
-        return page[chosen], count[chosen]
+        frames = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
+        free = random.permutation(np.setdiff1d(np.arange(blocks), frames))
+        others = random.permutation(np.flatnonzero(~scanned[drawn[0]]))[: len(free)]
+        return _native.PoolContents(
+            np.concatenate([left[frames], drawn[0][others]]).astype(np.uint32),
+            np.concatenate([later["frame_usage_counts"][frames], drawn[1][others]]).astype(np.uint8),
+            frames=np.concatenate([frames, free[: len(others)]]).astype(np.uint32),
+            hand=later["hand"] % blocks,
+        )
 
     def _posterior(self, group: int, members: Ints) -> tuple[Floats, Ints]:
         """Return the law of the rate for each number of visits, last for none, and the row of each page."""
@@ -206,6 +230,10 @@ class WarmPools:
         posterior = scaled(logs)
         posterior /= posterior.sum(axis=1, keepdims=True)
         return posterior, index.ravel()
+
+    def _only_scanned(self, group: int) -> NDArray[np.bool_]:
+        """Return which of the scanned pages of a group nothing else visited."""
+        return np.asarray(self._visits.of_page[self._visits.scanned[group].pages] == 0)
 
     def _rates(self, group: int, members: Ints, random: np.random.Generator) -> Floats:
         """Draw the rate of each page's visits outside scans, in visits per second."""
@@ -230,7 +258,7 @@ class WarmPools:
         return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
     def _lately_made(self, group: int, laps: Floats) -> Floats:
-        """Return how many pages made before the trace and then left alone are at usage_count 0 to 5, by lap."""
+        """Return how many pages made before the trace and left alone are at usage_count 0 to 5, by lap."""
         growth = self._visits.growth.get(group)
         if growth is None:
             return np.zeros((len(laps), 6))
