@@ -132,15 +132,17 @@ def test_a_table_that_scans_read_through_a_ring_is_not_in_the_warm_pool() -> Non
     assert np.all((found.low <= truth) & (truth <= found.high))
 
 
-@pytest.mark.parametrize(("pages", "rate", "seconds"), [(20_000, 500, 400), (60_000, 20_000, 40)])
+@pytest.mark.parametrize(
+    ("pages", "rate", "seconds", "span"), [(20_000, 500, 400, 40), (60_000, 20_000, 40, 12)]
+)
 def test_a_table_that_scans_read_without_a_ring_stays_if_the_hand_comes_seldom_enough(
-    pages: int, rate: int, seconds: float
+    pages: int, rate: int, seconds: float, span: float
 ) -> None:
     """With few other misses a clock pass takes longer than the scans are apart, with many it does not."""
     life = Life(seconds, points=(pages, rate), table_blocks=2_000, exponent=0.0)
     sizes = [8_000, 12_000, 40_000]
-    truth = life.truth(sizes, seconds - 12, seconds)
-    found = predicted(life.trace(seconds - 12, seconds), sizes)
+    truth = life.truth(sizes, seconds - span, seconds)
+    found = predicted(life.trace(seconds - span, seconds), sizes)
     assert found.miss_ratio == pytest.approx(truth, abs=0.006)
 
 
