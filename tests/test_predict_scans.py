@@ -156,7 +156,8 @@ def test_pages_that_rings_leave_behind_are_told_of() -> None:
 
 
 def test_scans_that_come_in_turn_vary_less_than_scans_at_random() -> None:
-    regular, irregular = np.arange(8) * 4.0, np.sort(np.random.default_rng(3).random(8) * 32)
+    regular = np.arange(8, dtype=np.float64) * 4
+    irregular = np.sort(np.random.default_rng(3).random(8) * 32).astype(np.float64)
     assert count_variance(regular) == pytest.approx(1 / 6)
     assert count_variance(irregular) > 1
     assert count_variance(regular[:3]) == 3, "three scans tell nothing of their distances"
@@ -164,7 +165,6 @@ def test_scans_that_come_in_turn_vary_less_than_scans_at_random() -> None:
 
 def test_the_interval_holds_other_stretches_of_the_same_workload() -> None:
     life = Life(400, every_seconds=4.3)
-    inside = 0
     begins = np.arange(0, 380, 15.0)
     ratios = []
     for begin in begins:
@@ -181,7 +181,7 @@ def test_the_interval_holds_other_stretches_of_the_same_workload() -> None:
         stretch = Stretch(trace, trace.counted)
         ratios.append((np.count_nonzero(misses == 1) / stretch.total, stretch.deviation(misses == 1)))
     mean = float(np.mean([ratio for ratio, _ in ratios]))
-    inside = sum(abs(ratio - mean) <= width for ratio, width in ratios)
+    inside = sum(bool(abs(ratio - mean) <= width) for ratio, width in ratios)
     assert inside / len(ratios) >= 0.85
     assert np.mean([width for _, width in ratios]) < 0.06
 
