@@ -93,5 +93,5 @@ def test_a_scan_through_a_ring_misses_in_larger_pools_too(bindir: Path | None, t
             cluster.restart({"shared_buffers": f"{point.shared_buffers_bytes // 1024}kB"})
             truth = rounds(cluster, ROUNDS)
             assert point.low <= truth <= point.high, (point, truth, found.verdict)
-            # How many scans fall into the trace is chance; that the larger pools do not keep the table is not.
+            # How many scans fall into the trace is chance; that larger pools do not keep the table is not.
             assert point.miss_ratio > truth - 0.08
