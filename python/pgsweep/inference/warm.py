@@ -31,6 +31,11 @@ Ints = NDArray[np.int64]
 _LAPS = 160
 _SAMPLED_PAGES = 48
 
+_READ_STREAMS_FROM = 18
+_PINNED_AHEAD = 5
+"""How many times its size a ring leaves behind where reads are in flight: a buffer that is still pinned when
+its turn comes is replaced by one from the pool (freelist.c: GetBufferFromRing). Measured on 18.6: 2 to 5."""
+
 NO_PAGE = 2**32 - 1
 """What an empty buffer holds, in the outcome of a replay."""
 
@@ -101,7 +106,8 @@ class WarmPools:
     def left_behind(self, group: int, blocks: int) -> float:
         """Return how many pages of a group each of its scans leaves behind in a pool of that size."""
         scanned = self._visits.scanned[group]
-        return float(self._rules.ring_buffers(BULKREAD, blocks) * scanned.participants)
+        streams = _PINNED_AHEAD if self._rules.version >= _READ_STREAMS_FROM else 1
+        return float(self._rules.ring_buffers(BULKREAD, blocks) * scanned.participants * streams)
 
     def gathered(self, blocks: int, seconds: float) -> float:
         """Return which part of the pages that rings leave behind has gathered after so long (`lingering`)."""
