@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -25,6 +26,7 @@ from pgsweep.evidence.oracle_general import (
     read_oracle_general,
 )
 from pgsweep.evidence.store import TABLES, EvidenceMeta, EvidenceWriter
+from pgsweep.predict import predict
 
 META = EvidenceMeta(source="trace", block_size_bytes=8192)
 
@@ -268,3 +270,72 @@ def test_a_long_trace_takes_little_memory(tmp_path: Path) -> None:
     )
     # The file has 240 MB; the pages alone take 40 MB, twice that while they are put together.
     assert int(done.stdout) < 220_000
+
+
+def write_server_evidence(path: Path) -> None:
+    """Evidence of a server of 64 blocks: two relations, of which a fifth of the blocks is visited once."""
+    rng = np.random.default_rng(4)
+    count = 20_000
+    hot = rng.random(count) < 0.9
+    block = np.where(hot, rng.zipf(1.3, count) % 100, rng.integers(0, 5000, count))
+    columns: dict[str, Any] = {name: np.zeros(count, dtype=kind) for name, kind in TABLES["accesses"].items()}
+    columns["time_ns"] = np.arange(count, dtype=np.uint64) * np.uint64(500_000)
+    columns["spc"][:] = 1663
+    columns["db"] = np.where(rng.random(count) < 0.1, 6, 5).astype(np.uint32)
+    columns["rel"][:] = 16384
+    columns["block"] = block.astype(np.uint32)
+    columns["kind"] = rng.integers(0, 2, count).astype(np.uint8)
+    meta = EvidenceMeta(
+        source="trace",
+        seconds=10.0,
+        server_version_num=150000,
+        shared_buffers_blocks=64,
+        database="shop",
+        database_oid=5,
+    )
+    relations: dict[str, Any] = {
+        name: ["orders" if kind == "str" else 0] for name, kind in TABLES["relations"].items()
+    }
+    relations |= {"spc": [1663], "db": [5], "rel": [16384], "blocks_begin": [5000], "blocks_end": [5000]}
+    with EvidenceWriter(path, meta) as writer:
+        writer.append("accesses", columns)
+        writer.append("relations", relations)
+        writer.close(meta)
+
+
+def test_predict_comes_to_the_same_from_an_export_as_from_the_evidence(tmp_path: Path) -> None:
+    write_server_evidence(tmp_path / "a.evidence")
+    output = tmp_path / "a.oracleGeneral"
+    result = export_oracle_general(tmp_path / "a.evidence", output)
+    sizes = [256 * 1024, 1024**2, 8 * 1024**2]
+    wanted = predict(tmp_path / "a.evidence", sizes_bytes=sizes)
+    found = predict(output, sizes_bytes=sizes)
+    assert found.points == wanted.points
+    assert found.observed == wanted.observed
+    assert found.verdict == wanted.verdict
+    (tmp_path / "a.oracleGeneral.zst").write_bytes(pa.compress(output.read_bytes(), "zstd", asbytes=True))
+    assert predict(tmp_path / "a.oracleGeneral.zst", sizes_bytes=sizes).points == wanted.points
+    # What the format cannot hold is not much.
+    folder = Path(result.start_path)
+    assert (
+        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < output.stat().st_size / 3
+    )
+
+    output.write_bytes(output.read_bytes()[: -24 * 100])
+    with pytest.raises(EvidenceError, match="do not belong together"):
+        predict(output, sizes_bytes=sizes)
+
+
+def test_first_accesses_of_a_trace_without_a_beginning_are_shown_apart(tmp_path: Path) -> None:
+    write_server_evidence(tmp_path / "a.evidence")
+    output = tmp_path / "a.oracleGeneral"
+    result = export_oracle_general(tmp_path / "a.evidence", output)
+    warm = predict(output, sizes_bytes=[64 * 1024**2])
+    shutil.rmtree(result.start_path)
+    cold = predict(output, sizes_bytes=[64 * 1024**2])
+    first = result.objects / result.accesses
+    assert cold.source == "import"
+    assert cold.points[0].miss_ratio == pytest.approx(first)
+    assert cold.points[0].low == pytest.approx(0, abs=0.001), "a pool that holds everything need not miss"
+    assert warm.points[0].miss_ratio < first / 2
+    assert "first ones" in cold.verdict.reasons[0]

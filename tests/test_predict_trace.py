@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.inference.accesses import Trace, WarmPools, count_visits, from_ids
+from pgsweep.inference.accesses import Trace, from_ids
 from pgsweep.inference.traces import estimate
+from pgsweep.inference.visits import count_visits
+from pgsweep.inference.warm import WarmPools
 
 ACCESSES_PER_SECOND = 50_000
 
@@ -83,7 +85,7 @@ def test_a_relation_that_only_grew_and_one_visited_beyond_all_others_can_be_draw
     parts["page_group"] = (np.arange(len(trace.page_group)) >= 2_000).astype(np.int64)
     parts["new_page"] = parts["page_group"] == 1
     parts["group_pages"] = np.array([5_000.0, 300.0])
-    pools = WarmPools(Trace(**parts), count_visits(Trace(**parts)))
+    pools = WarmPools(Trace(**parts), count_visits(Trace(**parts)), _native.Rules(18))
     drawn, counts = pools.draw_pages(1_000, random)
     assert 0 in drawn and len(np.unique(drawn)) == len(drawn) <= 1_000
     assert counts.min() >= 0 and counts.max() <= 5

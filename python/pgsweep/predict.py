@@ -23,6 +23,7 @@ from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
 if TYPE_CHECKING:
     from pgsweep import _native
+    from pgsweep.evidence.exported import ExportedTrace
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.inference.accesses import Trace
     from pgsweep.inference.estimate import Estimate
@@ -45,7 +46,9 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """Predict the miss ratio at other sizes of shared_buffers.
 
     Args:
-        evidence: a folder written by `record`, or a file NAME.oracleGeneral.
+        evidence: a folder written by `record`, or a file NAME.oracleGeneral. One that pgsweep exported is
+        taken
+            for the evidence that it comes from, as long as what was written beside it is there.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
@@ -56,10 +59,17 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
     _check_threads()
-    if evidence.is_file():
-        return _from_foreign_trace(evidence, sizes_bytes)
     from pgsweep.evidence.store import Evidence
 
+    if evidence.is_file():
+        from pgsweep.evidence.exported import ExportedTrace
+
+        exported = ExportedTrace.open(evidence)
+        if exported is None:
+            return _from_foreign_trace(evidence, sizes_bytes)
+        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
+        estimate, observed = _from_trace(exported, sizes, seed)
+        return _result("trace", estimate, observed, _warnings(exported))
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -87,7 +97,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     return _result(source, estimate, observed, _warnings(opened))
 
 
-def _warnings(evidence: Evidence) -> list[str]:
+def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
     newer = beyond_tested(evidence.meta.server_version_num)
     return [*([newer] if newer else []), *evidence.warnings]
 
@@ -196,7 +206,9 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
     )
 
 
-def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:
+def _from_trace(
+    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int
+) -> tuple[Estimate, Observed]:
     from pgsweep.inference.traces import estimate
 
     meta = evidence.meta
@@ -217,16 +229,24 @@ def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) ->
     return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
 
 
-def trace_of(evidence: Evidence) -> Trace:
+def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
     """Return the accesses of recorded evidence as the simulator takes them.
 
     Raises:
         EvidenceError: a table cannot be read.
     """
+    import numpy as np
+
     from pgsweep.inference.accesses import from_evidence
 
     meta = evidence.meta
     recovery = meta.host.get("recovery_pid")
+    snapshots, hand = evidence.table("snapshots"), None
+    first = snapshots["snapshot"] == 0
+    counters = evidence.table("counters")
+    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
+    if len(hands):
+        hand = int(counters["value"][hands[0]])
     return from_evidence(
         evidence.table("accesses"),
         evidence.table("relations"),
@@ -234,6 +254,10 @@ def trace_of(evidence: Evidence) -> Trace:
         # A limit of events ends what is known with the last of them.
         seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
         recovery_pid=None if recovery is None else int(recovery),
+        pool_blocks=meta.shared_buffers_blocks,
+        drops=evidence.table("drops"),
+        snapshot={name: column[first] for name, column in snapshots.items()},
+        hand=hand,
     )
 
 

@@ -25,7 +25,9 @@ from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
-from pgsweep.inference.accesses import Trace, WarmPools, count_visits
+from pgsweep.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace
+from pgsweep.inference.visits import count_visits
+from pgsweep.inference.warm import WarmPools
 from pgsweep.predict import predict, rules_of, trace_of
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
@@ -35,7 +37,6 @@ from pgsweep.units import BLOCK_BYTES, format_bytes
 MAX_ACCESSES = 1_000_000
 """More are rarely worth the time: a million accesses tell a miss ratio to 0.0005."""
 
-_REPEAT, _EXTEND, _STRATEGY = 8, 16, 7  # flags of a Trace, as the simulator takes them
 _WARM_UP_SHARE = 0.05  # of the trace, not counted: the same share that the prediction leaves out
 _SECONDS_PER_ACCESS = 8e-6
 _RESTART_SECONDS = 1.5
@@ -89,20 +90,25 @@ def prove(
         largest = format_bytes(predicted.points[-1].shared_buffers_bytes)
         notes.append(f"sizes up to {largest} were left out: this machine has no memory for them")
     part = _Part.of(trace, max_accesses)
-    if part.length < len(trace.pages):
-        notes.append(f"the first {part.length:,} of {len(trace.pages):,} accesses were replayed")
-    ringed = int(((trace.flags[: part.length] & _STRATEGY) > 0).sum())
+    accesses = (trace.flags & DROP) == 0
+    if part.length < accesses.sum():
+        notes.append(f"the first {part.length:,} of {accesses.sum():,} accesses were replayed")
+    if not accesses.all():
+        notes.append(
+            "pages that were dropped during the trace stay in the pool here until the hand takes them"
+        )
+    ringed = int(((part.flags & STRATEGY) > 0).sum())
     if ringed:
         notes.append(f"{ringed / part.length:.1%} of the accesses may use rings; they are plain ones here")
-    pools = WarmPools(trace, count_visits(trace))
     rules = rules_of(opened.meta)
+    pools = WarmPools(trace, count_visits(trace), rules)
     reads = opened.meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE
     random = np.random.default_rng(seed)
     states = [_State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in tried]
     # Pages behind the trace's are those of its database that it never visits.
     page_count = max([len(trace.page_group), *(state.first_free_page for state in states)])
     counted_pages = np.ones(page_count, dtype=bool)
-    counted_pages[trace.pages] = trace.counted
+    counted_pages[trace.pages[accesses]] = trace.counted[accesses]
     rows = []
     with ReplayServer(counted_pages, bindir=bindir, work_dir=work_dir) as server:
         for number, (point, state) in enumerate(zip(tried, states, strict=True), start=1):
@@ -157,7 +163,7 @@ class _Part:
     """The part of the trace that is replayed.
 
     Attributes:
-        length: accesses of the trace that it covers, from the beginning.
+        length: accesses of the trace that it covers, from the beginning; drops are none.
         begin: where counting begins.
         pages, flags: of the trace, cut to the length.
         beginning: what is accessed before, repeats left out.
@@ -177,10 +183,11 @@ class _Part:
 
     @classmethod
     def of(cls, trace: Trace, max_accesses: int) -> _Part:
-        length = min(len(trace.pages), max_accesses)
+        rows = np.flatnonzero((trace.flags & DROP) == 0)[:max_accesses]
+        length = len(rows)
         begin = int(length * _WARM_UP_SHARE)
-        pages, flags, counted = trace.pages[:length], trace.flags[:length], trace.counted[:length]
-        made = (flags & _REPEAT) == 0
+        pages, flags, counted = trace.pages[rows], trace.flags[rows], trace.counted[rows]
+        made = (flags & REPEAT) == 0
         after = np.arange(length) >= begin
         return cls(
             length=length,
@@ -190,7 +197,7 @@ class _Part:
             beginning=pages[made & ~after].astype(np.int64),
             accesses=pages[made & after].astype(np.int64),
             repeats=int((~made & after & counted).sum()),
-            extensions=int(((flags & _EXTEND > 0) & after & counted).sum()),
+            extensions=int(((flags & EXTEND > 0) & after & counted).sum()),
         )
 
     def count(self, counts: ReplayCounts, *, extensions_are_reads: bool) -> int:
@@ -216,7 +223,7 @@ class _Part:
         own = np.arange(page_count, page_count + len(server.own_frames), dtype=np.uint32)
         begin = _native.PoolContents(own, server.own_usage_counts, frames=server.own_frames)
         warm = state.accesses.astype(np.uint32)
-        plain = (self.flags & ~np.uint8(_STRATEGY)).astype(np.uint8)
+        plain = (self.flags & ~np.uint8(STRATEGY)).astype(np.uint8)
         counts = _native.replay(
             np.concatenate([warm, self.pages]),
             [blocks],

@@ -7,7 +7,7 @@ compressed with Zstandard, which is read too (`.zst`).
 On the way in, every object counts as one block whatever its size, because a buffer pool knows blocks only;
 the next accesses are not needed. On the way out, an object is a block of a relation's fork: its number is
 the relation's number in the file beside (`OUTPUT.relations.csv`) times 2^32 plus the block, so the names
-can be had back.
+can be had back. What the format has no room for stands beside too (pgsweep.evidence.exported).
 
 Memory: 4 bytes an access and about 24 bytes a distinct object on the way in; on the way out 8 bytes an
 object beside.
@@ -19,6 +19,7 @@ import contextlib
 import csv
 import io
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ import numpy as np
 
 from pgsweep import _native
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.exported import start_folder, write_start
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.evidence.store import Evidence
 from pgsweep.files import replacing
@@ -121,6 +123,20 @@ def read_oracle_general(path: Path, *, progress: Progress | None = None) -> Orac
     )
 
 
+def read_objects(path: Path) -> NDArray[np.uint64]:
+    """Return the object of each access.
+
+    Raises:
+        EvidenceError: the file cannot be read or is cut.
+    """
+    return np.concatenate([np.zeros(0, np.uint64), *(part["object"] for part in _records(Path(path)))])
+
+
+def mapping_file(trace: Path) -> Path:
+    """Return the file beside an exported trace, compressed or not, that names its relations."""
+    return trace.with_name(trace.name.removesuffix(".zst") + ".relations.csv")
+
+
 def _records(path: Path) -> Iterator[NDArray[np.void]]:
     """Yield the records of a file in pieces, after checking that it is whole."""
     import pyarrow as pa
@@ -157,10 +173,10 @@ def _records(path: Path) -> Iterator[NDArray[np.void]]:
 def export_oracle_general(
     evidence: Path, output: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> ExportResult:
-    """Write the accesses of trace evidence as an oracleGeneral trace, and beside it the relations' names.
+    """Write the accesses of trace evidence as an oracleGeneral trace, and what it cannot hold beside it.
 
     Extensions are accesses as others; which backend made an access, hits, misses and rings are not in the
-    format.
+    format. They go into the folder `OUTPUT.start`, from which `predict` warms its pools.
 
     Raises:
         EvidenceError: the evidence cannot be read or has no accesses; the output exists or cannot be written.
@@ -174,8 +190,8 @@ def export_oracle_general(
             hint="record with `pgsweep record --source trace`",
         )
     output = Path(output)
-    mapping = output.with_name(output.name + ".relations.csv")
-    for file in (output, mapping):
+    mapping = mapping_file(output)
+    for file in (output, mapping, start_folder(output)):
         if file.exists() and not overwrite:
             raise EvidenceError(f"`{file}` exists already", hint="choose another name, or remove it")
     try:
@@ -185,16 +201,21 @@ def export_oracle_general(
             _write_next(out, ids, objects)
             with replacing(mapping) as names:
                 names.write(_mapping(relations, source).encode())
-    except OSError as error:
-        raise EvidenceError(
-            f"cannot write `{output}`",
-            cause=DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0)),
-            hint="free some space, or write elsewhere",
-        ) from error
+            start = write_start(source, output)
+    except BaseException as error:
+        shutil.rmtree(start_folder(output), ignore_errors=True)
+        if isinstance(error, OSError):
+            raise EvidenceError(
+                f"cannot write `{output}`",
+                cause=DISK_TROUBLE.get(error.errno or 0, os.strerror(error.errno or 0)),
+                hint="free some space, or write elsewhere",
+            ) from error
+        raise
     accesses = sum(len(piece) for piece in ids)
     return ExportResult(
         path=str(output),
         mapping_path=str(mapping),
+        start_path=str(start),
         accesses=accesses,
         objects=objects,
         bytes_written=accesses * RECORD.itemsize,

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+RELIABLE, ROUGH, REFUSED = "reliable", "rough", "refused"
+"""The levels of a verdict."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -18,7 +21,7 @@ class Estimate:
         sizes_blocks: sizes asked for.
         miss_ratio: at each, with `low` and `high` bounding 90 %.
         lap_seconds: lap of the hand at today's size.
-        usable: whether anything may be concluded.
+        level: `reliable`, `rough` (to be read with its interval) or `refused` (nothing may be concluded).
         reasons: every reason for caution.
     """
 
@@ -27,5 +30,10 @@ class Estimate:
     low: Floats
     high: Floats
     lap_seconds: float
-    usable: bool
+    level: str
     reasons: list[str] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Return whether anything may be concluded."""
+        return self.level != REFUSED

@@ -294,7 +294,7 @@ def estimate(
         low=low,
         high=high,
         lap_seconds=lap_seconds,
-        usable=usable,
+        level="reliable" if usable else "refused",
         reasons=reasons,
     )
 

@@ -142,7 +142,7 @@ def estimate_unfilled(found: Unfilled, totals: Totals, sizes_blocks: Sequence[in
         low=np.full(len(known), min(halves)),
         high=np.full(len(known), max(halves)),
         lap_seconds=float("inf"),
-        usable=found.usable,
+        level="reliable" if found.usable else "refused",
         reasons=list(found.reasons),
     )
 

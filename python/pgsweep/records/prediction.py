@@ -122,6 +122,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "pgsweep.export/1"
     path: str
     mapping_path: str
+    start_path: str
     accesses: int
     objects: int
     bytes_written: int

@@ -43,6 +43,7 @@ def export_text(result: ExportResult, terminal: Terminal) -> str:
     facts = [
         ("trace", f"{result.path} ({format_bytes(result.bytes_written)})"),
         ("names", result.mapping_path),
+        ("start", result.start_path),
         ("accesses", count(result.accesses)),
         ("objects", count(result.objects)),
     ]

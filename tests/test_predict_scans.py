@@ -1,0 +1,335 @@
+"""Scans in a trace: what goes through a ring leaves nothing behind, what does not comes in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.evidence.schema import TABLES
+from pgsweep.inference.accesses import DROP, STRATEGY, Trace, from_evidence
+from pgsweep.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
+from pgsweep.inference.spread import Stretch, count_variance, find_events
+from pgsweep.inference.traces import estimate
+from pgsweep.inference.visits import count_visits
+from pgsweep.inference.warm import WarmPools
+
+POINTS, TABLE = 1, 2
+DATABASE = 5
+RULES = _native.Rules(15)
+
+
+def columns(table_name: str, count: int, /, **given: Any) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for column, kind in TABLES[table_name].items():
+        if kind == "str":
+            table[column] = np.array(given.get(column, [""] * count), dtype=object)
+        else:
+            table[column] = np.broadcast_to(given.get(column, 0), count).astype(kind)
+    return table
+
+
+class Life:
+    """Accesses of a workload over its whole life: point reads, and a table that is scanned in turn.
+
+    Args:
+        points: pages of the point reads, and how many come a second.
+        table_blocks: of the scanned table.
+        every_seconds: from the beginning of a scan to the next.
+        exponent: of Zipf's law for the point reads; 0 for uniform.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        points: tuple[int, int] = (8_000, 4_000),
+        table_blocks: int = 4_000,
+        every_seconds: float = 4.0,
+        exponent: float = 1.0,
+        seed: int = 1,
+    ) -> None:
+        random = np.random.default_rng(seed)
+        pages, rate = points
+        self.points, self.table_blocks = pages, table_blocks
+        count = int(seconds * rate)
+        weights = np.cumsum(np.arange(1, pages + 1) ** -exponent)
+        ranks = np.searchsorted(weights / weights[-1], random.random(count))
+        reads = np.random.default_rng(7).permutation(pages)[np.minimum(ranks, pages - 1)]
+        begins = np.arange(1.0, seconds, every_seconds)
+        scan = np.repeat(np.arange(1, len(begins) + 1), table_blocks)
+        scanned_at = np.repeat(begins, table_blocks) + np.tile(np.arange(table_blocks), len(begins)) * 5e-5
+        at = np.concatenate([np.sort(random.random(count)) * seconds, scanned_at])
+        order = np.argsort(at, kind="stable")
+        self.at = at[order]
+        self.block = np.concatenate([reads, np.tile(np.arange(table_blocks), len(begins))])[order]
+        self.scan = np.concatenate([np.zeros(count, dtype=np.int64), scan])[order]
+
+    def trace(self, begin: float = 0.0, end: float = np.inf) -> Trace:
+        """A stretch of it, as a recording would have it."""
+        part = (self.at >= begin) & (self.at < end)
+        scans = self.scan[part] > 0
+        count = int(part.sum())
+        accesses = columns(
+            "accesses",
+            count,
+            time_ns=(self.at[part] - begin) * 1e9,
+            pid=np.where(scans, 2, 1),
+            db=DATABASE,
+            rel=np.where(scans, TABLE, POINTS),
+            block=self.block[part],
+            flags=np.where(scans, 5, 4),
+            scan=self.scan[part],
+        )
+        relations = columns(
+            "relations",
+            2,
+            name=["points", "scanned"],
+            db=DATABASE,
+            rel=[POINTS, TABLE],
+            blocks_begin=[self.points, self.table_blocks],
+            blocks_end=[self.points, self.table_blocks],
+        )
+        accesses["strategy"] = np.zeros(count, dtype=np.uint8)
+        accesses["flags"] &= ~np.uint8(4)
+        return from_evidence(accesses, relations, DATABASE, seconds=min(end, self.at[-1]) - begin)
+
+    def truth(self, sizes: list[int], begin: float, end: float) -> list[float]:
+        """The miss ratios of a stretch, in pools that have lived from the beginning."""
+        whole = self.trace()
+        window = np.searchsorted(self.at, [begin, end]).astype(np.uint64)
+        counts = _native.replay(
+            whole.pages,
+            sizes,
+            RULES,
+            flags=whole.flags,
+            owner_access=whole.owner_access,
+            owner=whole.owner,
+            owner_blocks=whole.owner_blocks,
+            windows=window,
+        )
+        ratios: list[float] = (counts["misses"][:, 0] / counts["accesses"][0]).tolist()
+        return ratios
+
+
+def predicted(trace: Trace, sizes: list[int], **options: Any) -> Estimate:
+    return estimate(
+        trace, pool_blocks=0, sizes_blocks=sizes, rules=RULES, extensions_are_reads=False, **options
+    )
+
+
+def test_a_table_that_scans_read_through_a_ring_is_not_in_the_warm_pool() -> None:
+    """A quarter of the largest pool is less than the table: at every size its scans miss as they do today."""
+    life = Life(100)
+    sizes = [256, 1_024, 4_096, 15_000]
+    truth = life.truth(sizes, 80, 96)
+    found = predicted(life.trace(80, 96), sizes)
+    assert min(truth) > 0.15
+    assert found.miss_ratio == pytest.approx(truth, abs=0.012)
+    assert np.all((found.low <= truth) & (truth <= found.high))
+
+
+@pytest.mark.parametrize(
+    ("pages", "rate", "seconds", "span"), [(20_000, 500, 400, 40), (60_000, 20_000, 40, 12)]
+)
+def test_a_table_that_scans_read_without_a_ring_stays_if_the_hand_comes_seldom_enough(
+    pages: int, rate: int, seconds: float, span: float
+) -> None:
+    """With few other misses a clock pass takes longer than the scans are apart, with many it does not."""
+    life = Life(seconds, points=(pages, rate), table_blocks=2_000, exponent=0.0)
+    sizes = [8_000, 12_000, 40_000]
+    truth = life.truth(sizes, seconds - span, seconds)
+    found = predicted(life.trace(seconds - span, seconds), sizes)
+    assert found.miss_ratio == pytest.approx(truth, abs=0.006)
+
+
+def test_pages_that_rings_leave_behind_are_told_of() -> None:
+    """All else fits: whatever a ring leaves in the pool, the next scan finds, and more from scan to scan."""
+    life = Life(60, points=(2_000, 2_000))
+    found = predicted(life.trace(40, 60), [8_000])
+    assert found.level == ROUGH
+    assert any("leave pages behind" in reason and "scanned" in reason for reason in found.reasons)
+    assert found.low[0] < 0.05 < 0.2 < found.miss_ratio[0]
+
+
+def test_scans_that_come_in_turn_vary_less_than_scans_at_random() -> None:
+    regular = np.arange(8, dtype=np.float64) * 4
+    irregular = np.sort(np.random.default_rng(3).random(8) * 32).astype(np.float64)
+    assert count_variance(regular) == pytest.approx(1 / 6)
+    assert count_variance(irregular) > 1
+    assert count_variance(regular[:3]) == 3, "three scans tell nothing of their distances"
+
+
+def test_the_interval_holds_other_stretches_of_the_same_workload() -> None:
+    life = Life(400, every_seconds=4.3)
+    begins = np.arange(0, 380, 15.0)
+    ratios = []
+    for begin in begins:
+        trace = life.trace(begin, begin + 15)
+        misses = _native.replay_outcomes(
+            trace.pages,
+            1_024,
+            RULES,
+            flags=trace.flags,
+            owner_access=trace.owner_access,
+            owner=trace.owner,
+            owner_blocks=trace.owner_blocks,
+        )["outcomes"]
+        stretch = Stretch(trace, trace.counted)
+        ratios.append((np.count_nonzero(misses == 1) / stretch.total, stretch.deviation(misses == 1)))
+    mean = float(np.mean([ratio for ratio, _ in ratios]))
+    inside = sum(bool(abs(ratio - mean) <= width) for ratio, width in ratios)
+    assert inside / len(ratios) >= 0.85
+    assert np.mean([width for _, width in ratios]) < 0.06
+
+
+def test_processes_that_share_a_scan_are_one_event() -> None:
+    trace = Life(20).trace()
+    halves = np.where(np.arange(len(trace.owner)) % 2, trace.owner * 2, trace.owner * 2 + 1)
+    shared = replace(trace, owner=halves.astype(np.uint32), owner_blocks=np.repeat(trace.owner_blocks, 2))
+    assert find_events(trace).count == find_events(shared).count == 5
+    assert not find_events(shared).sharing.any()
+
+
+def test_the_size_at_which_a_scan_begins_to_use_a_ring_is_that_of_the_main_fork() -> None:
+    """Neither the other forks nor what the table gained after the scan count; a truncation does."""
+    relations = columns(
+        "relations",
+        1,
+        name=["t"],
+        db=DATABASE,
+        rel=TABLE,
+        blocks_begin=[100],
+        blocks_end=[400],
+        fsm_blocks=[30],
+        vm_blocks=[10],
+    )
+    block = np.concatenate([np.arange(100), np.arange(100, 400), np.arange(50)])
+    scan = np.repeat([1, 0, 2], [100, 300, 50])
+    accesses = columns(
+        "accesses",
+        450,
+        time_ns=np.arange(450) * 1_000_000,
+        pid=9,
+        db=DATABASE,
+        rel=TABLE,
+        block=block,
+        scan=scan,
+        kind=np.where(scan == 0, 2, 0),
+        flags=np.where(scan == 0, 0, 1),
+    )
+    drops = columns("drops", 1, row=400, db=DATABASE, rel=TABLE, fork=0, first_block=50)
+    trace = from_evidence(accesses, relations, DATABASE, drops=drops)
+    assert trace.owner_blocks.tolist() == [100, 50]
+    # The one row without the mark of a scan's position does not make the table large everywhere.
+    accesses["flags"][3], accesses["strategy"][3] = 0, 1
+    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100, 400]
+
+
+def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
+    """Also those that the trace never visits, if a warm pool holds them."""
+    relations = columns(
+        "relations",
+        2,
+        name=["kept", "gone"],
+        db=DATABASE,
+        rel=[POINTS, TABLE],
+        blocks_begin=[50, 20],
+        blocks_end=[50, 0],
+    )
+    accesses = columns(
+        "accesses",
+        60,
+        time_ns=np.arange(60) * 1_000_000,
+        db=DATABASE,
+        rel=np.where(np.arange(60) < 10, TABLE, POINTS),
+        block=np.where(np.arange(60) < 10, np.arange(60), np.arange(60) - 10),
+    )
+    drops = columns("drops", 1, row=10, db=DATABASE, rel=TABLE, fork=255, first_block=0)
+    trace = from_evidence(accesses, relations, DATABASE, drops=drops)
+    dropped = np.flatnonzero(trace.flags & DROP)
+    assert dropped.tolist() == list(range(10, 30))
+    assert len(np.unique(trace.pages[dropped])) == 20
+    assert trace.counted.sum() == 60
+    left = _native.replay_outcomes(trace.pages, 100, _native.Rules(18), flags=trace.flags)
+    assert sorted(left["frame_pages"][left["frame_pages"] < 2**32 - 1]) == sorted(
+        set(trace.pages[trace.page_group[trace.pages] == 0].tolist())
+    )
+    assert count_visits(trace).of_page.sum() == 60
+
+
+def test_pages_made_before_a_trace_and_left_alone_fill_a_part_of_the_pool() -> None:
+    """A log that only grows: of the pool, what is not read fills as much as it does on a server."""
+    random = np.random.default_rng(2)
+    count, rate = 60_000, 1_000.0
+    new = random.random(count) < 0.2
+    block = np.where(new, 5_000 + np.cumsum(new), random.integers(0, 3_000, count))
+    relations = columns(
+        "relations",
+        2,
+        name=["read", "log"],
+        db=DATABASE,
+        rel=[POINTS, TABLE],
+        blocks_begin=[3_000, 100_000],
+        blocks_end=[3_000, 120_000],
+    )
+    accesses = columns(
+        "accesses",
+        count,
+        time_ns=np.arange(count) / rate * 1e9,
+        db=DATABASE,
+        rel=np.where(new, TABLE, POINTS),
+        block=np.where(new, 95_000 + np.cumsum(new), block),
+        kind=np.where(new, 2, 0),
+    )
+    trace = from_evidence(accesses, relations, DATABASE)
+    short = from_evidence(
+        {name: column[30_000:40_000] for name, column in accesses.items()}, relations, DATABASE, seconds=10
+    )
+    size = 2_500
+    outcome = _native.replay_outcomes(trace.pages, size, RULES, flags=trace.flags)
+    truth = np.count_nonzero(outcome["outcomes"][30_000:] == 1) / np.count_nonzero(~new[30_000:])
+    assert predicted(short, [size]).miss_ratio[0] == pytest.approx(truth, abs=0.01)
+    pages, _ = WarmPools(short, count_visits(short), RULES).draw_pages(size, random)
+    strangers = np.count_nonzero(pages >= len(short.page_group))
+    held = outcome["frame_pages"]
+    assert strangers == pytest.approx(np.count_nonzero(trace.page_group[held] == 1), rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wrong", "lost", "level", "words"),
+    [
+        (16.0, 0.0, 0, RELIABLE, ""),
+        (0.1, 0.0, 0, REFUSED, "only"),
+        (1.0, 0.0, 0, ROUGH, "only"),
+        (16.0, 0.0, 90_000, REFUSED, "lost"),
+        (16.0, 0.01, 0, ROUGH, "at today's size"),
+        (16.0, 0.1, 0, REFUSED, "at today's size"),
+    ],
+)
+def test_the_level_and_its_reason(seconds: float, wrong: float, lost: int, level: str, words: str) -> None:
+    life = Life(60, table_blocks=0)
+    trace = life.trace(40, 40 + seconds)
+    whole = life.trace(0, 40 + seconds)
+    outcome = _native.replay_outcomes(whole.pages, 1_024, RULES)["outcomes"][-len(trace.pages) :] == 1
+    hits = np.flatnonzero(~outcome)
+    outcome[hits[: int(wrong * len(outcome))]] = True
+    found = estimate(
+        replace(trace, missed=outcome),
+        pool_blocks=1_024,
+        sizes_blocks=[512, 1_024, 2_048],
+        rules=RULES,
+        extensions_are_reads=False,
+        lost_events=lost,
+    )
+    assert found.level == level, found.reasons
+    assert found.usable == (level != REFUSED)
+    assert words == "" or words in found.reasons[0]
+
+
+def test_every_access_with_a_strategy_has_an_owner() -> None:
+    trace = Life(20).trace()
+    assert np.array_equal(np.flatnonzero(trace.flags & STRATEGY), trace.owner_access)
