@@ -239,6 +239,7 @@ def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, .
 
 
 def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
+    """Return the record of an estimate; a refused one has no points."""
     points = [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
@@ -249,6 +250,7 @@ def _result(source: str, found: Estimate, observed: Observed, warnings: list[str
         for blocks, ratio, low, high in zip(
             found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
         )
+        if found.level != "refused"
     ]
-    verdict = Verdict(usable=found.usable, reasons=[*found.reasons, *warnings])
+    verdict = Verdict(level=found.level, reasons=list(dict.fromkeys([*found.reasons, *warnings])))
     return PredictResult(source=source, observed=observed, points=points, verdict=verdict)

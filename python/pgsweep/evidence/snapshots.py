@@ -145,6 +145,8 @@ class Recording:
         self._clock = LapClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
         self._warnings: list[str] = []
+        # Not in the evidence: whoever predicts from it judges its length himself.
+        self._advice: list[str] = []
         self._advised = False
         self._started = time.monotonic()
 
@@ -216,7 +218,7 @@ class Recording:
             ended_by=ended_by,
             expected_overhead_ratio=expected,
             measured_overhead_ratio=measured,
-            warnings=self._warnings,
+            warnings=[*self._warnings, *self._advice],
         )
 
     def _now(self) -> float:
@@ -366,8 +368,8 @@ class Recording:
         elif math.isinf(clock.lap_seconds):
             self._warnings.append("hardly anything was evicted: the clock hand stood still")
         elif not clock.suffices:
-            self._warnings.append(
-                f"short: {clock.laps:.1f} laps of the clock hand, {clock.effective_snapshots:.1f} "
+            self._advice.append(
+                f"short: {clock.laps:.1f} clock passes, {clock.effective_snapshots:.1f} "
                 f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
             )
 

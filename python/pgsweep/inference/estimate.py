@@ -1,13 +1,36 @@
-"""What both ways of reading evidence come to: a curve with its interval, and a verdict in words."""
+"""What both ways of reading evidence come to: a curve with its interval, and how far it may be trusted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.records.prediction import LEVELS, Level
+
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something that speaks against a prediction.
+
+    Attributes:
+        level: what the prediction can be at best; `reliable` for a remark that changes nothing.
+        reason: a sentence.
+    """
+
+    level: Level
+    reason: str
+
+
+def judged(doubts: Sequence[Doubt]) -> tuple[Level, list[str]]:
+    """Return the worst level among doubts, and their reasons, the gravest first."""
+    ordered = sorted(doubts, key=lambda doubt: LEVELS.index(doubt.level), reverse=True)
+    reasons = list(dict.fromkeys(doubt.reason for doubt in ordered))
+    return (ordered[0].level if ordered else "reliable"), reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +40,9 @@ class Estimate:
     Attributes:
         sizes_blocks: sizes asked for.
         miss_ratio: at each, with `low` and `high` bounding 90 %.
-        lap_seconds: lap of the hand at today's size.
-        usable: whether anything may be concluded.
-        reasons: every reason for caution.
+        lap_seconds: time of a clock pass at today's size.
+        level: how far the curve may be trusted; where it is refused its numbers are for tests only.
+        reasons: every reason for caution, the gravest first.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -27,5 +50,10 @@ class Estimate:
     low: Floats
     high: Floats
     lap_seconds: float
-    usable: bool
+    level: Level
     reasons: list[str] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the curve may be shown."""
+        return self.level != "refused"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.inference.curve import Curve, Flow
-from pgsweep.inference.estimate import Estimate
+from pgsweep.inference.estimate import Doubt, Estimate, judged
 from pgsweep.inference.paths import path_likelihoods
 from pgsweep.inference.rates import (
     GRID,
@@ -37,6 +37,12 @@ Floats = NDArray[np.float64]
 
 LAPS_APART = 7.0
 """Snapshots of one subset lie at least this many laps apart, where enough of them remain."""
+
+_LEAST_SNAPSHOTS, _LEAST_LAPS = 4, 2.0
+"""Below these nothing is predicted."""
+
+_ENOUGH_SNAPSHOTS, _ENOUGH_LAPS = 8, 10.0
+"""Below these a prediction is rough."""
 
 _FEWEST_SNAPSHOTS = 10
 _MOST_SNAPSHOTS = 1000
@@ -220,14 +226,14 @@ def estimate(
     ]
     spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
     low, high = _interval(point, spread, bounds, np.asarray(sizes_blocks) / pool_blocks)
-    reasons, usable = _verdict(totals, seen.snapshots, step, lap_seconds)
+    level, reasons = judged(_doubts(totals, seen.snapshots, step, lap_seconds))
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
         low=low,
         high=high,
         lap_seconds=lap_seconds,
-        usable=usable,
+        level=level,
         reasons=reasons,
     )
 
@@ -331,25 +337,34 @@ def _interval(
     return np.clip(point - np.hypot(below, model), 0, 1), np.clip(point + np.hypot(above, model), 0, 1)
 
 
-def _verdict(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> tuple[list[str], bool]:
-    reasons = []
-    laps = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
-    usable = True
+def _doubts(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> list[Doubt]:
     if totals.misses == 0:
-        reasons.append("no miss was counted: the pool holds all that is used, smaller sizes cannot be judged")
-        return reasons, False
-    if snapshots < 4 or laps < 2:
-        usable = False
-    if laps < 10:
-        reasons.append(
-            f"the hand went round {laps:.1f} times; "
-            f"record for {12 * lap_seconds:.0f} s to see at least ten laps"
+        return [
+            Doubt(
+                "refused",
+                "no miss was counted: the pool holds all that is used, smaller sizes cannot be judged",
+            )
+        ]
+    doubts = []
+    laps = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    independent = snapshots / step
+    if snapshots < _LEAST_SNAPSHOTS:
+        doubts.append(Doubt("refused", f"there are only {snapshots} snapshots"))
+    if laps < _ENOUGH_LAPS or independent < _ENOUGH_SNAPSHOTS:
+        wanted = max(_ENOUGH_LAPS * lap_seconds, totals.seconds * _ENOUGH_SNAPSHOTS / independent) * 1.2
+        doubts.append(
+            Doubt(
+                "refused" if laps < _LEAST_LAPS else "rough",
+                f"the recording is short, {laps:.1f} clock passes with {independent:.0f} independent "
+                f"snapshots: record for {wanted:.0f} s",
+            )
         )
-    if snapshots / step < 8:
-        reasons.append(f"{snapshots / step:.0f} independent snapshots; twelve or more make a firm curve")
     first, second = totals.first_half_miss_ratio, totals.second_half_miss_ratio
     if abs(first - second) > 0.1 * max(first, second) + 0.002:
-        reasons.append(
-            f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second"
+        doubts.append(
+            Doubt(
+                "rough",
+                f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second",
+            )
         )
-    return reasons, usable
+    return doubts

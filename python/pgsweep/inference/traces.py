@@ -70,7 +70,7 @@ def estimate(
         low=np.clip(point - np.hypot(point - low, model), 0, 1),
         high=np.clip(point + np.hypot(high - point, model), 0, 1),
         lap_seconds=pools.lap_seconds(pool_blocks),
-        usable=usable,
+        level="reliable" if usable else "refused",
         reasons=reasons,
     )
 
@@ -94,7 +94,7 @@ def estimate_cold(
         low=low,
         high=high,
         lap_seconds=float("nan"),
-        usable=True,
+        level="reliable",
         reasons=[f"counted from an empty pool: {objects / len(pages):.4f} of the accesses are first ones"],
     )
 
