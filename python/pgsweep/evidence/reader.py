@@ -11,7 +11,14 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, SCHEMA_NUMBER, TABLES, EvidenceMeta
+from pgsweep.evidence.schema import (
+    ADDED_LATER,
+    DISK_TROUBLE,
+    SCHEMA_NAME,
+    SCHEMA_NUMBER,
+    TABLES,
+    EvidenceMeta,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,6 +117,8 @@ class Evidence:
                     cause=str(error).splitlines()[0],
                     hint="remove this part and those numbered after it to use those before, or record again",
                 ) from error
+            for column in ADDED_LATER.get(name, frozenset()).intersection(wanted) - set(rows.column_names):
+                rows = rows.append_column(column, pa.array(np.zeros(len(rows), schema[column])))
             missing = [column for column in wanted if column not in rows.column_names]
             if missing:
                 raise EvidenceError(

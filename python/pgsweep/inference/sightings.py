@@ -132,11 +132,7 @@ def gather(
         known & in_database, group_of_relation[found], np.where(in_database, len(own), len(own) + 1)
     )
 
-    _, file_index = np.unique(file_key, return_inverse=True)
-    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
-    _, first, page = np.unique(
-        (file_index.astype(np.int64) << 34) | block_key, return_index=True, return_inverse=True
-    )
+    _, first, page = np.unique(_page_keys(snapshots, file_key), return_index=True, return_inverse=True)
     page_group = group[first].astype(np.int32)
     seen = np.bincount(page_group, minlength=len(own) + 2)
 
@@ -172,6 +168,18 @@ def gather(
         hand_frames=hand_frames[numbers] if hand_seen else _NONE,
         pool_frames=pool_frames,
     )
+
+
+def page_numbers(snapshots: Table, relations: Table) -> NDArray[np.int64]:
+    """Return a number for the page of each row of `snapshots`."""
+    file_key, _ = file_keys(snapshots, relations)
+    return _page_keys(snapshots, file_key)
+
+
+def _page_keys(snapshots: Table, file_key: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, file_index = np.unique(file_key, return_inverse=True)
+    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
+    return np.asarray((file_index.astype(np.int64).ravel() << 34) | block_key, dtype=np.int64)
 
 
 def file_keys(*tables: Mapping[str, Any]) -> list[NDArray[np.int64]]:

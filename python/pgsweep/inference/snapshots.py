@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pgsweep.inference.curve import Curve, Flow
 from pgsweep.inference.estimate import Doubt, Estimate, judged
+from pgsweep.inference.hand import follow_hand
 from pgsweep.inference.paths import path_likelihoods
 from pgsweep.inference.rates import (
     GRID,
@@ -31,7 +32,8 @@ from pgsweep.inference.rates import (
     resample,
     temper,
 )
-from pgsweep.inference.sightings import Group, Sightings, Table, gather
+from pgsweep.inference.scans import scanned_blocks
+from pgsweep.inference.sightings import Group, Sightings, Table, gather, page_numbers
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +49,7 @@ _ENOUGH_SNAPSHOTS, _ENOUGH_LAPS = 8, 10.0
 _FEWEST_SNAPSHOTS = 10
 _MOST_SNAPSHOTS = 1000
 _REPLICATES = 40
+_PARTS = 8
 _OWN_GROUP_SHARE = 0.002
 _CONFIDENCE = 0.90
 
@@ -65,8 +68,11 @@ class Totals:
         misses: reads of the database, extensions included where the server counts them (before 16).
         relation_misses: per relation of the evidence, per second.
         relation_accesses: likewise.
-        relation_scans: full sequential scans per second.
+        relation_scanned_blocks: read by sequential scans, per second.
         relation_growth_blocks: blocks added per second.
+        allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
+            where the counter is not known.
+        miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
     """
 
     seconds: float
@@ -74,10 +80,12 @@ class Totals:
     misses: float
     relation_misses: Floats
     relation_accesses: Floats
-    relation_scans: Floats
+    relation_scanned_blocks: Floats
     relation_growth_blocks: Floats
     first_half_miss_ratio: float
     second_half_miss_ratio: float
+    allocations: float = 0.0
+    miss_ratio_error: float = 0.0
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
@@ -112,20 +120,46 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     oids = [int(o) for o in relations["oid"]]
     misses = np.array([rate(o, "blks_read") for o in oids])
-    is_table = np.isin(relations["kind"], ["r", "m", "t"])
-    scans = np.array([rate(o, "scans") for o in oids]) * is_table
+    accesses = misses + np.array([rate(o, "blks_hit") for o in oids])
+    scanned = scanned_blocks(
+        relations,
+        scans=np.array([rate(o, "scans") for o in oids]),
+        returned=np.array([rate(o, "tup_returned") for o in oids]),
+        fetched=np.array([rate(o, "tup_fetched") for o in oids]),
+        accesses=accesses,
+    )
+    allocations = series.get(("bgwriter", "", "buffers_alloc"))
     growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
         hits=float(hits[-1] - hits[0]) if len(hits) else 0.0,
         misses=float(reads[-1] - reads[0]) if len(reads) else 0.0,
         relation_misses=misses,
-        relation_accesses=misses + np.array([rate(o, "blks_hit") for o in oids]),
-        relation_scans=scans,
+        relation_accesses=accesses,
+        relation_scanned_blocks=scanned,
         relation_growth_blocks=growth,
         first_half_miss_ratio=ratio(0, middle),
         second_half_miss_ratio=ratio(middle, -1),
+        allocations=float(allocations[-1] - allocations[0]) / span
+        if allocations is not None and span > 0
+        else 0.0,
+        miss_ratio_error=_ratio_error(seconds, reads, hits),
     )
+
+
+def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
+    """Return the standard error of misses / accesses, from parts of the observation of equal length."""
+    if len(seconds) < 2 * _PARTS:
+        return 0.0
+    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], _PARTS + 1))
+    missed, hit = np.diff(reads[edges]), np.diff(hits[edges])
+    accesses = missed + hit
+    total = float(accesses.sum())
+    if total <= 0:
+        return 0.0
+    # Of a ratio of sums: by what the misses of each part differ from what its accesses let expect.
+    rest = missed - accesses * float(missed.sum()) / total
+    return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
 
 
 def estimate(
@@ -157,6 +191,8 @@ def estimate(
         totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
+    if hand_frames is None or not len(hand_frames):
+        hand_frames = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks)
     seen = gather(
         snapshots,
         relations,
@@ -167,9 +203,8 @@ def estimate(
         pool_frames=pool_blocks,
     )
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
-    loads = sum(f.misses for f in flows)
-    if server_version_num >= 160000:
-        loads += float(totals.relation_growth_blocks.sum()) * sampling_rate
+    pool = round(pool_blocks * sampling_rate)
+    loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
 
     rough = [_rough(seen, g) for g in range(len(seen.groups))]
     lap_seconds = sum(r.loads_per_lap() for r in rough) / max(loads, 1e-9)
@@ -203,7 +238,6 @@ def estimate(
         for g, r in zip(seen.groups, rates, strict=True)
     ]
     lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
-    pool = round(pool_blocks * sampling_rate)
     # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
     counted = sum(f.misses for f in flows) / sampling_rate
     agree = totals.misses / totals.seconds / counted if counted > 0 else 0.0
@@ -238,6 +272,18 @@ def estimate(
     )
 
 
+def _loads(totals: Totals, flows: list[Flow], pool: int, rate: float, version: int) -> float:
+    """Return pages loaded per second into buffers that the clock hand gave.
+
+    The server counts these buffers (StrategyGetBuffer, freelist.c), those of rings left out and those of all
+    databases included. Without the counter it is the misses of this database, less what scans read in rings.
+    """
+    if totals.allocations > 0:
+        return totals.allocations * rate
+    loads = sum(f.misses - (min(f.scan_accesses, f.misses) if f.ringed(pool) else 0.0) for f in flows)
+    return loads + (float(totals.relation_growth_blocks.sum()) * rate if version >= 160000 else 0.0)
+
+
 def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling_rate: float) -> Flow:
     members = list(group.relations)
     if not members:
@@ -245,11 +291,14 @@ def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling
     growth = float(totals.relation_growth_blocks[members].sum()) if version < 160000 else 0.0
     misses = float(totals.relation_misses[members].sum())
     alone = len(members) == 1
+    blocks = float(relations["blocks_end"][members[0]]) if alone else 0.0
+    scanned = float(totals.relation_scanned_blocks[members[0]]) if blocks > 0 else 0.0
     return Flow(
         misses=misses * sampling_rate,
+        accesses=float(totals.relation_accesses[members].sum()) * sampling_rate,
         extensions=min(growth, misses) * sampling_rate,
-        scans=float(totals.relation_scans[members[0]]) if alone else 0.0,
-        scanned_blocks=float(relations["blocks_end"][members[0]]) * sampling_rate if alone else 0.0,
+        scans=scanned / blocks if blocks > 0 else 0.0,
+        scanned_blocks=blocks * sampling_rate,
     )
 
 
