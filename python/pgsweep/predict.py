@@ -8,6 +8,7 @@ in docs/concepts/prediction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pgsweep import _native
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.inference.accesses import Trace
-    from pgsweep.inference.estimate import Estimate
+    from pgsweep.inference.estimate import Doubt, Estimate
 
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
@@ -98,6 +99,7 @@ def _from_snapshots(
     import numpy as np
 
     from pgsweep.evidence.sampling import BlockSample
+    from pgsweep.inference.estimate import Doubt, judged, refused
     from pgsweep.inference.snapshots import estimate, read_totals
 
     meta = evidence.meta
@@ -107,6 +109,9 @@ def _from_snapshots(
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
     snapshots = evidence.table("snapshots", columns)
     hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
+    if meta.settings.get("track_counts") == "off":
+        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
+        return refused(Doubt("refused", why)), _observed(meta, 0.0, 0, totals.seconds)
     if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
         raise _nothing_seen(meta)
     found = estimate(
@@ -119,10 +124,30 @@ def _from_snapshots(
         sizes_blocks=sizes_blocks,
         sampling_rate=BlockSample.from_meta(meta.sampling).rate,
         hand_frames=counters["value"][hand].astype(np.int64),
+        rules=rules_of(meta),
         seed=seed,
     )
+    level, reasons = judged([*_server_doubts(meta), *(Doubt(found.level, text) for text in found.reasons)])
+    found = replace(found, level=level, reasons=reasons)
     accesses = totals.hits + totals.misses
     return found, _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
+
+
+def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
+    """Return what a server does that its counters do not show."""
+    from pgsweep.inference.estimate import Doubt
+
+    doubts = []
+    if meta.settings.get("in_hot_standby") == "on":
+        doubts.append(
+            Doubt(
+                "rough",
+                "the server is a standby: replay of WAL uses the pool too, and nobody counts its accesses",
+            )
+        )
+    if meta.ended_by == "server":
+        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+    return doubts
 
 
 def _from_trace(evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int) -> tuple[Estimate, Observed]:

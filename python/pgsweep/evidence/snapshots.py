@@ -27,6 +27,7 @@ from pgsweep.evidence.observe import RELATION_SECONDS, RELATION_SHARE, CounterLo
 from pgsweep.evidence.pace import Pace, least_seconds
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.inference.estimate import STATISTICS_RESET
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations
 from pgsweep.pg.counters import Counter, CounterReader
@@ -362,7 +363,7 @@ class Recording:
                 f"no block of database `{self._server.database}` was read: is it the right one?"
             )
         if log.was_reset:
-            self._warnings.append("the server's statistics were reset during the recording")
+            self._warnings.append(STATISTICS_RESET)
         if not clock.pool_is_full:
             self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
         elif math.isinf(clock.lap_seconds):

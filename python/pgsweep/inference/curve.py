@@ -9,6 +9,7 @@ trace in it (heapam.c, initscan), which is decided again at each size; else thei
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ class Flow:
         extensions: new blocks, where the server counts each as a read (before 16), else 0.
         scans: full sequential scans.
         scanned_blocks: size of the relation that they scan.
+        participants: processes that take part in a scan, each with a ring of its own.
     """
 
     misses: float
@@ -43,6 +45,7 @@ class Flow:
     extensions: float = 0.0
     scans: float = 0.0
     scanned_blocks: float = 0.0
+    participants: float = 1.0
 
     @property
     def scan_accesses(self) -> float:
@@ -64,6 +67,9 @@ class Curve:
         lap_seconds: time of its clock pass.
         seconds: for how long misses were counted.
         loops: scans without a ring come at intervals; else at random, as other visits do.
+        ring_blocks: buffers of a scan's ring in a pool of that many blocks.
+        settled_seconds: for how long pools of other sizes have run when they are looked at. What each scan
+            leaves of its ring gathers over that time.
     """
 
     def __init__(
@@ -75,7 +81,11 @@ class Curve:
         seconds: float,
         *,
         loops: bool = True,
+        ring_blocks: Callable[[int], int] = lambda _: 0,
+        settled_seconds: float = float("inf"),
     ) -> None:
+        self._ring_blocks = ring_blocks
+        self._settled_seconds = settled_seconds
         self.flows = flows
         self._seconds = seconds
         self.observed_blocks = observed_blocks
@@ -118,21 +128,51 @@ class Curve:
         resident_today = 0.0
         misses = np.zeros(len(LAP_SCALES))
         for index, (flow, group_pages) in enumerate(zip(self.flows, pages, strict=True)):
-            scan_missed, absent = self._tables(index, ringed=flow.ringed(blocks))
-            _, absent_today = self._tables(index, ringed=flow.ringed(self.observed_blocks))
+            scan_missed, absent = self._tables(index, blocks)
+            _, absent_today = self._tables(index, self.observed_blocks)
             resident += (1 - absent) @ group_pages
             resident_today += float((1 - _today(absent_today)) @ group_pages)
             factor = self._factor(index, group_pages)
             misses += factor / self.lap_seconds * (absent @ (group_pages * self._own[index]))
-            misses += min(factor, 1.0) * flow.scans * (scan_missed @ group_pages) + flow.extensions
+            missed = factor * flow.scans * (scan_missed @ group_pages)
+            misses += np.minimum(missed, flow.scan_accesses) + flow.extensions
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
         resident += self.observed_blocks - resident_today
         at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(LAP_SCALES))
         return float(np.interp(at, np.log(LAP_SCALES), misses))
 
-    def _tables(self, index: int, *, ringed: bool) -> tuple[Floats, Floats]:
+    def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
         """Return how often a scan misses and how much of the time pages are absent, shape (laps, grid)."""
-        return (self._beside[index], self._beside[index]) if ringed else self._among[index]
+        flow = self.flows[index]
+        if not flow.ringed(blocks):
+            return self._among[index]
+        beside = self._beside[index]
+        if flow.scans <= 0:
+            return beside, beside
+        absent = beside * (1 - self._left_by_rings(flow, blocks))[:, None]
+        return absent, absent
+
+    def _left_by_rings(self, flow: Flow, blocks: int) -> Floats:
+        """Return which part of a relation lies in the pool because rings of scans were left there, by pass.
+
+        A ring's buffers stay when its scan ends, and a later scan that finds such a page keeps it: it raises
+        a count of 0 to 1 (bufmgr.c, PinBuffer). So where scans come more often than the hand, every scan adds
+        its ring to what the others left, until all of the relation is there.
+        """
+        left = flow.participants * self._ring_blocks(blocks) / flow.scanned_blocks
+        lost, _ = loop_absent(flow.scans * self.lap_seconds * LAP_SCALES)
+        gathered = np.minimum(left / np.maximum(lost, 1e-6), left * (1 + self._settled_seconds * flow.scans))
+        return np.minimum(gathered, 1.0)
+
+    def expected_misses(self, pages: list[Floats]) -> list[float]:
+        """Return today's misses of each group per second as rates and scans have them, not as counted."""
+        return [self._expected(index, group) for index, group in enumerate(pages)]
+
+    def _expected(self, index: int, pages: Floats) -> float:
+        flow = self.flows[index]
+        scan_missed, absent = self._tables(index, self.observed_blocks)
+        own = float(_today(absent) @ (pages * self._own[index])) / self.lap_seconds
+        return own + flow.scans * float(_today(scan_missed) @ pages)
 
     def _factor(self, index: int, pages: Floats) -> float:
         """Return by what the misses of a group are multiplied, such that today's come out as counted.
@@ -141,9 +181,7 @@ class Curve:
         then, or else nothing of it would ever miss at any smaller size.
         """
         flow = self.flows[index]
-        scan_missed, absent = self._tables(index, ringed=flow.ringed(self.observed_blocks))
-        expected = float(_today(absent) @ (pages * self._own[index])) / self.lap_seconds
-        expected += flow.scans * float(_today(scan_missed) @ pages)
+        expected = self._expected(index, pages)
         counted = max(flow.misses - flow.extensions, 0.0)
         return (counted * self._seconds + _PSEUDO_MISSES) / (expected * self._seconds + _PSEUDO_MISSES)
 

@@ -13,6 +13,9 @@ from pgsweep.records.prediction import LEVELS, Level
 Floats = NDArray[np.float64]
 
 
+STATISTICS_RESET = "the server's statistics were reset during the recording"
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Something that speaks against a prediction.
@@ -57,3 +60,18 @@ class Estimate:
     def usable(self) -> bool:
         """Whether the curve may be shown."""
         return self.level != "refused"
+
+
+def refused(*doubts: Doubt) -> Estimate:
+    """Return an estimate that holds nothing but the reasons why there is none."""
+    none = np.zeros(0)
+    level, reasons = judged(doubts)
+    return Estimate(
+        sizes_blocks=(),
+        miss_ratio=none,
+        low=none,
+        high=none,
+        lap_seconds=float("nan"),
+        level=level,
+        reasons=reasons,
+    )

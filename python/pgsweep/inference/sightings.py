@@ -50,6 +50,7 @@ class Sightings:
         frame: buffer of each sighting, from 0, same shape; empty where the hand is not seen.
         hand_frames: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
         pool_frames: buffers of the whole pool.
+        unknown: mean number of pages of the database in a snapshot that belong to no known relation.
     """
 
     groups: tuple[Group, ...]
@@ -61,6 +62,7 @@ class Sightings:
     frame: NDArray[np.int64]
     hand_frames: NDArray[np.int64]
     pool_frames: int
+    unknown: float = 0.0
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]
@@ -91,9 +93,10 @@ class Sightings:
         never = max(self.groups[group].pages - pages.sum(), 0.0)
         return rows, np.append(pages.astype(np.float64), never)
 
-    def resident(self, group: int) -> float:
-        """Return the mean number of pages of the group that a snapshot saw."""
-        return float((self.page_group[self.page] == group).sum()) / self.snapshots
+    def resident(self) -> NDArray[np.float64]:
+        """Return the mean number of pages of each group that a snapshot saw."""
+        rows = np.bincount(self.page_group[self.page], minlength=len(self.groups))
+        return np.asarray(rows / self.snapshots, dtype=np.float64)
 
 
 def gather(
@@ -167,6 +170,7 @@ def gather(
         frame=snapshots["frame"].astype(np.int64) - 1 if hand_seen else _NONE,
         hand_frames=hand_frames[numbers] if hand_seen else _NONE,
         pool_frames=pool_frames,
+        unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
     )
 
 

@@ -7,6 +7,7 @@ WHERE name = ANY (ARRAY[
     'backend_flush_after', 'bgwriter_delay', 'bgwriter_lru_maxpages', 'bgwriter_lru_multiplier',
     'block_size', 'checkpoint_completion_target', 'checkpoint_timeout', 'debug_io_direct',
     'effective_cache_size', 'effective_io_concurrency', 'huge_pages', 'huge_pages_status',
+    'in_hot_standby',
     'io_combine_limit', 'io_max_combine_limit', 'io_max_concurrency', 'io_method', 'io_workers',
     'maintenance_io_concurrency', 'max_connections', 'max_parallel_workers_per_gather', 'max_wal_senders',
     'max_wal_size', 'max_worker_processes', 'segment_size', 'server_encoding', 'shared_buffers',
