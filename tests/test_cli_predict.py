@@ -18,10 +18,10 @@ from tests.test_cli import run
 
 @pytest.fixture(scope="module")
 def evidence(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give evidence of six seconds of pgbench in a pool too small for it."""
+    """Give evidence of twenty seconds of pgbench in a pool too small for it."""
     path = tmp_path_factory.mktemp("predict") / "shop.evidence"
     with shop_under_load(wheel18) as conninfo:
-        done = run("record", conninfo, "--source", "sql", "--for", "6s", "-o", str(path))
+        done = run("record", conninfo, "--source", "sql", "--for", "20s", "-o", str(path))
     assert done.returncode == 0, done.stderr
     return path
 

@@ -67,7 +67,7 @@ def test_pools_of_others() -> None:
 
 def test_a_load_that_moves_to_another_relation() -> None:
     [doubt] = shift_doubts(["a", "b"], np.array([90.0, 10.0]), np.array([10.0, 90.0]))
-    assert doubt.level == "refused"
+    assert doubt.level == "rough"
     assert "90%" in doubt.reason
 
 

@@ -30,7 +30,7 @@ _FOREIGN_ROUGH, _FOREIGN_REFUSED = 0.1, 0.8
 _UNKNOWN_ROUGH, _UNKNOWN_REFUSED = 0.05, 0.3
 """Of the pool: pages of other databases, and of relations that the catalog does not name."""
 
-_SHIFT_ROUGH, _SHIFT_REFUSED = 0.15, 0.5
+_SHIFT_ROUGH = 0.15
 """Of the accesses: those that fall on another relation in the second half than in the first."""
 
 
@@ -152,7 +152,7 @@ def shift_doubts(names: Sequence[str], first: Floats, second: Floats) -> list[Do
     worst = int(np.argmax(np.abs(before - after)))
     return [
         Doubt(
-            "refused" if shift > _SHIFT_REFUSED else "rough",
+            "rough",
             f"the load changed: `{names[worst]}` had {before[worst]:.0%} of the accesses in the first half "
             f"of the recording, {after[worst]:.0%} in the second",
         )
