@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
-from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, RecordResult, Verdict
+from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResult, RecordResult, Verdict
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 
 MB = 1024 * 1024
@@ -24,7 +24,7 @@ def provenance() -> Provenance:
     )
 
 
-def predict_result(*, usable: bool = True, source: str = "sql") -> PredictResult:
+def predict_result(*, level: Level = "reliable", source: str = "sql") -> PredictResult:
     ratios = {16: 0.25, 32: 0.20, 64: 0.15, 128: 0.10, 256: 0.05, 512: 0.0125}
     return PredictResult(
         source=source,
@@ -32,9 +32,10 @@ def predict_result(*, usable: bool = True, source: str = "sql") -> PredictResult
         points=[
             CurvePoint(shared_buffers_bytes=size * MB, miss_ratio=r, low=r * 0.96, high=r * 1.04)
             for size, r in ratios.items()
+            if level != "refused"
         ],
         verdict=Verdict(
-            usable=usable, reasons=["the first half of the time had 3 % more misses than the second"]
+            level=level, reasons=["the first half of the time had 3 % more misses than the second"]
         ),
         provenance=provenance(),
     )
@@ -55,7 +56,7 @@ def demo_result() -> DemoResult:
     workload = DemoWorkload(
         name="mix <&> more",
         title="reads of two kinds",
-        trace_verdict=Verdict(usable=True, reasons=["the trace is short"]),
+        trace_verdict=Verdict(level="rough", reasons=["the trace is short"]),
         observed_shared_buffers_bytes=64 * MB,
         rows=rows,
         trace_mean_abs_error=0.001,
@@ -114,7 +115,7 @@ def prove_result() -> ProveResult:
         simulator_max_abs_error=0.0001,
         within_interval_ratio=2 / 3,
         observed_shared_buffers_bytes=64 * MB,
-        verdict=Verdict(usable=True, reasons=["the trace is short"]),
+        verdict=Verdict(level="reliable", reasons=["the trace is short"]),
         provenance=provenance(),
     )
 

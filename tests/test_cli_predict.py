@@ -18,10 +18,10 @@ from tests.test_cli import run
 
 @pytest.fixture(scope="module")
 def evidence(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give evidence of six seconds of pgbench in a pool too small for it."""
+    """Give evidence of twenty seconds of pgbench in a pool too small for it."""
     path = tmp_path_factory.mktemp("predict") / "shop.evidence"
     with shop_under_load(wheel18) as conninfo:
-        done = run("record", conninfo, "--source", "sql", "--for", "6s", "-o", str(path))
+        done = run("record", conninfo, "--source", "sql", "--for", "20s", "-o", str(path))
     assert done.returncode == 0, done.stderr
     return path
 
@@ -58,7 +58,31 @@ def test_json_of_a_real_recording(evidence: Path) -> None:
         assert 0 <= point["low"] <= point["miss_ratio"] <= point["high"] <= 1
     ratios = [point["miss_ratio"] for point in result["points"]]
     assert ratios == sorted(ratios, reverse=True)
-    assert isinstance(result["verdict"]["usable"], bool)
+    assert result["verdict"]["level"] in {"reliable", "rough"}
+
+
+def test_a_condition_on_the_verdict_decides_the_exit_code(evidence: Path) -> None:
+    plain = run("predict", str(evidence), "--json")
+    level = json.loads(plain.stdout)["verdict"]["level"]
+    held = run("predict", str(evidence), "--fail-if", f"verdict={level}", "--fail-if", "verdict=refused")
+    assert held.returncode == 5, held.stderr
+    assert f"verdict={level}: verdict is {level}" in held.stderr
+    assert "90 % interval" in held.stdout
+    assert run("predict", str(evidence), "--fail-if", f"verdict!={level}").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("verdict<reliable", "is no condition"),
+        ("verdict=good", "is one of: reliable, rough, refused"),
+        ("miss_ratio=1", "known are: verdict"),
+    ],
+)
+def test_what_is_no_condition_on_a_verdict(trace: Path, condition: str, words: str) -> None:
+    done = run("predict", str(trace), "--fail-if", condition)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 def test_text_and_files_of_a_real_recording(evidence: Path, tmp_path: Path) -> None:

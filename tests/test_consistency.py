@@ -127,7 +127,7 @@ def test_counters_that_contradict_each_other_forbid_the_use(
     assert totals_of(path).doubts == []
     for change in (without_indexes, without_relations, with_half_the_database):
         result = predict(tampered(path, change))
-        assert not result.verdict.usable
+        assert result.verdict.level == "refused"
         assert result.verdict.reasons[0].startswith(CONTRADICT)
         shutil.rmtree(path.with_name(f"tampered-{path.name}"))
 
@@ -147,8 +147,8 @@ def test_temporary_relations_are_no_contradiction(server: Cluster, database: str
         record_sql(server.conninfo(database), path, seconds=10, rng_seed=1)
     totals = totals_of(path)
     assert 0 < totals.temporary_misses < totals.misses
-    assert [doubt.grave for doubt in totals.doubts] == [False] * len(totals.doubts)
-    assert any("of the misses are those of temporary relations" in d.sentence for d in totals.doubts)
+    assert {doubt.level for doubt in totals.doubts} == {"reliable"}
+    assert any("of the misses are those of temporary relations" in d.reason for d in totals.doubts)
     # In a pool that holds all there is, their misses are what remains.
     result = predict(path, sizes_bytes=[16 << 20, 1 << 30])
     least = totals.temporary_misses / (totals.misses + totals.hits)
@@ -179,7 +179,7 @@ def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tm
         record_sql(conninfo, path, seconds=12, rng_seed=1)
     timer.join()
     totals = totals_of(path)
-    assert not any(doubt.grave for doubt in totals.doubts)
+    assert not any(doubt.level == "refused" for doubt in totals.doubts)
     relations = Evidence.open(path).table("relations")
     new = int(np.flatnonzero(relations["name"] == "new")[0])
     assert totals.relation_misses[new] > 0
@@ -206,13 +206,13 @@ def test_what_is_explained(
 ) -> None:
     tally = Tally(kind="misses", database=database, relations=relations, temporary=temporary)
     found = doubts([tally], seconds=60, dropped_relations=dropped)
-    assert [doubt.grave for doubt in found] == grave
+    assert [doubt.level == "refused" for doubt in found] == grave
 
 
 def test_one_report_late_is_noise() -> None:
     tally = Tally(kind="misses", database=10_000, relations=8_900, temporary=0)
     assert doubts([tally], seconds=10, dropped_relations=0) == []
-    assert [d.grave for d in doubts([tally], seconds=1000, dropped_relations=0)] == [True]
+    assert [d.level for d in doubts([tally], seconds=1000, dropped_relations=0)] == ["refused"]
 
 
 def test_relations_of_all_sessions_are_asked_for(server: Cluster, database: str) -> None:

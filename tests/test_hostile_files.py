@@ -375,11 +375,11 @@ def test_a_word_that_a_newer_pgsweep_may_use_is_shown(schema: str, field: str, t
         b'{"schema":"\xff"}',
         b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":1,"miss_ratio":0,'
         b'"accesses":1,"seconds":1},"points":[{"shared_buffers_bytes":-8192,"miss_ratio":0,"low":0,"high":0}],'
-        b'"verdict":{"usable":true,"reasons":[]}}',
+        b'"verdict":{"level":"reliable","reasons":[]}}',
         b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":1e18,"miss_ratio":0,'
-        b'"accesses":1,"seconds":1},"points":[],"verdict":{"usable":true,"reasons":[]}}',
+        b'"accesses":1,"seconds":1},"points":[],"verdict":{"level":"reliable","reasons":[]}}',
         b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":8192,"miss_ratio":0,'
-        b'"accesses":1,"seconds":1e999},"points":[],"verdict":{"usable":true,"reasons":[]}}',
+        b'"accesses":1,"seconds":1e999},"points":[],"verdict":{"level":"reliable","reasons":[]}}',
     ],
 )
 def test_a_result_that_nobody_made_is_refused(text: bytes, tmp_path: Path) -> None:

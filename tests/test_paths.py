@@ -105,6 +105,7 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
             "db": [5], "database": ["bench"], "schema": ["public"], "name": ["page"], "kind": ["r"],
             "oid": [77], "spc": [1], "rel": [1], "table_oid": [77], "blocks_begin": [PAGES],
             "blocks_end": [PAGES], "fsm_blocks": [0], "vm_blocks": [0],
+            "tuples_per_block": [0.0],
         }  # fmt: skip
         writer.append("relations", relation)
         writer.close(meta)

@@ -87,6 +87,7 @@ def write_trace(
                 "blocks_end": [PAGES + int(new.sum())],
                 "fsm_blocks": [0],
                 "vm_blocks": [0],
+                "tuples_per_block": [0.0],
             },
         )
     return path

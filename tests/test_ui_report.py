@@ -96,7 +96,7 @@ def test_a_proof_names_where_measured_lies_outside() -> None:
         assert word in text
     assert text.count("<svg") == 2
     assert "shop &lt;&amp;&gt;.evidence" in text
-    assert "The prediction may be used" in text
+    assert "The prediction is reliable" in text
 
 
 def test_names_cannot_break_the_page() -> None:
@@ -111,7 +111,13 @@ def test_names_cannot_break_the_page() -> None:
 def test_page_of_a_single_size_and_of_none() -> None:
     base = predict_result()
     assert "<svg" in to_html(msgspec.structs.replace(base, points=base.points[:1]))
-    assert "No prediction" in to_html(msgspec.structs.replace(base, points=[]))
+    refused = to_html(predict_result(level="refused"))
+    assert 'class="verdict refused"' in refused
+    assert "No prediction" in refused
+    assert "3 % more misses" in refused
+    body = refused.split("<script")[0]
+    assert "<svg" not in body
+    assert "90 % interval, %" not in body
 
 
 def test_dark_and_print_are_cared_for() -> None:

@@ -61,7 +61,7 @@ def test_fields_of_the_predict_schema() -> None:
     assert data["schema"] == "pgsweep.predict/1"
     assert set(data["observed"]) == {"shared_buffers_bytes", "miss_ratio", "accesses", "seconds"}
     assert set(data["points"][0]) == {"shared_buffers_bytes", "miss_ratio", "low", "high"}
-    assert set(data["verdict"]) == {"usable", "reasons"}
+    assert set(data["verdict"]) == {"level", "reasons"}
 
 
 def test_later_fields_are_ignored() -> None:

@@ -8,7 +8,6 @@ import re
 import msgspec
 import pytest
 
-from pgsweep.records.prediction import PredictResult
 from pgsweep.ui import numbers
 from pgsweep.ui.chart import chart
 from pgsweep.ui.results import to_text
@@ -120,14 +119,14 @@ def test_predict_text_says_what_is_measured_and_what_predicted() -> None:
     text = to_text(predict_result(), PLAIN)
     assert "Measured there: shared_buffers 64 MB, 3 000 000 accesses, miss ratio 15.00 %" in text
     assert re.search(r"64 MB +15.00 % +14.40 to 15.60 % +15 000 +◀ today", text)
-    assert "✓ The prediction may be used" in text
+    assert "✓ The prediction is reliable" in text
     assert "3 % more misses" in text
 
 
-def test_unusable_prediction_says_so_in_words() -> None:
-    assert "The prediction should not be used" in to_text(
-        predict_result(usable=False), Terminal(unicode=False)
-    )
+def test_a_rough_prediction_says_so_in_words() -> None:
+    text = to_text(predict_result(level="rough"), Terminal(unicode=False))
+    assert "The prediction is rough" in text
+    assert "14.40 to 15.60 %" in text
 
 
 def test_text_without_a_server_behind_the_trace() -> None:
@@ -138,9 +137,11 @@ def test_text_without_a_server_behind_the_trace() -> None:
     assert "an imported trace" in text
 
 
-def test_text_of_no_points() -> None:
-    empty: PredictResult = msgspec.structs.replace(predict_result(usable=False), points=[])
-    assert "should not be used" in to_text(empty, PLAIN)
+def test_text_of_a_refused_prediction_has_its_reason_and_no_numbers() -> None:
+    text = to_text(predict_result(level="refused"), PLAIN)
+    assert "✗ No prediction" in text
+    assert "3 % more misses" in text
+    assert "interval" not in text
 
 
 def test_demo_text_names_every_column_and_the_misses_of_the_interval() -> None:

@@ -256,7 +256,7 @@ def judge(
     except Exception as error:
         return msgspec.structs.replace(frame, reasons=(f"{type(error).__name__}: {error}",))
     verdict: Any = result.verdict
-    level = getattr(verdict, "level", None) or ("reliable" if verdict.usable else "refused")
+    level = verdict.level
     points = tuple(
         Point(
             factor=round(point.shared_buffers_bytes / observed_bytes, 4),

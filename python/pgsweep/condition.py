@@ -1,7 +1,7 @@
-"""Conditions on a result's numbers, as they are written after `--fail-if`: `resident<0.9`.
+"""Conditions on a result, as they are written after `--fail-if`: `resident<0.9`, `verdict!=reliable`.
 
-Each is one comparison: a name, one of < <= > >= = !=, and a number: `0.9`, `90%` or `64MB`. Nothing is
-evaluated.
+Each is one comparison: a name, one of < <= > >= = !=, and a number: `0.9`, `90%` or `64MB`. What is a word
+and not a number is compared by = and != with one of its words. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from pgsweep.errors import UsageError
 from pgsweep.units import parse_bytes
 
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -23,13 +24,14 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_OF_WORDS: Final = ("=", "==", "!=")
 _CONDITION = re.compile(r"\s*([a-z_][a-z0-9_.]*)\s*(<=|>=|==|!=|<|>|=)\s*(\S.*?)\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One comparison of a named number with a fixed one.
+    """One comparison of a named number or word with a fixed one.
 
     Attributes:
         text: as it was written.
@@ -38,13 +40,13 @@ class Condition:
     text: str
     name: str
     comparison: str
-    limit: float
+    limit: float | str
 
-    def holds(self, values: Mapping[str, float | None]) -> bool:
-        """Return whether it holds for these numbers.
+    def holds(self, values: Mapping[str, float | str | None]) -> bool:
+        """Return whether it holds for these values.
 
         Raises:
-            UsageError: there is no number of that name, or it could not be measured here.
+            UsageError: there is no value of that name, or it could not be measured here.
         """
         if self.name not in values:
             raise UsageError(
@@ -85,6 +87,37 @@ def parse_condition(text: str, names: tuple[str, ...]) -> Condition:
             hint=f"known are: {', '.join(names)}",
         )
     return Condition(text.strip(), match.group(1), match.group(2), limit)
+
+
+def parse_word_condition(text: str, words: Mapping[str, tuple[str, ...]]) -> Condition:
+    """Return the condition on a word that the text means.
+
+    Args:
+        text: `verdict!=reliable`.
+        words: by name, the words that the value can be.
+
+    Raises:
+        UsageError: it is none, or it names a value or a word that there is not.
+    """
+    match = _CONDITION.fullmatch(text)
+    name, choices = next(iter(words.items()))
+    if match is None or match.group(2) not in _OF_WORDS:
+        raise UsageError(
+            f"`{text}` is no condition",
+            cause="a condition is a name, = or !=, and a word",
+            hint=f"for example --fail-if '{name}!={choices[0]}'",
+        )
+    if match.group(1) not in words:
+        raise UsageError(
+            f"there is no `{match.group(1)}` to compare, as `{text}` asks",
+            hint=f"known are: {', '.join(words)}",
+        )
+    if match.group(3) not in words[match.group(1)]:
+        raise UsageError(
+            f"`{match.group(1)}` is never `{match.group(3)}`, as `{text}` asks",
+            hint=f"it is one of: {', '.join(words[match.group(1)])}",
+        )
+    return Condition(text.strip(), match.group(1), match.group(2), match.group(3))
 
 
 def _limit(text: str) -> float | None:

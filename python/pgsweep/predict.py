@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import ExportedTrace
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.inference.accesses import Trace
-    from pgsweep.inference.estimate import Estimate
+    from pgsweep.inference.estimate import Doubt, Estimate
     from pgsweep.inference.unfilled import Unfilled
 
 SMALLEST_BYTES = 128 * 1024
@@ -128,6 +129,7 @@ def _from_snapshots(
 ) -> PredictResult:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
+    from pgsweep.inference.estimate import Doubt, judged, refused
     from pgsweep.inference.observations import pool_observations
     from pgsweep.inference.snapshots import estimate, read_totals
     from pgsweep.inference.unfilled import estimate_unfilled, filled_up, unfilled
@@ -145,6 +147,10 @@ def _from_snapshots(
         rate=rate,
     )
     totals = read_totals(counters, relations, meta.database)
+    if meta.settings.get("track_counts") == "off":
+        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
+        none = _observed(meta, 0.0, 0, totals.seconds)
+        return _result(meta.source, refused(Doubt("refused", why)), none, _warnings(evidence))
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
         raise _nothing_seen(meta)
@@ -178,14 +184,17 @@ def _from_snapshots(
         sizes_blocks=sizes_blocks,
         sampling_rate=rate,
         hand_frames=seen.hand_frames,
+        rules=rules_of(meta),
         seed=seed,
     )
-    result = _result(meta.source, found, observed, warnings)
     filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
-    if filling is None:
-        return result
-    verdict = Verdict(usable=False, reasons=[filling, *result.verdict.reasons])
-    return msgspec.structs.replace(result, verdict=verdict)
+    doubts = [
+        *([] if filling is None else [Doubt("refused", filling)]),
+        *_server_doubts(meta),
+        *(Doubt(found.level, text) for text in found.reasons),
+    ]
+    level, reasons = judged(doubts)
+    return _result(meta.source, replace(found, level=level, reasons=reasons), observed, warnings)
 
 
 def _rounded_up(blocks: int) -> int:
@@ -204,6 +213,23 @@ def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int
         filling_bytes=calm.filling_blocks * BLOCK_BYTES,
         unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
     )
+
+
+def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
+    """Return what a server does that its counters do not show."""
+    from pgsweep.inference.estimate import Doubt
+
+    doubts = []
+    if meta.settings.get("in_hot_standby") == "on":
+        doubts.append(
+            Doubt(
+                "rough",
+                "the server is a standby: replay of WAL uses the pool too, and nobody counts its accesses",
+            )
+        )
+    if meta.ended_by == "server":
+        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+    return doubts
 
 
 def _from_trace(
@@ -372,6 +398,7 @@ def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, .
 
 
 def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
+    """Return the record of an estimate; a refused one has no points."""
     points = [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
@@ -382,6 +409,7 @@ def _result(source: str, found: Estimate, observed: Observed, warnings: list[str
         for blocks, ratio, low, high in zip(
             found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
         )
+        if found.level != "refused"
     ]
-    verdict = Verdict(usable=found.usable, reasons=[*found.reasons, *warnings])
+    verdict = Verdict(level=found.level, reasons=list(dict.fromkeys([*found.reasons, *warnings])))
     return PredictResult(source=source, observed=observed, points=points, verdict=verdict)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.errors import UsageError
+from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
 from pgsweep.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace
@@ -81,6 +81,12 @@ def prove(
         check_size(size)
     listener.stage("predicting from the whole trace")
     predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    if predicted.verdict.level == "refused":
+        raise EvidenceError(
+            f"`{evidence}` allows no prediction that could be proved",
+            cause="; ".join(predicted.verdict.reasons),
+            hint=f"pgsweep predict {evidence}",
+        )
     tried = [point for point in predicted.points if can_try(point.shared_buffers_bytes)]
     trace = trace_of(opened)
     notes = []

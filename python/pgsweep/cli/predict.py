@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
+from pgsweep.cli.failures import CONDITION_HOLDS
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
 from pgsweep.errors import UsageError
@@ -22,6 +23,12 @@ from pgsweep.units import format_bytes
     metavar="SIZE,SIZE,...",
     help="Sizes of shared_buffers, such as 1GB,2GB,4GB. Without: an eighth to eight times the observed one.",
 )
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with exit code 5 if it holds: 'verdict!=reliable'. Repeatable; one that holds is enough.",
+)
 @output_options
 @common_options
 @click.pass_context
@@ -31,22 +38,29 @@ def command(
     *,
     evidence: Path,
     sizes: list[int] | None,
+    fail_if: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
     html: Path | None,
     out: tuple[Path, ...],
-) -> None:
+) -> int:
     r"""Predict the misses at other sizes of shared_buffers from evidence.
 
     EVIDENCE is a folder that `pgsweep record` wrote, or a trace in libCacheSim's oracleGeneral format (any
     file whose name ends in .oracleGeneral). The server is not needed any more. Every value carries its 90 %
-    interval, and a verdict says whether the evidence suffices.
+    interval, and a verdict says how far it may be trusted:
+
+    \b
+      reliable  the true values lie in the intervals nine times in ten
+      rough     the curve is shown, but mind its intervals and the reasons
+      refused   the evidence does not allow a prediction: no numbers, only reasons
 
     \b
     Examples:
       pgsweep predict shop.evidence
       pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html
       pgsweep predict shop.evidence --json | jq .verdict
+      pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
     settings = settings_of(ctx)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
@@ -56,8 +70,11 @@ def command(
             hint=f"record some: `pgsweep record --for 60s -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
+    from pgsweep.condition import parse_word_condition
     from pgsweep.predict import predict
+    from pgsweep.records.prediction import LEVELS
 
+    conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():
         settings.warn(
             f"{format_bytes(sizes[-1])} is more than this machine's memory "
@@ -67,3 +84,7 @@ def command(
         shown.stage("predicting")
         result = predict(evidence, sizes_bytes=sizes)
     output.write(with_provenance(result, settings.arguments))
+    held = [condition for condition in conditions if condition.holds({"verdict": result.verdict.level})]
+    for condition in held:
+        settings.say(f"{condition.text}: verdict is {result.verdict.level}")
+    return CONDITION_HOLDS if held else 0

@@ -180,6 +180,7 @@ def relation_columns(
             "blocks_end": new.main_blocks if new else 0,
             "fsm_blocks": known.fsm_blocks,
             "vm_blocks": known.vm_blocks,
+            "tuples_per_block": known.tuples_per_block,
         }
         for name, value in values.items():
             rows[name].append(value)

@@ -18,7 +18,14 @@ from pgsweep.evidence.checks import (
     trouble_in,
     trouble_in_meta,
 )
-from pgsweep.evidence.schema import DISK_TROUBLE, SCHEMA_NAME, SCHEMA_NUMBER, TABLES, EvidenceMeta
+from pgsweep.evidence.schema import (
+    ADDED_LATER,
+    DISK_TROUBLE,
+    SCHEMA_NAME,
+    SCHEMA_NUMBER,
+    TABLES,
+    EvidenceMeta,
+)
 from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, TooLong, open_regular, read_bounded
 
@@ -130,8 +137,11 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
             with parquet.ParquetFile(
                 source, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False
             ) as file:
-                rows = file.read(columns=list(columns), use_threads=False)
-        return {name: _column(part, table, name, rows.column(name)) for name in columns}
+                there = [name for name in columns if name in file.schema_arrow.names]
+                rows = file.read(columns=there, use_threads=False)
+        found = {name: _column(part, table, name, rows.column(name)) for name in there}
+        # Columns that an older pgsweep did not write.
+        return {name: found.get(name, np.zeros(len(rows), schema[name])) for name in columns}
     except (pa.ArrowException, KeyError, ValueError) as error:
         # Arrow reports what is broken in a file by any of these; UnicodeDecodeError is a ValueError.
         raise _damaged(part, str(error)) from error
@@ -144,7 +154,8 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
 def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
     """Refuse a part by its end, before any row is read."""
     names = [end.schema.column(index).path for index in range(end.num_columns)]
-    missing = [name for name in columns if name not in names]
+    later = ADDED_LATER.get(table, frozenset())
+    missing = [name for name in columns if name not in names and name not in later]
     if missing:
         raise EvidenceError(
             f"`{part}` lacks the column {', '.join(missing)}", hint="record again with this pgsweep"

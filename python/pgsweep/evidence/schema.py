@@ -117,8 +117,12 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "blocks_end": "int64",
         "fsm_blocks": "int64",
         "vm_blocks": "int64",
+        "tuples_per_block": "float64",
     },
 }
+
+ADDED_LATER: Final[dict[str, frozenset[str]]] = {"relations": frozenset({"tuples_per_block"})}
+"""Columns that older evidence lacks, by table: they are read as 0, which means not known."""
 
 
 class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from pgsweep.evidence.observe import (
 from pgsweep.evidence.pace import Pace, least_seconds
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.inference.estimate import STATISTICS_RESET
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
 from pgsweep.pg.counters import Counter, CounterReader
@@ -152,6 +153,8 @@ class Recording:
         self._spent_seconds = 0.0
         self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
+        # Not in the evidence: whoever predicts from it judges its length himself.
+        self._advice: list[str] = []
         self._advised = False
         self._started = time.monotonic()
 
@@ -222,7 +225,7 @@ class Recording:
             ended_by=ended_by,
             expected_overhead_ratio=expected,
             measured_overhead_ratio=measured,
-            warnings=[*self._newer, *self._warnings],
+            warnings=[*self._newer, *self._warnings, *self._advice],
         )
 
     def _counted(self, relations: list[Relation]) -> list[int]:
@@ -386,14 +389,14 @@ class Recording:
                 f"no block of database `{self._server.database}` was read: is it the right one?"
             )
         if log.was_reset:
-            self._warnings.append("the server's statistics were reset during the recording")
+            self._warnings.append(STATISTICS_RESET)
         if not clock.pool_is_full:
             self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
         elif math.isinf(clock.lap_seconds):
             self._warnings.append("hardly anything was evicted: the clock hand stood still")
         elif not clock.suffices:
-            self._warnings.append(
-                f"short: {clock.laps:.1f} laps of the clock hand, {clock.effective_snapshots:.1f} "
+            self._advice.append(
+                f"short: {clock.laps:.1f} clock passes, {clock.effective_snapshots:.1f} "
                 f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
             )
 

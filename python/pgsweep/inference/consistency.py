@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
+from pgsweep.inference.estimate import Doubt
+
 REPORT_SECONDS: Final = 1.0
 """Sessions report at most so often (pgstat.c, PGSTAT_MIN_INTERVAL)."""
 
@@ -45,14 +47,6 @@ class Tally:
     database: float
     relations: float
     temporary: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Doubt:
-    """A reason for caution; a grave one forbids the use of what was predicted."""
-
-    sentence: str
-    grave: bool
 
 
 def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) -> list[Doubt]:
@@ -82,14 +76,14 @@ def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) ->
             f"{_counted(wrong)}; the difference is put down to the {dropped_relations:,.0f} relations that "
             "were dropped meanwhile, whose counters went with them"
         )
-    reasons = [Doubt(sentence=sentence, grave=bool(grave)) for sentence in found]
+    reasons = [Doubt("refused" if grave else "reliable", sentence) for sentence in found]
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database:
             sentence = (
                 f"{tally.temporary / tally.database:.0%} of the {tally.kind} are those of temporary "
                 "relations, which lie outside shared_buffers: they stay the same at any size"
             )
-            reasons.append(Doubt(sentence=sentence, grave=False))
+            reasons.append(Doubt("reliable", sentence))
     return reasons
 
 

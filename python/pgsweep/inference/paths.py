@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.inference.rates import GRID
+from pgsweep.inference.rates import GRID, Rates
 from pgsweep.inference.sightings import Sightings
 
 Floats = NDArray[np.float64]
@@ -33,6 +33,10 @@ _MOST_PAGES: Final = 10_000
 """Of a group; of more a random part is enough."""
 
 _FORGOTTEN_LAPS: Final = 60
+_NEAR: Final = 0.5
+"""Passes between snapshots, below which the hand has not come again to what was loaded in between."""
+
+_ENOUGH_LOADS: Final = 200
 _LEAST: Final = 1e-7
 """What the model excludes happens all the same: a buffer is pinned when the hand comes, a page is dropped."""
 
@@ -91,6 +95,38 @@ def path_likelihoods(
             table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
             logs[here] += table[before[here] * _STATES + then[here]]
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
+
+
+def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Floats | None:
+    """Return the batch law from the usage counts at which pages are first seen, or nothing if few are.
+
+    A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
+    and those of later visits, which `rates` lets take away again.
+    """
+    hands = seen.hand_frames
+    near = np.diff(hands) < _NEAR * seen.pool_frames
+    members = seen.page_group[seen.page] == group
+    page, snapshot = seen.page[members], seen.snapshot[members]
+    order = np.lexsort((snapshot, page))
+    page, snapshot, count = page[order], snapshot[order], seen.usage_count[members][order]
+    new = np.ones(len(page), dtype=bool)
+    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
+    new &= snapshot > 0
+    new[new] = near[snapshot[new] - 1]
+    first = np.bincount(count[new], minlength=_COUNTS)[1:].astype(np.float64)
+    if first.sum() < _ENOUGH_LOADS:
+        return None
+    first /= first.sum()
+    if rates is None:
+        return first
+    half_passes = float(np.diff(hands)[near].mean()) / seen.pool_frames / 2
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    later = _visits(first, GRID * half_passes)[:, 1:, 1:]
+    mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
+    from scipy.optimize import nnls
+
+    batch = np.asarray(nnls(mixed.T, first)[0], dtype=np.float64)
+    return np.asarray(batch / batch.sum())
 
 
 def _paths(

@@ -50,6 +50,7 @@ class Sightings:
         frame: buffer of each sighting, from 0, same shape; empty where the hand is not seen.
         hand_frames: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
         pool_frames: buffers of the whole pool.
+        unknown: mean number of pages of the database in a snapshot that belong to no known relation.
     """
 
     groups: tuple[Group, ...]
@@ -61,6 +62,7 @@ class Sightings:
     frame: NDArray[np.int64]
     hand_frames: NDArray[np.int64]
     pool_frames: int
+    unknown: float = 0.0
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]
@@ -91,9 +93,10 @@ class Sightings:
         never = max(self.groups[group].pages - pages.sum(), 0.0)
         return rows, np.append(pages.astype(np.float64), never)
 
-    def resident(self, group: int) -> float:
-        """Return the mean number of pages of the group that a snapshot saw."""
-        return float((self.page_group[self.page] == group).sum()) / self.snapshots
+    def resident(self) -> NDArray[np.float64]:
+        """Return the mean number of pages of each group that a snapshot saw."""
+        rows = np.bincount(self.page_group[self.page], minlength=len(self.groups))
+        return np.asarray(rows / self.snapshots, dtype=np.float64)
 
 
 def gather(
@@ -132,11 +135,7 @@ def gather(
         known & in_database, group_of_relation[found], np.where(in_database, len(own), len(own) + 1)
     )
 
-    _, file_index = np.unique(file_key, return_inverse=True)
-    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
-    _, first, page = np.unique(
-        (file_index.astype(np.int64) << 34) | block_key, return_index=True, return_inverse=True
-    )
+    _, first, page = np.unique(_page_keys(snapshots, file_key), return_index=True, return_inverse=True)
     page_group = group[first].astype(np.int32)
     seen = np.bincount(page_group, minlength=len(own) + 2)
 
@@ -171,7 +170,20 @@ def gather(
         frame=snapshots["frame"].astype(np.int64) - 1 if hand_seen else _NONE,
         hand_frames=hand_frames[numbers] if hand_seen else _NONE,
         pool_frames=pool_frames,
+        unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
     )
+
+
+def page_numbers(snapshots: Table, relations: Table) -> NDArray[np.int64]:
+    """Return a number for the page of each row of `snapshots`."""
+    file_key, _ = file_keys(snapshots, relations)
+    return _page_keys(snapshots, file_key)
+
+
+def _page_keys(snapshots: Table, file_key: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, file_index = np.unique(file_key, return_inverse=True)
+    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
+    return np.asarray((file_index.astype(np.int64).ravel() << 34) | block_key, dtype=np.int64)
 
 
 def file_keys(*tables: Mapping[str, Any]) -> list[NDArray[np.int64]]:

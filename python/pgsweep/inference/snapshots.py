@@ -17,10 +17,12 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.inference.consistency import Doubt, Tally, doubts
+from pgsweep import _native
+from pgsweep.inference.consistency import Tally, doubts
 from pgsweep.inference.curve import Curve, Flow
-from pgsweep.inference.estimate import Estimate
-from pgsweep.inference.paths import path_likelihoods
+from pgsweep.inference.estimate import STATISTICS_RESET, Doubt, Estimate, judged
+from pgsweep.inference.hand import follow_hand
+from pgsweep.inference.paths import loaded_batch, path_likelihoods
 from pgsweep.inference.rates import (
     GRID,
     SINGLE,
@@ -32,22 +34,39 @@ from pgsweep.inference.rates import (
     resample,
     temper,
 )
-from pgsweep.inference.sightings import Group, Sightings, Table, gather
+from pgsweep.inference.scan_counts import scanned_blocks
+from pgsweep.inference.self_consistency import Part, part_doubts, shift_doubts, stranger_doubts, today_doubts
+from pgsweep.inference.sightings import Group, Sightings, Table, gather, page_numbers
 
 Floats = NDArray[np.float64]
 
 LAPS_APART = 7.0
 """Snapshots of one subset lie at least this many laps apart, where enough of them remain."""
 
+_LEAST_SNAPSHOTS = 4
+_PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
+"""Clock passes below which nothing is predicted, and below which a prediction is rough. The states of
+snapshots are taken for independent, which takes many passes; paths are followed where the hand is known."""
+
+_SHORT_PATHS, _SHORT_STATES = 0.06, 16.0
+"""Error of the miss ratio for each doubling of the size in a recording of one clock pass, from simulated
+recordings; it falls with the number of passes, and where only states are seen with its square."""
+
+_MANY_SCANS = 0.1
+_SETTLED_SECONDS = 120.0
+
 _FEWEST_SNAPSHOTS = 10
 _MOST_SNAPSHOTS = 1000
 _REPLICATES = 40
+_PARTS = 8
+_SAME_BATCH = 0.01
 _OWN_GROUP_SHARE = 0.002
 _CONFIDENCE = 0.90
 
 MODEL_ERROR_RATIO = 0.002
 MODEL_ERROR_PER_OCTAVE_DOWN = 0.004
 MODEL_ERROR_PER_OCTAVE_UP = 0.002
+MODEL_ERROR_OF_SCANS = 0.08
 """What the model itself adds to the interval, in miss ratio: found by comparing predictions with measured
 truth on workloads outside the package (docs/concepts/prediction.md)."""
 
@@ -60,10 +79,17 @@ class Totals:
         misses: reads of the database, extensions included where the server counts them (before 16).
         relation_misses: per relation of the evidence, per second.
         relation_accesses: likewise.
-        relation_scans: full sequential scans per second.
+        relation_scans: sequential scans begun, by each process that takes part, per second.
+        relation_scanned_blocks: read by sequential scans, per second.
         relation_growth_blocks: blocks added per second.
         temporary_misses: those misses that are of temporary relations, which do not use the pool.
         doubts: where the counters disagree with themselves.
+        first_half_accesses: of each relation, in blocks.
+        second_half_accesses: likewise.
+        was_reset: the statistics were reset meanwhile.
+        allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
+            where the counter is not known.
+        miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
     """
 
     seconds: float
@@ -72,11 +98,17 @@ class Totals:
     relation_misses: Floats
     relation_accesses: Floats
     relation_scans: Floats
+    relation_scanned_blocks: Floats
     relation_growth_blocks: Floats
     first_half_miss_ratio: float
     second_half_miss_ratio: float
     temporary_misses: float = 0.0
     doubts: list[Doubt] = field(default_factory=list)
+    first_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
+    second_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
+    was_reset: bool = False
+    allocations: float = 0.0
+    miss_ratio_error: float = 0.0
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
@@ -113,6 +145,15 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     def rate(oid: int, name: str) -> float:
         return gained.get((str(oid), name), 0.0) / span if span > 0 else 0.0
 
+    def accesses_between(begin: int, end: int) -> Floats:
+        found = np.zeros(len(relations["oid"]))
+        for place, oid in enumerate(relations["oid"]):
+            for name in ("blks_read", "blks_hit"):
+                values = series.get(("relation", str(int(oid)), name))
+                if values is not None:
+                    found[place] += max(float(values[end] - values[begin]), 0.0)
+        return found
+
     oids = [int(o) for o in relations["oid"]]
     listed = {str(o) for o in oids}
 
@@ -129,16 +170,25 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     pg_class = {str(o) for o in relations["oid"][relations["name"] == "pg_class"]}
     dropped = sum(value for (oid, name), value in gained.items() if name == "tup_deleted" and oid in pg_class)
     misses = np.array([rate(o, "blks_read") for o in oids])
-    is_table = np.isin(relations["kind"], ["r", "m", "t"])
-    scans = np.array([rate(o, "scans") for o in oids]) * is_table
+    accesses = misses + np.array([rate(o, "blks_hit") for o in oids])
+    scans = np.array([rate(o, "scans") for o in oids])
+    scanned = scanned_blocks(
+        relations,
+        scans=scans,
+        returned=np.array([rate(o, "tup_returned") for o in oids]),
+        fetched=np.array([rate(o, "tup_fetched") for o in oids]),
+        accesses=accesses,
+    )
+    allocations = series.get(("bgwriter", "", "buffers_alloc"))
     growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
         hits=_gained(hits),
         misses=_gained(reads),
         relation_misses=misses,
-        relation_accesses=misses + np.array([rate(o, "blks_hit") for o in oids]),
+        relation_accesses=accesses,
         relation_scans=scans,
+        relation_scanned_blocks=scanned,
         relation_growth_blocks=growth,
         first_half_miss_ratio=ratio(0, middle),
         second_half_miss_ratio=ratio(middle, -1),
@@ -148,6 +198,11 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
             seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
             dropped_relations=dropped,
         ),
+        first_half_accesses=accesses_between(0, middle),
+        second_half_accesses=accesses_between(middle, -1),
+        was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
+        allocations=_gained(allocations) / span if allocations is not None and span > 0 else 0.0,
+        miss_ratio_error=_ratio_error(seconds, reads, hits),
     )
 
 
@@ -170,7 +225,7 @@ def _relations_gained(
         last: number of the last sample of relations.
         accesses: of the database up to there.
     """
-    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted"}
+    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
     of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
     gained = {key: _gained(values) for key, values in of_relations.items() if key[1] in wanted}
     first: dict[str, int] = {}
@@ -187,6 +242,21 @@ def _relations_gained(
     return gained
 
 
+def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
+    """Return the standard error of misses / accesses, from parts of the observation of equal length."""
+    if len(seconds) < 2 * _PARTS:
+        return 0.0
+    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], _PARTS + 1))
+    missed, hit = np.diff(reads[edges]), np.diff(hits[edges])
+    accesses = missed + hit
+    total = float(accesses.sum())
+    if total <= 0:
+        return 0.0
+    # Of a ratio of sums: by what the misses of each part differ from what its accesses let expect.
+    rest = missed - accesses * float(missed.sum()) / total
+    return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
+
+
 def estimate(
     snapshots: Table,
     relations: Table,
@@ -198,11 +268,13 @@ def estimate(
     sizes_blocks: Sequence[int],
     sampling_rate: float = 1.0,
     hand_frames: NDArray[np.int64] | None = None,
+    rules: _native.Rules | None = None,
     seed: int = 0,
 ) -> Estimate:
     """Predict the miss ratio of the database at each size from snapshots of a pool of `pool_blocks`.
 
     Args:
+        rules: the server's; those of its version with the usual settings by default.
         hand_frames: by number of the snapshot, how many buffers the clock hand had passed, where it was seen.
 
     Raises:
@@ -210,12 +282,15 @@ def estimate(
     """
     if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
         raise ValueError("nothing was observed")
+    rules = rules or _native.Rules(min(max(server_version_num // 10000, 12), 20))
     accesses_per_second = (totals.hits + totals.misses) / totals.seconds
     share = np.maximum(
         totals.relation_accesses / max(totals.relation_accesses.sum(), 1e-9),
         totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
+    if hand_frames is None or not len(hand_frames):
+        hand_frames = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks)
     seen = gather(
         snapshots,
         relations,
@@ -226,9 +301,8 @@ def estimate(
         pool_frames=pool_blocks,
     )
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
-    loads = sum(f.misses for f in flows)
-    if server_version_num >= 160000:
-        loads += float(totals.relation_growth_blocks.sum()) * sampling_rate
+    pool = round(pool_blocks * sampling_rate)
+    loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
 
     rough = [_rough(seen, g) for g in range(len(seen.groups))]
     lap_seconds = sum(r.loads_per_lap() for r in rough) / max(loads, 1e-9)
@@ -248,8 +322,8 @@ def estimate(
         fits = [list(threads.map(fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
     rates = [
         Rates(
-            batch=batches[g],
-            hot_batch=batches[g],
+            batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
+            hot_batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
             pages=np.asarray(np.mean([fit[g].rates.pages for fit in fits], axis=0)),
         )
         for g in range(len(seen.groups))
@@ -262,7 +336,6 @@ def estimate(
         for g, r in zip(seen.groups, rates, strict=True)
     ]
     lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
-    pool = round(pool_blocks * sampling_rate)
     # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
     # A difference that such reasons do not explain is among the doubts.
     counted = sum(f.misses for f in flows) / sampling_rate
@@ -270,33 +343,96 @@ def estimate(
     elsewhere = totals.temporary_misses / (totals.hits + totals.misses)
 
     def ratios(curve: Curve, pages: list[Floats]) -> Floats:
-        scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes_blocks]
-        return np.minimum(np.array(scaled) * agree / sampling_rate / accesses_per_second + elsewhere, 1.0)
+        return np.minimum(raw(curve, pages, sizes_blocks), 1.0)
+
+    def raw(curve: Curve, pages: list[Floats], sizes: Sequence[int]) -> Floats:
+        scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes]
+        return np.array(scaled) * agree / sampling_rate / accesses_per_second + elsewhere
 
     pages = [r.pages for r in rates]
-    curve = Curve(rates, flows, pool, lap_seconds, totals.seconds)
+    make = partial(
+        Curve,
+        flows=flows,
+        observed_blocks=pool,
+        lap_seconds=lap_seconds,
+        seconds=totals.seconds,
+        ring_blocks=lambda blocks: round(
+            rules.ring_buffers(1, round(blocks / sampling_rate)) * sampling_rate
+        ),
+        settled_seconds=_SETTLED_SECONDS,
+    )
+    curve = make(rates)
     point = ratios(curve, pages)
     # How many accesses a visit brings to pages that never leave is bounded, not seen: try both bounds.
-    bounds = [
-        ratios(
-            Curve([replace(r, hot_batch=hot(r)) for r in rates], flows, pool, lap_seconds, totals.seconds),
-            pages,
-        )
-        - point
-        for hot in (lambda r: r.batch, lambda _: SINGLE)
+    others = [
+        make([replace(r, hot_batch=hot(r)) for r in rates]) for hot in (lambda r: r.batch, lambda _: SINGLE)
     ]
+    if any(flow.scans > 0 for flow in flows):
+        # Nor is it seen how regularly scans come, and for how long their rings have gathered in a pool.
+        others += [make(rates, loops=False)]
+        others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
+    bounds = [ratios(other, pages) - point for other in others]
     spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
-    low, high = _interval(point, spread, bounds, np.asarray(sizes_blocks) / pool_blocks)
-    reasons, usable = _verdict(totals, seen.snapshots, step, lap_seconds)
+    passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    low, high = _interval(
+        point,
+        spread,
+        bounds,
+        np.asarray(sizes_blocks) / pool_blocks,
+        _Beside(
+            noise=totals.miss_ratio_error,
+            short=_SHORT_PATHS / max(passes, 1.0) if by_paths else _SHORT_STATES / max(passes, 4.0) ** 2,
+            scans=_scan_share(totals),
+        ),
+    )
+    expected = curve.expected_misses(pages)
+    resident = seen.resident()
+    parts = [
+        Part(
+            name=group.name,
+            counted_misses=(flows[g].misses - flows[g].extensions) / sampling_rate,
+            # What others miss is counted by nobody here.
+            expected_misses=expected[g] / sampling_rate if group.relations else 0.0,
+            seen_resident=float(resident[g]),
+            expected_resident=rates[g].resident(),
+        )
+        for g, group in enumerate(seen.groups)
+    ]
+    [today] = raw(curve, pages, [pool_blocks])
+    level, reasons = judged(
+        [
+            *totals.doubts,
+            *_length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths),
+            *_load_doubts(totals, relations),
+            *today_doubts(
+                float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
+            ),
+            *part_doubts(parts, pool, seconds=totals.seconds * sampling_rate),
+            *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
+            *_scan_doubts(totals),
+        ]
+    )
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
         low=low,
         high=high,
         lap_seconds=lap_seconds,
-        level="reliable" if usable else "refused",
+        level=level,
         reasons=reasons,
     )
+
+
+def _loads(totals: Totals, flows: list[Flow], pool: int, rate: float, version: int) -> float:
+    """Return pages loaded per second into buffers that the clock hand gave.
+
+    The server counts these buffers (StrategyGetBuffer, freelist.c), those of rings left out and those of all
+    databases included. Without the counter it is the misses of this database, less what scans read in rings.
+    """
+    if totals.allocations > 0:
+        return totals.allocations * rate
+    loads = sum(f.misses - (min(f.scan_accesses, f.misses) if f.ringed(pool) else 0.0) for f in flows)
+    return loads + (float(totals.relation_growth_blocks.sum()) * rate if version >= 160000 else 0.0)
 
 
 def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling_rate: float) -> Flow:
@@ -306,11 +442,17 @@ def _flow(group: Group, relations: Table, totals: Totals, version: int, sampling
     growth = float(totals.relation_growth_blocks[members].sum()) if version < 160000 else 0.0
     misses = float(totals.relation_misses[members].sum())
     alone = len(members) == 1
+    blocks = float(relations["blocks_end"][members[0]]) if alone else 0.0
+    scanned = float(totals.relation_scanned_blocks[members[0]]) if blocks > 0 else 0.0
     return Flow(
         misses=misses * sampling_rate,
+        accesses=float(totals.relation_accesses[members].sum()) * sampling_rate,
         extensions=min(growth, misses) * sampling_rate,
-        scans=float(totals.relation_scans[members[0]]) if alone else 0.0,
-        scanned_blocks=float(relations["blocks_end"][members[0]]) * sampling_rate if alone else 0.0,
+        scans=scanned / blocks if blocks > 0 else 0.0,
+        scanned_blocks=blocks * sampling_rate,
+        participants=max(float(totals.relation_scans[members[0]]) * blocks / scanned, 1.0)
+        if scanned > 0
+        else 1.0,
     )
 
 
@@ -346,9 +488,18 @@ def _fit_states(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: F
 
 
 def _fit_paths(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, seed: int) -> _Fit:
-    """Fit to the paths of the pages from state to state."""
-    like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
-    return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
+    """Fit to the paths of the pages from state to state; batches follow from how pages are first seen."""
+
+    def fit(batch: Floats) -> _Fit:
+        like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
+        return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
+
+    first = loaded_batch(seen, group)
+    found = fit(batch if first is None else first)
+    better = None if first is None else loaded_batch(seen, group, found.rates)
+    if first is not None and better is not None and np.abs(better - first).max() > _SAME_BATCH:
+        found = fit(better)
+    return found
 
 
 def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
@@ -380,43 +531,105 @@ def _replicates(
     return noise
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Beside:
+    """What widens an interval beside the spread of the pages.
+
+    Attributes:
+        noise: standard error of the measured miss ratio.
+        short: by how much more the model errs for each doubling of the size, since the recording is short.
+        scans: share of accesses that are those of sequential scans.
+    """
+
+    noise: float
+    short: float
+    scans: float
+
+
 def _interval(
-    point: Floats, noise: Floats, bounds: list[Floats], relative_size: Floats
+    point: Floats, spread: Floats, bounds: list[Floats], relative_size: Floats, beside: _Beside
 ) -> tuple[Floats, Floats]:
-    """Return bounds of the 90 % interval: noise, what is not seen, and the model's own error, as squares."""
+    """Return bounds of the 90 % interval: spread, what is not seen, and the model's own error, as squares."""
     tail = (1 - _CONFIDENCE) / 2
     unseen_below = np.maximum(-np.min(bounds, axis=0), 0)
     unseen_above = np.maximum(np.max(bounds, axis=0), 0)
-    below = np.hypot(np.maximum(-np.quantile(noise, tail, axis=0), 0), unseen_below)
-    above = np.hypot(np.maximum(np.quantile(noise, 1 - tail, axis=0), 0), unseen_above)
+    below = np.hypot(np.maximum(-np.quantile(spread, tail, axis=0), 0), unseen_below)
+    above = np.hypot(np.maximum(np.quantile(spread, 1 - tail, axis=0), 0), unseen_above)
     octaves = np.log2(relative_size)
-    model = MODEL_ERROR_RATIO + np.where(
-        octaves < 0, -octaves * MODEL_ERROR_PER_OCTAVE_DOWN, octaves * MODEL_ERROR_PER_OCTAVE_UP
-    )
+    up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
+    model = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
+    model = model + beside.scans * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
     # Nothing can be off by more than there is: towards zero misses the model's error fades.
     model = np.minimum(model, 0.35 * point + 0.0008)
-    return np.clip(point - np.hypot(below, model), 0, 1), np.clip(point + np.hypot(above, model), 0, 1)
+    noise = np.minimum(1.64 * beside.noise, 0.5 * point)
+    below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
+    # A page that comes less often than once in the recording is not told from one that never comes: what
+    # larger pools would miss is found too small, hardly ever too large.
+    rare = beside.short * up * np.sqrt(np.maximum(up, 1.0))
+    above = np.hypot(above, np.minimum(rare, 1 - point))
+    below = np.hypot(below, np.minimum(rare / 4, 0.5 * point))
+    below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
+    above = np.hypot(above, beside.short / 4 * down)
+    return np.clip(point - below, 0, 1), np.clip(point + above, 0, 1)
 
 
-def _verdict(totals: Totals, snapshots: int, step: int, lap_seconds: float) -> tuple[list[str], bool]:
-    reasons = [doubt.sentence for doubt in totals.doubts]
-    laps = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
-    usable = not any(doubt.grave for doubt in totals.doubts)
+def _length_doubts(totals: Totals, snapshots: int, lap_seconds: float, *, by_paths: bool) -> list[Doubt]:
+    """Return whether the recording is too short, in one sentence."""
     if totals.misses == 0:
-        reasons.append("no miss was counted: the pool holds all that is used, smaller sizes cannot be judged")
-        return reasons, False
-    if snapshots < 4 or laps < 2:
-        usable = False
-    if laps < 10:
-        reasons.append(
-            f"the hand went round {laps:.1f} times; "
-            f"record for {12 * lap_seconds:.0f} s to see at least ten laps"
+        return [
+            Doubt(
+                "refused",
+                "no miss was counted: the pool holds all that is used, smaller sizes cannot be judged",
+            )
+        ]
+    if snapshots < _LEAST_SNAPSHOTS:
+        return [Doubt("refused", f"there are only {snapshots} snapshots: record for longer")]
+    passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    least, enough = _PASSES_OF_PATHS if by_paths else _PASSES_OF_STATES
+    if passes >= enough:
+        return []
+    wanted = 1.25 * totals.seconds * enough / max(passes, 0.1)
+    return [
+        Doubt(
+            "refused" if passes < least else "rough",
+            f"the recording is short, {passes:.1f} clock passes in {snapshots} snapshots: "
+            f"record for {wanted:.0f} s",
         )
-    if snapshots / step < 8:
-        reasons.append(f"{snapshots / step:.0f} independent snapshots; twelve or more make a firm curve")
+    ]
+
+
+def _load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
+    """Return whether the load was another one at the end than at the beginning."""
+    doubts = shift_doubts(
+        [str(name) for name in relations["name"]], totals.first_half_accesses, totals.second_half_accesses
+    )
+    if totals.was_reset:
+        doubts.append(Doubt("rough", STATISTICS_RESET))
     first, second = totals.first_half_miss_ratio, totals.second_half_miss_ratio
-    if abs(first - second) > 0.1 * max(first, second) + 0.002:
-        reasons.append(
-            f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second"
+    # The halves of one load differ by twice the error of the whole, and that by chance.
+    if abs(first - second) > 0.1 * max(first, second) + 0.002 + 4 * totals.miss_ratio_error:
+        doubts.append(
+            Doubt(
+                "rough",
+                f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second",
+            )
         )
-    return reasons, usable
+    return doubts
+
+
+def _scan_doubts(totals: Totals) -> list[Doubt]:
+    share = _scan_share(totals)
+    if share <= _MANY_SCANS:
+        return []
+    return [
+        Doubt(
+            "rough",
+            f"{share:.0%} of the accesses are those of sequential scans, which do not come at random: what "
+            "they find at another size depends on when they run",
+        )
+    ]
+
+
+def _scan_share(totals: Totals) -> float:
+    accesses = (totals.hits + totals.misses) / totals.seconds
+    return float(totals.relation_scanned_blocks.sum()) / max(accesses, 1e-9)

@@ -14,6 +14,7 @@ from pgsweep.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
 from pgsweep.inference.spread import Stretch
 from pgsweep.inference.visits import count_visits
 from pgsweep.inference.warm import WarmPools
+from pgsweep.records.prediction import Level
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.bool_]
@@ -307,7 +308,7 @@ def _verdict(
     sizes_blocks: Sequence[int],
     found: Sequence[_Replayed],
     lost_events: int,
-) -> tuple[str, list[str]]:
+) -> tuple[Level, list[str]]:
     """Return the level, and every reason for caution."""
     refused: list[str] = []
     rough: list[str] = []

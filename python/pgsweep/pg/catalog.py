@@ -61,6 +61,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
         table_oid: for an index or a TOAST relation (and its index) the table it serves; else its own oid.
         main_blocks: size of the main fork, or the last estimate of VACUUM where the size could not be read.
         measured: the sizes were read.
+        tuples_per_block: as VACUUM or ANALYZE last saw it; 0 where they never ran.
     """
 
     oid: int
@@ -75,6 +76,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
     fsm_blocks: int
     vm_blocks: int
     measured: bool
+    tuples_per_block: float = 0.0
 
 
 class RelationPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +211,7 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
     found = connection.execute(load("relations", version_num)).fetchall()
     measured = _read_sizes(connection, [row[0] for row in found]) if sizes else {}
     relations = []
-    for oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate in found:
+    for oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate, tuples in found:
         main_blocks, fsm_blocks, vm_blocks = measured.get(oid, (max(0, estimate), 0, 0))
         relations.append(
             Relation(
@@ -225,6 +227,7 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
                 fsm_blocks=fsm_blocks,
                 vm_blocks=vm_blocks,
                 measured=oid in measured,
+                tuples_per_block=tuples,
             )
         )
     return relations

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import msgspec
 
 from pgsweep.records.common import Provenance
+
+Level = Literal["reliable", "rough", "refused"]
+LEVELS: Final[tuple[Level, ...]] = ("reliable", "rough", "refused")
+"""From the best to the worst."""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +32,15 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the prediction may be used, and every reason for caution, in words."""
+    """How far the prediction may be trusted, and every reason, in words.
 
-    usable: bool
+    Attributes:
+        level: `reliable`; `rough`, where the interval or the method asks for caution; `refused`, where there
+            is no prediction at all, and so no point of a curve.
+        reasons: sentences; those that decided the level come first.
+    """
+
+    level: Level
     reasons: list[str]
 
 

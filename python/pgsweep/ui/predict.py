@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records.prediction import CurvePoint, NoEviction, PredictResult, Verdict
+from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
-from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
 from pgsweep.ui.table import Column, table
-from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
+
+_MARKS: dict[Level, tuple[str, Paint]] = {
+    "reliable": ("✓ ", "green"),
+    "rough": ("≈ ", "yellow"),
+    "refused": ("✗ ", "red"),
+}
 
 _CAPTION = (
     "Line with round or triangular marks: predicted. Band: its 90 % interval. "
@@ -58,7 +64,9 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
             cells.append("")
         rows.append(cells)
 
-    parts = ["\n".join(head), table(columns, rows, terminal, marked=marked)]
+    parts = ["\n".join(head)]
+    if rows:
+        parts.append(table(columns, rows, terminal, marked=marked))
     if len(result.points) > 1:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
     parts.append(verdict_text(result.verdict, terminal))
@@ -86,10 +94,8 @@ def _room(found: NoEviction) -> str:
 
 def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
     """Return the verdict in words, its reasons one a line."""
-    if verdict.usable:
-        title = terminal.paint(terminal.pick("✓ ", ""), "green") + "The prediction may be used"
-    else:
-        title = terminal.paint(terminal.pick("✗ ", ""), "red") + "The prediction should not be used"
+    mark, colour = _MARKS[verdict.level]
+    title = terminal.paint(terminal.pick(mark, ""), colour) + VERDICTS[verdict.level]
     lines = [title + (":" if verdict.reasons else "")]
     for reason in verdict.reasons:
         lines += textwrap.wrap(
@@ -114,7 +120,7 @@ def _title(result: PredictResult) -> tuple[str, str]:
         title = f"{used}: {away} can be taken away" if room.removable_bytes else f"{used}, nothing evicted"
         return title, f"{lead} {_room(room)}"
     if not points_:
-        return "No prediction", lead
+        return VERDICTS["refused"], lead
     first, last = points_[0], points_[-1]
     if observed.shared_buffers_bytes:
         far = last if last.shared_buffers_bytes > observed.shared_buffers_bytes else first

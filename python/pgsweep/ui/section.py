@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pgsweep.records.prediction import Verdict
+from pgsweep.records.prediction import Level, Verdict
 from pgsweep.ui.numbers import seconds, server_name
 
 Measured, Predicted = "measured", "predicted"
 """The kinds of numbers, as the page names them and the style sheet colours them."""
+
+
+VERDICTS: dict[Level, str] = {
+    "reliable": "The prediction is reliable",
+    "rough": "The prediction is rough: mind its intervals",
+    "refused": "No prediction: the evidence does not allow one",
+}
+"""Verdicts as headlines."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Page:
         title: the headline, which gives the answer.
         lead: the sentence below it.
         sections: the parts, in order.
-        verdict: whether a prediction may be used, where the result is one.
+        verdict: how far a prediction may be trusted, where the result is one.
         notes: what else must be known.
         explains_kinds: whether a part says what measured, predicted and the interval mean.
         made: what the provenance begins with, name and value, before what every result has.
@@ -81,6 +89,11 @@ class Page:
     notes: Sequence[str] = field(default=())
     explains_kinds: bool = False
     made: Sequence[tuple[str, str]] = field(default=())
+
+    @property
+    def verdict_title(self) -> str:
+        """The verdict as a headline, or nothing."""
+        return VERDICTS[self.verdict.level] if self.verdict else ""
 
 
 def made_on(server_version: str, machine: str, took_seconds: float) -> list[tuple[str, str]]:

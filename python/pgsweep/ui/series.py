@@ -109,8 +109,8 @@ def verdict_remarks(workload: DemoWorkload) -> list[str]:
     remarks = []
     for kind, verdict in (("snapshots", workload.snapshots_verdict), ("trace", workload.trace_verdict)):
         if verdict is not None:
-            if not verdict.usable:
-                remarks.append(f"prediction from {kind}: should not be used")
+            if verdict.level != "reliable":
+                remarks.append(f"prediction from {kind}: {verdict.level}")
             remarks += [f"prediction from {kind}: {reason}" for reason in verdict.reasons]
     return remarks
 

@@ -28,4 +28,4 @@ def run_one(data: bytes, workdir: Path) -> str | None:
     to_json(result)
     if result.source == "trace":
         export_oracle_general(folder, workdir / "out.oracleGeneral")
-    return f"{result.source} {result.verdict.usable}"
+    return f"{result.source} {result.verdict.level}"

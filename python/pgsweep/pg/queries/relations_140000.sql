@@ -8,7 +8,8 @@ SELECT c.oid::int8 AS oid,
        CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END::int8 AS tablespace_oid,
        pg_catalog.pg_relation_filenode(c.oid)::int8 AS filenode,
        coalesce(owner.oid, i.indrelid, c.oid)::int8 AS table_oid,
-       c.relpages::int8 AS pages_estimate
+       c.relpages::int8 AS pages_estimate,
+       CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 0 END::float8 AS tuples_per_block
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database()
 CROSS JOIN (SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)

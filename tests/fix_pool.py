@@ -1,0 +1,117 @@
+"""A simulated pool and what a recorder sees of it: tables as evidence has them, and the truth at any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.inference.estimate import Estimate
+from pgsweep.inference.snapshots import estimate, read_totals
+
+RULES = _native.Rules(18)
+PER_SECOND = 10_000
+Pages = NDArray[np.uint32]
+
+
+def zipf_pages(pages: int, exponent: float, count: int, seed: int, *, uniform: float = 0.0) -> Pages:
+    """Return independent accesses by Zipf's law, a part of them uniform, to pages in random places."""
+    random = np.random.default_rng(seed)
+    weights = np.arange(1, pages + 1) ** -exponent
+    weights = (1 - uniform) * weights / weights.sum() + uniform / pages
+    drawn = np.searchsorted(np.cumsum(weights), random.random(count))
+    return random.permutation(pages)[np.minimum(drawn, pages - 1)].astype(np.uint32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a recorder saw: tables of evidence, and where the hand really stood."""
+
+    snapshots: dict[str, NDArray[Any]]
+    relations: dict[str, NDArray[Any]]
+    counters: dict[str, NDArray[Any]]
+    hands: NDArray[np.int64]
+    frames: int
+    miss_ratio: float
+
+    @property
+    def passes(self) -> float:
+        return float(self.hands[-1] - self.hands[0]) / self.frames
+
+    def predict(self, sizes: list[int], *, hand_seen: bool = False) -> Estimate:
+        return estimate(
+            self.snapshots,
+            self.relations,
+            read_totals(self.counters, self.relations, "bench"),
+            database_oid=5,
+            server_version_num=180000,
+            pool_blocks=self.frames,
+            sizes_blocks=sizes,
+            hand_frames=self.hands if hand_seen else None,
+        )
+
+
+def truth(accesses: Pages, begin: int, sizes: list[int]) -> NDArray[np.float64]:
+    """Return the miss ratio from `begin` on at each size."""
+    found = _native.replay(accesses, sizes, RULES, windows=np.array([begin, len(accesses)], np.uint64))
+    return np.asarray(found["misses"][:, 0] / found["accesses"][0])
+
+
+def record(accesses: Pages, begin: int, *, pages: int, frames: int, snapshots: int, seed: int = 0) -> Seen:
+    """Watch a pool from `begin` to the end of the accesses, one snapshot at random in each slot of time."""
+    random = np.random.default_rng(seed)
+    cuts = begin + ((np.arange(snapshots) + random.random(snapshots)) / snapshots * (len(accesses) - begin))
+    pool = _native.replay_outcomes(accesses[:begin], frames, RULES)
+    hand, missed, previous = int(pool["hand"]), 0, begin
+    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("snapshot", "frame", "block", "usage_count")}
+    hands: list[int] = []
+    counters = [(0.0, 0, 0, hand)]
+    for number, cut in enumerate([*cuts.astype(int).tolist(), len(accesses)]):
+        part = accesses[previous:cut]
+        if len(part):
+            warm = _native.PoolContents(
+                pool["frame_pages"], pool["frame_usage_counts"], hand=int(pool["hand"])
+            )
+            counted = _native.replay(part, [frames], RULES, warm=[warm])
+            hand += int(counted["passes"][0]) * frames + int(counted["hands"][0]) - int(pool["hand"])
+            pool = _native.replay_outcomes(part, frames, RULES, warm=warm)
+            missed += int((pool["outcomes"] == 1).sum())
+        previous = cut
+        counters.append(((cut - begin) / PER_SECOND, cut - begin, missed, hand))
+        if number < snapshots:
+            rows["snapshot"].append(np.full(frames, number))
+            rows["frame"].append(np.arange(1, frames + 1))
+            rows["block"].append(pool["frame_pages"].copy())
+            rows["usage_count"].append(pool["frame_usage_counts"].copy())
+            hands.append(hand)
+    table: dict[str, NDArray[Any]] = {name: np.concatenate(parts) for name, parts in rows.items()}
+    one = np.ones(len(table["frame"]), np.int64)
+    values = [
+        (at, scope, key, name, float(value))
+        for at, total, misses, _ in counters
+        for scope, key, name, value in (
+            ("database", "bench", "blks_read", misses),
+            ("database", "bench", "blks_hit", total - misses),
+            ("relation", "77", "blks_read", misses),
+            ("relation", "77", "blks_hit", total - misses),
+            ("bgwriter", "", "buffers_alloc", misses),
+        )
+    ]
+    names = ("seconds", "scope", "object", "name", "value")
+    return Seen(
+        snapshots={**table, "spc": one, "db": one * 5, "rel": one, "fork": one * 0},
+        relations={
+            "db": np.array([5]), "database": np.array(["bench"]), "schema": np.array(["public"]),
+            "name": np.array(["page"]), "kind": np.array(["r"]), "oid": np.array([77]), "spc": np.array([1]),
+            "rel": np.array([1]), "table_oid": np.array([77]), "blocks_begin": np.array([pages]),
+            "blocks_end": np.array([pages]), "fsm_blocks": np.array([0]), "vm_blocks": np.array([0]),
+            "tuples_per_block": np.array([0.0]),
+        },
+        counters=dict(zip(names, map(np.array, zip(*values, strict=True)), strict=True)),
+        hands=np.array(hands),
+        frames=frames,
+        miss_ratio=missed / (len(accesses) - begin),
+    )  # fmt: skip

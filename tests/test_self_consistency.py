@@ -1,0 +1,118 @@
+"""What does not agree with itself is rough or refused, with a reason that names it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.inference.estimate import Doubt, judged
+from pgsweep.inference.self_consistency import (
+    Part,
+    part_doubts,
+    shift_doubts,
+    stranger_doubts,
+    today_doubts,
+)
+from pgsweep.inference.snapshots import read_totals
+from pgsweep.predict import predict
+from tests.fix_pool import record, zipf_pages
+
+GOOD = Part(
+    name="orders", counted_misses=500, expected_misses=510, seen_resident=4000, expected_resident=3990
+)
+
+
+def test_the_gravest_doubt_decides_and_comes_first() -> None:
+    assert judged([]) == ("reliable", [])
+    doubts = [Doubt("reliable", "a"), Doubt("refused", "b"), Doubt("rough", "c"), Doubt("rough", "c")]
+    assert judged(doubts) == ("refused", ["b", "c", "a"])
+
+
+def test_what_agrees_raises_no_doubt() -> None:
+    assert part_doubts([GOOD], 8000, seconds=60) == []
+    assert today_doubts(0.320, 0.319, 0.001) == []
+    assert stranger_doubts(0.02, 0.01) == []
+    assert shift_doubts(["a", "b"], np.array([50.0, 50.0]), np.array([55.0, 48.0])) == []
+
+
+@pytest.mark.parametrize(("predicted", "level"), [(0.33, "rough"), (0.95, "refused")])
+def test_another_miss_ratio_today_than_measured(predicted: float, level: str) -> None:
+    [doubt] = today_doubts(predicted, 0.32, 0.001)
+    assert doubt.level == level
+    assert "32.0%" in doubt.reason
+
+
+@pytest.mark.parametrize(("expected", "level"), [(800.0, "rough"), (5000.0, "refused")])
+def test_a_relation_whose_misses_are_not_explained_is_named(expected: float, level: str) -> None:
+    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60)
+    assert doubt.level == level
+    assert "`big`" in doubt.reason
+
+
+def test_residents_that_are_not_seen() -> None:
+    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60)
+    assert doubt.level == "refused"
+    assert "`big`" in doubt.reason
+
+
+def test_pools_of_others() -> None:
+    other, unknown = stranger_doubts(0.5, 0.4)
+    assert (other.level, unknown.level) == ("rough", "refused")
+    assert "50% of the pool holds pages of other databases" in other.reason
+
+
+def test_a_load_that_moves_to_another_relation() -> None:
+    [doubt] = shift_doubts(["a", "b"], np.array([90.0, 10.0]), np.array([10.0, 90.0]))
+    assert doubt.level == "rough"
+    assert "90%" in doubt.reason
+
+
+def test_statistics_reset_meanwhile_are_summed_and_said() -> None:
+    accesses = zipf_pages(8_000, 0.9, 400_000, 1)
+    seen = record(accesses, 360_000, pages=8_000, frames=1_000, snapshots=12)
+    before = read_totals(seen.counters, seen.relations, "bench")
+    values = seen.counters["value"].copy()
+    late = seen.counters["seconds"] > 2.0
+    of_server = seen.counters["scope"] != "bgwriter"
+    for name in ("blks_read", "blks_hit"):
+        here = late & of_server & (seen.counters["name"] == name)
+        values[here] -= values[here].min() - 1.0
+    after = read_totals({**seen.counters, "value": values}, seen.relations, "bench")
+    assert after.was_reset and not before.was_reset
+    assert after.misses == pytest.approx(before.misses, rel=0.25)
+    reset = replace(seen, counters={**seen.counters, "value": values})
+    found = reset.predict([1_000])
+    assert found.level != "reliable"
+    assert any("statistics were reset" in reason for reason in found.reasons)
+
+
+def test_without_counters_there_is_no_number(tmp_path: Path) -> None:
+    meta = EvidenceMeta(
+        source="sql",
+        server_version_num=180000,
+        shared_buffers_blocks=100,
+        database="bench",
+        database_oid=5,
+        settings={"track_counts": "off"},
+        complete=True,
+    )
+    with EvidenceWriter(tmp_path / "x.evidence", meta) as writer:
+        writer.close(meta)
+    found = predict(tmp_path / "x.evidence")
+    assert found.points == []
+    assert found.verdict.level == "refused"
+    assert "track_counts is off" in found.verdict.reasons[0]
+
+
+def test_a_recording_of_one_pass_is_rough_and_says_how_long() -> None:
+    accesses = zipf_pages(32_000, 0.9, 700_000, 3)
+    seen = record(accesses, 690_000, pages=32_000, frames=4_000, snapshots=30)
+    assert seen.passes < 5
+    found = seen.predict([2_000, 4_000, 16_000])
+    assert found.level == "rough"
+    assert sum("record for" in reason for reason in found.reasons) == 1
+    assert found.high[2] - found.low[2] > 0.02
