@@ -339,7 +339,7 @@ def test_a_limit_of_threads_is_not_taken_for_damage(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents):
         if path.stat().st_uid == os.geteuid() and path.is_relative_to("/tmp/"):
             path.chmod(path.stat().st_mode | 0o055)
-    for path in folder.rglob("*"):
+    for path in (folder, *folder.rglob("*")):
         path.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", _FEW_THREADS, str(folder)], capture_output=True, text=True, check=False

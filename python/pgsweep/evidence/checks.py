@@ -57,6 +57,13 @@ _ANYWHERE: Final[dict[str, _Range]] = {
 }
 
 
+_OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
+    ("accesses", "kind"): (0, 2),
+    # A trace reads its first counters before it begins.
+    ("counters", "seconds"): (-_MOST_SECONDS, _MOST_SECONDS),
+}
+
+
 def row_bytes(columns: dict[str, str]) -> int:
     """Return what a row of a table needs in memory, about."""
     return sum(_TEXT_BYTES if kind == "str" else np.dtype(kind).itemsize for kind in columns.values())
@@ -64,7 +71,7 @@ def row_bytes(columns: dict[str, str]) -> int:
 
 def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
     """Return what is wrong with the values of a column, or nothing."""
-    bounds = (0, 2) if (table, column) == ("accesses", "kind") else _ANYWHERE.get(column)
+    bounds = _OF_TABLE.get((table, column), _ANYWHERE.get(column))
     if bounds is None or TABLES[table][column] == "str" or not len(values):
         return None
     low, high = float(values.min()), float(values.max())

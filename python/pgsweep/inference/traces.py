@@ -32,6 +32,7 @@ FIRST_VISIT_ERROR_SHARE = 0.1
 """Added to the interval: a floor, and a share of what depends on the drawn warm state and not on the trace:
 first visits that hit or miss by the draw (docs/concepts/prediction.md)."""
 
+_SMALLEST_BLOCKS = 16
 _FEW_ACCESSES, _TOO_FEW_ACCESSES = 10_000, 1_000
 _SOME_LOST, _TOO_MANY_LOST = 0.001, 0.02
 _WRONG_TODAY, _VERY_WRONG_TODAY = 0.003, 0.03
@@ -65,7 +66,12 @@ def estimate(
     pools = WarmPools(trace, count_visits(trace), rules)
     random = np.random.default_rng(seed)
     draws = 1 if len(trace.pages) > _LONG_TRACE_ROWS else _DRAWS
-    found = [replay.at(size, pools, draws, random) for size in sizes_blocks]
+    # A pool with four times the buffers that there are pages evicts nothing, and no scan of it has a ring.
+    most = max(4 * (int(pools.most_resident) + len(trace.page_group)), pool_blocks, _SMALLEST_BLOCKS)
+    simulated = {
+        size: replay.at(size, pools, draws, random) for size in sorted({min(s, most) for s in sizes_blocks})
+    }
+    found = [simulated[min(size, most)] for size in sizes_blocks]
     today = replay.at(pool_blocks, pools, draws, random) if pool_blocks else None
     exact = None
     if trace.start is not None and pool_blocks:
