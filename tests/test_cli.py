@@ -456,7 +456,9 @@ def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
         ("cache", "-p", "postgresql://me:TopSecret@there"),
     ],
 )
-def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(words: tuple[str, ...]) -> None:
+def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(
+    words: tuple[str, ...],
+) -> None:
     done = run(*words)
     assert done.returncode != 0
     assert done.stderr.startswith(("error:", "Traceback"))

@@ -197,7 +197,7 @@ def test_flags_win_over_the_connection_string() -> None:
     ],
 )
 def test_a_password_that_is_taken_for_host_or_port_is_not_repeated(text: str) -> None:
-    with pytest.raises(UsageError, match="of the connection is no (host|port)") as caught:
+    with pytest.raises(UsageError, match=r"of the connection is no (host|port)") as caught:
         build_conninfo(text)
     assert SECRET not in f"{caught.value.message} {caught.value.cause} {caught.value.hint}"
 
@@ -208,7 +208,8 @@ def test_hosts_and_sockets_of_all_kinds_are_taken() -> None:
 
 
 def test_what_the_owner_of_the_database_has_set_does_not_matter(server: Cluster) -> None:
-    settings = {"exit_on_error": "on", "TimeZone": "<evil>+100", "idle_in_transaction_session_timeout": "50ms"}
+    settings = {"exit_on_error": "on", "TimeZone": "<evil>+100"}
+    settings["idle_in_transaction_session_timeout"] = "50ms"
     with psycopg.connect(server.conninfo(), autocommit=True) as owner:
         owner.execute("CREATE DATABASE owned")
         newer = owner.execute(

@@ -283,7 +283,7 @@ def test_a_closed_stderr_or_stdin_hinders_nothing(wheel18: Cluster, tmp_path: Pa
 
 
 def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
-    """A newline in a database's name ends no comment, and a schema with placeholders in its name is a schema."""
+    """A newline in a database's name ends no comment, and a schema with % in its name is a schema."""
     name, schema = "new\nDROP TABLE hurt; --", "odd%s{schema}%\x1b[31m"
     with Cluster.create(None, {"shared_buffers": "4MB"}) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:

@@ -217,9 +217,11 @@ def _check_place(parts: dict[str, str]) -> None:
         return
     raise UsageError(
         f"the {what} of the connection is no {what}",
-        cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not separated",
-        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25; or leave the password to "
-        "~/.pgpass; in `key=value` pairs put blanks between them, and quotes around all: 'host=... dbname=...'",
+        cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not "
+        "separated",
+        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, or leave the "
+        "password to ~/.pgpass; put blanks between `key=value` pairs, and quotes around them: "
+        "'host=... dbname=...'",
     )
 
 

@@ -31,7 +31,7 @@ def by_fork(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def query_text(name: str, version_num: int, schema: str) -> str:
-    """Return a statement with pg_prewarm's schema filled in; a % in its name is no placeholder of psycopg's."""
+    """Return a statement with pg_prewarm's schema filled in; a % in its name is no placeholder."""
     return load(name, version_num).replace("{schema}", schema.replace("%", "%%"))
 
 
