@@ -208,11 +208,8 @@ def test_hosts_and_sockets_of_all_kinds_are_taken() -> None:
 
 
 def test_what_the_owner_of_the_database_has_set_does_not_matter(server: Cluster) -> None:
-    settings = {
-        "exit_on_error": "on",
-        "TimeZone": "<evil>+100",
-        "idle_in_transaction_session_timeout": "50ms",
-    }
+    settings = {"exit_on_error": "on", "TimeZone": "<evil>+100"}
+    settings["idle_in_transaction_session_timeout"] = "50ms"
     with psycopg.connect(server.conninfo(), autocommit=True) as owner:
         owner.execute("CREATE DATABASE owned")
         newer = owner.execute(

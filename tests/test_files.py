@@ -291,3 +291,16 @@ def test_a_recording_that_was_killed_before_it_saw_anything(tmp_path: Path) -> N
 def test_a_folder_that_has_gone_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(PgsweepError, match="cannot write"):
         write_file(tmp_path / "gone" / "result.json", "{}")
+
+
+@needs_root
+def test_no_folder_is_made_through_a_link_of_another_user(tmp_path: Path) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (home / ".local").symlink_to(elsewhere)
+    os.chown(home, *NOBODY)
+    os.chown(home / ".local", *NOBODY, follow_symlinks=False)
+    with pytest.raises(Untrusted):
+        make_private(home / ".local/state/pgsweep", mode=0o700)
+    assert not list(elsewhere.iterdir())

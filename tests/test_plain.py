@@ -280,3 +280,36 @@ def test_a_closed_stderr_or_stdin_hinders_nothing(wheel18: Cluster, tmp_path: Pa
     # Messages went nowhere, least of all into a file that got the number 2.
     assert (tmp_path / "a.evidence" / "meta.json").read_text().startswith("{")
     assert closed((0, 2), "doctor", "-h", "/nowhere", cwd=tmp_path).returncode == 3
+
+
+def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
+    """A newline in a database's name ends no comment, and a schema with % in its name is a schema."""
+    name, schema = "new\nDROP TABLE hurt; --", "odd%s{schema}%\x1b[31m"
+    with Cluster.create(None, {"shared_buffers": "4MB"}) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        conninfo = cluster.conninfo(name)
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            for extension in ("pg_buffercache", "pg_prewarm"):
+                connection.execute(
+                    sql.SQL("CREATE EXTENSION {} SCHEMA {}").format(
+                        sql.Identifier(extension), sql.Identifier(schema)
+                    )
+                )
+            connection.execute("CREATE TABLE orders AS SELECT generate_series(1, 5000) AS id")
+        assert pgsweep("warm", "save", "shop.heat", conninfo, cwd=tmp_path).returncode == 0
+        run = ("warm", "run", "--relations", "orders", "-d", conninfo)
+        for words in (
+            ("record", "--source", "sql", "--dry-run", conninfo),
+            (*run, "--dry-run"),
+            ("warm", "restore", "shop.heat", "--dry-run", conninfo),
+            ("warm", "keep", "orders", "--dry-run", "-d", conninfo),
+        ):
+            done = pgsweep(*words, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert not [line for line in done.stdout.split("\n") if line.startswith("DROP")]
+            assert "\x1b" not in done.stdout
+        for words in (run, ("warm", "keep", "orders", "--for", "1s", "-d", conninfo)):
+            done = pgsweep(*words, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr

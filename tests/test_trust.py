@@ -84,7 +84,12 @@ def test_a_role_that_the_database_sets_is_not_the_one_whose_rights_are_at_stake(
         admin.execute(f"ALTER SCHEMA extensions OWNER TO {MALLORY}".encode())
     with closing(enter(server, database, MALLORY)) as theirs:
         theirs.execute(f"ALTER DATABASE {database} SET role = {MALLORY}".encode())
-    with connect(server.conninfo(database)) as session:
+    with pytest.raises(MissingAbility, match="runs as another role") as refused:
+        connect(server.conninfo(database))
+    assert "PGOPTIONS='-c role=none'" in str(refused.value.hint)
+    with connect(make_conninfo(server.conninfo(database), options="-c role=none")) as session:
+        assert session.execute("SELECT current_user").fetchone() == ("postgres",)
+    with connect(make_conninfo(server.conninfo(database), options=f"-c role={MALLORY}")) as session:
         assert session.execute("SELECT current_user, session_user").fetchone() == (MALLORY, "postgres")
         with pytest.raises(MissingAbility, match="not safe for a superuser"):
             require_prewarm(session)

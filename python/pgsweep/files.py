@@ -175,6 +175,8 @@ def make_private(folder: Path, mode: int = 0o755) -> None:
         OSError: it cannot be made.
         Untrusted: somebody else could put something there.
     """
+    if os.geteuid() == 0:
+        _check_above(folder.absolute())  # before: links of others would have folders made elsewhere
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     check_private(folder)
 
@@ -341,7 +343,10 @@ def _check_folder(folder: Path, status: os.stat_result) -> None:
 
 def _check_above(folder: Path) -> None:
     for above in folder.parents:
-        status = above.lstat()
+        try:
+            status = above.lstat()
+        except FileNotFoundError:
+            continue  # to be made, or found missing by whoever opens the folder
         others = stat.S_IWGRP | stat.S_IWOTH
         if stat.S_ISLNK(status.st_mode):
             others = 0  # the mode of a link says nothing

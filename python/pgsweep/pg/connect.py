@@ -55,6 +55,12 @@ _MEANING = {
 """Settings that change what a statement means or how its answer reads, and that a role or the owner of a
 database may have set; with the server's defaults."""
 
+_LOWERED = (
+    "EXISTS (SELECT FROM pg_catalog.pg_roles"
+    " WHERE rolname = session_user AND rolsuper AND rolname <> current_user)"
+)
+"""Whether a superuser's session has another role: the owner of a database can set his own for it."""
+
 _NEWER = {"transaction_timeout": "0", "restrict_nonsystem_relation_kind": ""}
 """Settings that not every version has: since 17, and since the minor releases of August 2024."""
 
@@ -78,7 +84,7 @@ def _set(settings: dict[str, str]) -> str:
         f" THEN pg_catalog.set_config('{name}', '{value}', false) END"
         for name, value in _NEWER.items()
     )
-    return f"SELECT pg_catalog.pg_backend_pid(), {', '.join([*calls, *newer])}"
+    return f"SELECT pg_catalog.pg_backend_pid(), {_LOWERED}, {', '.join([*calls, *newer])}"
 
 
 MEANING = _set(_MEANING)
@@ -217,10 +223,10 @@ def _check_place(parts: dict[str, str]) -> None:
         return
     raise UsageError(
         f"the {what} of the connection is no {what}",
-        cause="a password in a URI has one of the characters @ : / ? # % as it is, or two parts are not "
+        cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not "
         "separated",
-        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25; or leave the "
-        "password to ~/.pgpass; in `key=value` pairs put blanks between them, and quotes around all: "
+        hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, or leave the "
+        "password to ~/.pgpass; put blanks between `key=value` pairs, and quotes around them: "
         "'host=... dbname=...'",
     )
 
@@ -318,6 +324,8 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
     with explained():
         connection.execute(PIN.encode())
         row = connection.execute((INSPECTION if inspection else MEANING).encode()).fetchone()
+    if row is not None and row[1]:
+        _check_role(connection)
     if row is None or row[0] != connection.info.backend_pid:
         # A pooler gives its clients process numbers of its own; the server gives the true one.
         raise MissingAbility(
@@ -325,6 +333,23 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
             cause="a pooler may give each statement another session of the server; pgsweep needs one of "
             "its own, for its search_path, its timeouts and the counters of its own work",
             hint="connect to the server itself: -h HOST -p PORT as in the pooler's configuration",
+        )
+
+
+def _check_role(connection: psycopg.Connection) -> None:
+    """Refuse the session of a superuser as another role, unless the options of the connection ask for it.
+
+    What that role may not see would be missing, and hints would name it for a GRANT.
+
+    Raises:
+        MissingAbility: the database sets another role.
+    """
+    if "role" not in connection.info.options:
+        raise MissingAbility(
+            f"the session of the superuser {connection.info.user} in database `{connection.info.dbname}` "
+            "runs as another role",
+            cause="the owner of the database, or the role's own settings, set it: ALTER ... SET role",
+            hint="to stay the superuser: PGOPTIONS='-c role=none' pgsweep ...",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pgsweep.plain import cleaned, shown
 from pgsweep.records.prediction import ExportResult, RecordPlan, RecordResult
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
@@ -60,9 +61,10 @@ def _facts(facts: Sequence[tuple[str, str]], warnings: Sequence[str], terminal: 
 def plan_text(plan: RecordPlan) -> str:
     """Return the steps of a plan as text that can be pasted: what is not SQL stands in comments."""
     parts = [
-        f"-- Recording {plan.server} by {SOURCES.get(plan.source, plan.source)} into {plan.output} would do:"
+        f"-- Recording {shown(plan.server)} by {SOURCES.get(plan.source, plan.source)} "
+        f"into {shown(plan.output)} would do:"
     ]
-    parts += [f"-- {step.what}: {step.when}\n{step.text}" for step in plan.steps]
+    parts += [f"-- {shown(step.what)}: {shown(step.when)}\n{cleaned(step.text)}" for step in plan.steps]
     return "\n\n".join(parts) + "\n"
 
 

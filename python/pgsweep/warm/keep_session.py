@@ -19,6 +19,7 @@ from pgsweep.errors import UsageError
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
 from pgsweep.warm.grants import NO_RIGHT, grant_to_read
+from pgsweep.warm.statements import query_text
 
 CLAIM_CLASS: Final = 1885827947
 """First key of the advisory locks that say `this relation is being kept`; the second is its oid."""
@@ -149,7 +150,7 @@ def touch_statements(
         oid: of the relation.
         stretches: first and last block of each.
     """
-    query = load("keep_touch", version_num).replace("{schema}", schema).encode()
+    query = query_text("keep_touch", version_num, schema).encode()
     found = []
     for part in _parts(stretches):
         firsts, lasts = [first for first, _ in part], [last for _, last in part]

@@ -15,6 +15,7 @@ from pgsweep.caches.pool import PoolReader
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.connect import explained
+from pgsweep.plain import shown
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
 from pgsweep.warm.check import PoolNow, cached_now, compare, source_of
@@ -243,7 +244,7 @@ def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
     server, connection = plan.access.server, plan.access.connection
     for call in plan.calls("all") if plan.sums.read_blocks + plan.sums.touches else ():
         size = call.blocks * server.block_size_bytes
-        where = f"-- database {call.database or server.database}, {size} bytes"
+        where = f"-- database {shown(call.database or server.database)}, {size} bytes"
         if call.touches:
             where += ", resident by then: raises usage counts"
         elif files is not None:
@@ -257,7 +258,7 @@ def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
         else:
             size = read.blocks * server.block_size_bytes
             text = statement_text(connection, read.pieces, "read")
-            yield f"-- database {read.database or server.database}, {size} bytes\n{text}"
+            yield f"-- database {shown(read.database or server.database)}, {size} bytes\n{text}"
 
 
 def server_files(plan: RestorePlan) -> FileReader | None:

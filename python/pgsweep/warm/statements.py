@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +18,7 @@ from pgsweep.pg.trust import require_trusted
 from pgsweep.plain import database_word, shell_word
 from pgsweep.warm.pieces import Piece
 
+_PLACEHOLDER = re.compile("%[%s]")
 _MANY = 16
 """So many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
 stretch, but cannot say which of them failed."""
@@ -28,8 +31,8 @@ def by_fork(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def query_text(name: str, version_num: int, schema: str) -> str:
-    """Return a statement with pg_prewarm's schema filled in."""
-    return load(name, version_num).replace("{schema}", schema)
+    """Return a statement with pg_prewarm's schema filled in; a % in its name is no placeholder."""
+    return load(name, version_num).replace("{schema}", schema.replace("%", "%%"))
 
 
 def arguments(pieces: Sequence[Piece], mode: str) -> list[Any]:
@@ -58,12 +61,14 @@ def statement_text(connection: psycopg.Connection[Any], pieces: Sequence[Piece],
     statements = [("prewarm_fork", fork_arguments(fork, mode)) for fork in forks]
     texts = []
     for name, values in statements or [("prewarm", arguments(pieces, mode))]:
-        literals = [sql.Literal(value).as_string(connection) for value in values]
-        parts = query_text(name, connection.info.server_version, schema).split("%s")
-        texts.append(
-            "".join(text + value for text, value in zip(parts, [*literals, ""], strict=True)).strip()
-        )
+        literals = iter([sql.Literal(value).as_string(connection) for value in values])
+        query = query_text(name, connection.info.server_version, schema)
+        texts.append(_PLACEHOLDER.sub(partial(_filled, literals), query).strip())
     return ";\n".join(texts)
+
+
+def _filled(literals: Iterator[str], match: re.Match[str]) -> str:
+    return "%" if match[0] == "%%" else next(literals)
 
 
 def require_prewarm(connection: psycopg.Connection[Any]) -> str:
