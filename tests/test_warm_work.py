@@ -378,6 +378,23 @@ def test_a_connection_that_fails_while_a_call_is_read_is_tried_again() -> None:
     assert outcome.read_blocks == outcome.asked_blocks
 
 
+class Full(Counting):
+    """One that the server gives no session."""
+
+    opened = 0
+
+    def open(self, database: str) -> None:
+        self.opened += 1
+        raise ConnectionFailed("sorry, too many clients already")
+
+
+def test_a_server_without_a_free_connection_is_not_waited_for() -> None:
+    reader, options = Full(), WorkOptions(connections=1)
+    with pytest.raises(ConnectionFailed, match="too many clients"):
+        Work(calls_of_a_relation(3, options), lambda: reader, options).run(threading.Event())
+    assert reader.opened == 1
+
+
 class Overtaken(Counting):
     """One that learns of a restart, by another session, before its second call is noted."""
 

@@ -14,6 +14,7 @@ A stop is heeded between two calls.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -34,6 +35,11 @@ short ones)."""
 
 _TRIES = 5
 """A call that loses its session so often is left out: it may be what brings the server down."""
+
+
+_ALL_TAKEN = re.compile(r"too many|connection slots", re.IGNORECASE)
+"""The server is there and gives no further session (InitPostgres, postinit.c); it is not waited for unless
+sessions were lost, as then those of others come back too."""
 
 
 class Reader(Protocol):
@@ -186,7 +192,7 @@ class Work:
         may need a connection to open, and another one to read: while a server restarts, either can fail.
 
         Raises:
-            ConnectionFailed: it lasted longer.
+            ConnectionFailed: it lasted longer, or the server has no session left for us.
         """
         until = time.monotonic() + self._options.patience_seconds
         delay = 0.1
@@ -202,8 +208,9 @@ class Work:
                 reader.close()
                 self._lost(call, lost, losses)
                 return
-            except ConnectionFailed:
-                if time.monotonic() > until:
+            except ConnectionFailed as error:
+                taken = self._reconnects == 0 and _ALL_TAKEN.search(error.message)
+                if taken or time.monotonic() > until:
                     raise
             else:
                 self._read(call, read, losses)
