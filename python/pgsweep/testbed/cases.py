@@ -39,8 +39,8 @@ from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Silent
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
-from pgsweep.testbed.pgbench import DATABASE
 from pgsweep.testbed.generator import expected_per_second
+from pgsweep.testbed.pgbench import DATABASE
 from pgsweep.testbed.specification import Specification, Stream
 from pgsweep.testbed.stretches import Life, Stretch, copy_data, make_database
 from pgsweep.units import BLOCK_BYTES
@@ -238,7 +238,7 @@ def _scanners(spec: Specification) -> tuple[Stream, ...]:
 
 
 def _scanned(spec: Specification) -> Callable[[str], bool]:
-    """Return what says of a relation's name whether it is a table, or a partition, that is read as a whole."""
+    """Return what says of a relation's name whether it is a table or partition that is read as a whole."""
     tables = {
         spec.tables[number].name
         for stream in _scanners(spec)
