@@ -5,7 +5,10 @@
 2. The server is stopped. Each size gets a copy of the data; its pool is filled with what the ageing used
    most, and with other blocks at random where there is room left. The workload runs on: in a hurry, then
    at its rate, then the stretches that are counted. From a random filling alone a large pool would take
-   many minutes to become what the workload makes of it.
+   many minutes to become what the workload makes of it. What reads whole tables takes no part in the
+   ageing, and blocks of these tables are not drawn: a table larger than a quarter of the pool is read
+   through a ring and never gets into it, unless it is there already; then it would stay, as scans hit it.
+   A server that was started with that size holds none of it.
 3. The observation is one more such run at today's size, with all three recordings at once around the
    counted stretches. What the server counted in it stands beside the truth at that size, so that any
    disturbance shows.
@@ -17,6 +20,7 @@ come.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -35,8 +39,9 @@ from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Silent
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
+from pgsweep.testbed.generator import expected_per_second
 from pgsweep.testbed.pgbench import DATABASE
-from pgsweep.testbed.specification import Specification
+from pgsweep.testbed.specification import Specification, Stream
 from pgsweep.testbed.stretches import Life, Stretch, copy_data, make_database
 from pgsweep.units import BLOCK_BYTES
 
@@ -215,10 +220,34 @@ def _age(cluster: Cluster, spec: Specification, parts: Lengths) -> tuple[PoolCon
     """Run the ageing; return what the pool then holds, and how fast to go on."""
     room = max(spec.sizes_blocks()[-1], round(_ROOM * _database_blocks(cluster)))
     cluster.restart({"shared_buffers": f"{room * BLOCK_BYTES // 1024}kB"})
-    with Life(cluster, spec) as life:
+    others = tuple(stream for stream in spec.streams if stream not in _scanners(spec))
+    with Life(cluster, msgspec.structs.replace(spec, streams=others)) as life:
         aged = life.run(parts.age_seconds, hurry=None)
     per_second = aged.accesses / parts.age_seconds
+    per_second += sum(expected_per_second(stream, spec.tables) for stream in _scanners(spec))
     return pool_content(cluster), round(min(1.0, MOST_ACCESSES_PER_SECOND / max(per_second, 1.0)), 3)
+
+
+def _scanners(spec: Specification) -> tuple[Stream, ...]:
+    """Return the streams that read whole tables."""
+    return tuple(
+        stream
+        for stream in spec.streams
+        if any(s.kind in {"scan", "analytic"} for script in stream.scripts for s in script.statements)
+    )
+
+
+def _scanned(spec: Specification) -> Callable[[str], bool]:
+    """Return what says of a relation's name whether it is a table or partition that is read as a whole."""
+    tables = {
+        spec.tables[number].name
+        for stream in _scanners(spec)
+        for script in stream.scripts
+        for statement in script.statements
+        for number in (statement.table, *((statement.other,) if statement.kind == "analytic" else ()))
+    }
+    names = re.compile(rf"public\.({'|'.join(sorted(tables))})(_\d+)?") if tables else None
+    return lambda name: names is not None and names.fullmatch(name) is not None
 
 
 def _database_blocks(cluster: Cluster) -> int:
@@ -279,7 +308,8 @@ class _Runs:
         copy_data(self._source, cluster)
         cluster.settings["shared_buffers"] = f"{blocks * BLOCK_BYTES // 1024}kB"
         cluster.start()
-        fill_pool(cluster, blocks, hottest(self._content, blocks, spec.seed), spec.seed)
+        carried = hottest(self._content, blocks, spec.seed)
+        fill_pool(cluster, blocks, carried, spec.seed, not_drawn=_scanned(spec))
         with Life(cluster, spec) as life:
             life.skip([parts.age_seconds])
             life.run(parts.warm_seconds, hurry=parts.hurry)

@@ -5,6 +5,7 @@ Only blocks of main forks of the workload's own database: the catalogs come by t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +53,14 @@ def pool_content(cluster: Cluster) -> PoolContent:
     )
 
 
-def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) -> None:
+def fill_pool(
+    cluster: Cluster,
+    blocks: int,
+    carried: PoolContent,
+    seed: int,
+    *,
+    not_drawn: Callable[[str], bool] | None = None,
+) -> None:
     """Fill an empty pool: carried blocks first, the rest with blocks drawn from the whole database.
 
     A carried block is loaded as often as its usage count says (once at least), a drawn one once.
@@ -62,6 +70,7 @@ def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) ->
         blocks: size of the pool.
         carried: what to load for certain, as far as it fits.
         seed: of the draw.
+        not_drawn: says of a relation's name whether its blocks are carried only; without, all are drawn from.
     """
     random = np.random.default_rng(seed)
     with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
@@ -84,8 +93,11 @@ def fill_pool(cluster: Cluster, blocks: int, carried: PoolContent, seed: int) ->
             absent[first[number] + held[inside]] = False
             if inside.any():
                 loads[first[number] + held[inside]] = np.maximum(carried.usage_counts[name][inside], 1)
+        for number, name in enumerate(names):
+            if not_drawn is not None and not_drawn(name):
+                absent[first[number] : first[number + 1]] = False
         rest = np.flatnonzero(absent)
-        room = min(max(blocks - int((~absent).sum()), 0), len(rest))
+        room = min(max(blocks - int((loads > 0).sum()), 0), len(rest))
         loads[random.choice(rest, room, replace=False)] = 1
         for number, name in enumerate(names):
             wanted = loads[first[number] : first[number + 1]]

@@ -140,6 +140,13 @@ def expected_accesses(statement: Statement, tables: Sequence[Table]) -> float:
     return by_kind.get(statement.kind, 9.0)
 
 
+def expected_per_second(stream: Stream, tables: Sequence[Table]) -> float:
+    """Return about how many blocks a stream accesses in a second."""
+    weights = np.array([script.weight for script in stream.scripts], dtype=float)
+    each = [sum(expected_accesses(s, tables) for s in script.statements) for script in stream.scripts]
+    return float(stream.transactions_per_second * (weights * each).sum() / weights.sum())
+
+
 def tags_of(
     character: str, tables: Sequence[Table], streams: Sequence[Stream], settings: dict[str, str]
 ) -> tuple[str, ...]:
