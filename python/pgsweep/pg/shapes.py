@@ -105,7 +105,7 @@ _SHAPES: Final = {
     "primary": "few: text? int?",
     "recovery": "one: bool pid?",
     "relation": "few: oid bytes bytes oid oid oid? blocks?",
-    "relations": "oid bytes? bytes text oid oid oid oid int",
+    "relations": "oid bytes? bytes text oid oid oid oid int number",
     "scanned_indexes": "oid",
     "server": "one: version text blocksize pool oid bytes oid bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
