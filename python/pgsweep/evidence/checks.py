@@ -61,6 +61,8 @@ _OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
     ("accesses", "kind"): (0, 2),
     # A trace reads its first counters before it begins.
     ("counters", "seconds"): (-_MOST_SECONDS, _MOST_SECONDS),
+    # The head of the free list is -1 when it is empty (buf_internals.h, FREENEXT_END_OF_LIST).
+    ("counters", "value"): (-1, _MOST_COUNT),
 }
 
 
