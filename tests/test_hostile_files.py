@@ -119,7 +119,7 @@ def one(value: float, at: int = 0) -> Callable[[np.ndarray], np.ndarray]:
         ("sql", "counters", "seconds", float("nan")),
         ("sql", "counters", "value", float("nan")),
         ("sql", "counters", "value", float("inf")),
-        ("sql", "counters", "value", -1.0),
+        ("sql", "counters", "value", -2.0),
         ("peek", "counters", "value", 1e300),
     ],
 )
