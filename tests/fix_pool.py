@@ -115,3 +115,27 @@ def record(accesses: Pages, begin: int, *, pages: int, frames: int, snapshots: i
         frames=frames,
         miss_ratio=missed / (len(accesses) - begin),
     )  # fmt: skip
+
+
+def kinds_of(
+    pages: NDArray[Any], blocks: int, *, version: int, new: NDArray[np.bool_] | None = None
+) -> NDArray[np.uint8]:
+    """Return what a server with a pool of that size makes of accesses, after they were all made once before.
+
+    Args:
+        pages: numbers that tell pages apart.
+        new: which accesses make their page.
+
+    Returns:
+        0 for a hit, 1 for a miss, 2 for an extension, as evidence has them.
+    """
+    if not len(pages):
+        return np.zeros(0, dtype=np.uint8)
+    ids = np.unique(pages, return_inverse=True)[1].astype(np.uint32).ravel()
+    flags = np.zeros(len(ids), dtype=np.uint8)
+    if new is not None:
+        flags[new] = 16
+    twice = _native.replay_outcomes(
+        np.concatenate([ids, ids]), blocks, _native.Rules(version), flags=np.concatenate([flags, flags])
+    )
+    return np.asarray(twice["outcomes"][len(ids) :], dtype=np.uint8)

@@ -311,7 +311,10 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         predict(folder, sizes_bytes=[MB + 8192 * number for number in range(1001)])
     done = run("predict", str(folder), "--sizes", "7TB", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["points"][0]["shared_buffers_bytes"] == 7 << 40
+    # A pool as large as that is replayed no slower than one that holds everything; these accesses, made by hand,
+    # are those of no server, and the verdict says so.
+    verdict = json.loads(done.stdout)["verdict"]
+    assert verdict["level"] == "refused" and "measured" in verdict["reasons"][0]
 
 
 _FEW_THREADS = """

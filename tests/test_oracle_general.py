@@ -27,6 +27,7 @@ from pgsweep.evidence.oracle_general import (
 )
 from pgsweep.evidence.store import TABLES, EvidenceMeta, EvidenceWriter
 from pgsweep.predict import predict
+from tests.fix_pool import kinds_of
 
 META = EvidenceMeta(source="trace", block_size_bytes=8192)
 
@@ -284,7 +285,7 @@ def write_server_evidence(path: Path) -> None:
     columns["db"] = np.where(rng.random(count) < 0.1, 6, 5).astype(np.uint32)
     columns["rel"][:] = 16384
     columns["block"] = block.astype(np.uint32)
-    columns["kind"] = rng.integers(0, 2, count).astype(np.uint8)
+    columns["kind"] = kinds_of(block + 5000 * (columns["db"] == 6), 64, version=15)
     meta = EvidenceMeta(
         source="trace",
         seconds=10.0,

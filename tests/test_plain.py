@@ -227,7 +227,7 @@ def test_html_has_the_same_elements_whatever_the_names_are(schema: str) -> None:
     assert "\x1b" not in page
 
 
-FIXED = {"schema", "created_at", "area", "source", "kind", "at", "name", "workload"}
+FIXED = {"schema", "level", "created_at", "area", "source", "kind", "at", "name", "workload"}
 """Words that choose how something is shown."""
 
 

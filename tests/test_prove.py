@@ -15,6 +15,7 @@ from pgsweep.prove import prove
 from pgsweep.records.proof import ProveResult
 from pgsweep.testbed.replay_server import ReplayServer
 from pgsweep.ui.results import from_json, read_result
+from tests.fix_pool import kinds_of
 
 MIB = 1024**2
 PAGES = 6000
@@ -34,7 +35,6 @@ def write_trace(
     block = np.where(mine, block, random.integers(0, OTHER_PAGES, accesses))
     new = random.random(accesses) < 0.004
     new &= mine
-    kind = np.where(new, 2, 0)
     block = np.where(new, PAGES + np.cumsum(new), block)
     flags = np.full(accesses, 4)
     # A backend's immediate second access to a page that it still pins.
@@ -43,6 +43,7 @@ def write_trace(
     for at in repeat:
         block[at], mine[at] = block[at - 1], mine[at - 1]
     flags[repeat] |= 2
+    kind = kinds_of(np.where(mine, block, -1 - block), 1024, version=version_num // 10000, new=new)
     meta = EvidenceMeta(
         source=source,
         seconds=10.0,

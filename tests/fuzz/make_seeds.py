@@ -37,7 +37,7 @@ def relations() -> dict[str, Any]:
         values = {
             "db": db, "database": "bench", "schema": "public", "name": name, "kind": kind, "oid": rel,
             "spc": spc, "rel": rel, "table_oid": 16384, "blocks_begin": blocks, "blocks_end": blocks,
-            "fsm_blocks": 3, "vm_blocks": 1,
+            "fsm_blocks": 3, "vm_blocks": 1, "tuples_per_block": 60.0,
         }  # fmt: skip
         for column, value in values.items():
             rows[column].append(value)

@@ -224,10 +224,10 @@ class WarmPools:
         What a scan reads lies side by side, so that the hand takes all of it or nothing of it.
         """
         left = later["frame_pages"].astype(np.int64)
-        scanned = np.zeros(
-            max(int(left[left != NO_PAGE].max(initial=0)), int(drawn[0].max(initial=0))) + 1, bool
-        )
-        scanned[np.concatenate([one.pages for one in self._visits.scanned.values()])] = True
+        named = np.concatenate([one.pages for one in self._visits.scanned.values()])
+        highest = max(int(pages.max(initial=0)) for pages in (left[left != NO_PAGE], drawn[0], named))
+        scanned = np.zeros(highest + 1, bool)
+        scanned[named] = True
         frames = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
         free = random.permutation(np.setdiff1d(np.arange(blocks), frames))
         others = random.permutation(np.flatnonzero(~scanned[drawn[0]]))[: len(free)]

@@ -19,7 +19,9 @@ _HIDDEN: Final = b"*"
 _URI: Final = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRET: Final = re.compile(r"password\b|pass\w*\s*=|secret\s*=|_key\s*=", re.IGNORECASE)
 MASK: Final = "****"
-_USER_INFO: Final = re.compile(r"(postgres(?:ql)?:/+)[^\s`'\"]*@", re.IGNORECASE)
+_USER_INFO: Final = re.compile(r"(postgres(?:ql)?:/+)[^\s`'\"]*:[^\s`'\"]*@", re.IGNORECASE)
+"""What stands before the host, where a password is in it."""
+
 _PAIR: Final = re.compile(
     r"(\w*(?:password|secret|_key)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s`'\"&)]+)", re.IGNORECASE
 )

@@ -453,4 +453,5 @@ def _relations(first: NDArray[np.int64], *, scanned: bool) -> dict[str, Any]:
         "blocks_end": sizes,
         "fsm_blocks": [0] * count,
         "vm_blocks": [0] * count,
+        "tuples_per_block": [0.0] * count,
     }
