@@ -311,8 +311,8 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         predict(folder, sizes_bytes=[MB + 8192 * number for number in range(1001)])
     done = run("predict", str(folder), "--sizes", "7TB", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
-    # A pool as large as that is replayed no slower than one that holds everything; these accesses, made by hand,
-    # are those of no server, and the verdict says so.
+    # A pool as large as that is replayed no slower than one that holds everything. These accesses, made by
+    # hand, are those of no server, and the verdict says so.
     verdict = json.loads(done.stdout)["verdict"]
     assert verdict["level"] == "refused" and "measured" in verdict["reasons"][0]
 
