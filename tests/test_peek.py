@@ -20,6 +20,7 @@ from pgsweep._native import PoolReader, peek_relations, postmaster_start_time, r
 from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import available_pages
 from tests.fix_process import NOBODY, run_restricted
+from tests.test_cluster import wait_until
 
 CLONE, CLONE3 = 56, 435
 
@@ -251,19 +252,23 @@ def test_a_server_that_ends_meanwhile_is_an_os_error() -> None:
             assert error.errno is not None
 
 
+def readable(cluster: Cluster) -> bool:
+    try:
+        psycopg.connect(cluster.conninfo()).close()
+        return bool(peek(cluster))
+    except (psycopg.OperationalError, OSError):
+        return False
+
+
 def test_a_server_that_restarts_after_a_crash_is_readable_again() -> None:
     with Cluster.create(None, {"shared_buffers": "256MB"}) as cluster:
         with Peeking(cluster) as peeking:
             with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
                 subprocess.run(["kill", "-9", str(connection.info.backend_pid)], check=True)
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    psycopg.connect(cluster.conninfo()).close()
-                    break
-                except psycopg.OperationalError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+            # The postmaster lets sessions in until it has noticed the crash: a session proves nothing.
+            crashed = "all server processes terminated; reinitializing"
+            assert wait_until(lambda: crashed in cluster.log_path.read_text(), 60)
+            assert wait_until(lambda: readable(cluster), 60)
         for error in peeking.errors:
             assert isinstance(error, OSError), repr(error)
         assert peek(cluster)

@@ -95,6 +95,6 @@ def test_a_scan_through_a_ring_misses_in_larger_pools_too(bindir: Path | None, t
         for point in found.points[:2]:
             cluster.restart({"shared_buffers": f"{point.shared_buffers_bytes // 1024}kB"})
             truth = rounds(cluster, ROUNDS)
-            assert point.low <= truth <= point.high, (point, truth, found.verdict)
-            # How many scans fall into the trace is chance; that larger pools do not keep the table is not.
-            assert point.miss_ratio > truth - 0.08
+            # How many scans fall into the seconds of the trace is chance; that larger pools do not keep the
+            # table is not.
+            assert abs(point.miss_ratio - truth) < 0.08, (point, truth, found.verdict)

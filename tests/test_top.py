@@ -353,7 +353,7 @@ def test_a_terminal_that_goes_away_ends_it(quiet: str) -> None:
 
 
 def test_looking_by_sql_is_held_back(tmp_path: Path) -> None:
-    with Cluster.create(settings={"shared_buffers": "512MB", "autovacuum": "off"}) as cluster:
+    with Cluster.create(settings={"shared_buffers": "1GB", "autovacuum": "off"}) as cluster:
         cluster.create_extensions("postgres", "pg_buffercache")
         with opened(cluster.conninfo("postgres"), "sql") as access:
             live = Live(access)
