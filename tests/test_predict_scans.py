@@ -261,6 +261,13 @@ def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
     assert count_visits(trace).of_page.sum() == 60
 
 
+def test_a_drop_in_a_trace_without_accesses_takes_no_page_out() -> None:
+    relations = columns("relations", 1, name=["gone"], db=DATABASE, rel=TABLE)
+    drops = columns("drops", 1, db=DATABASE, rel=TABLE, fork=255)
+    trace = from_evidence(columns("accesses", 0), relations, DATABASE, drops=drops)
+    assert not len(trace.pages) and not len(trace.flags)
+
+
 def test_pages_made_before_a_trace_and_left_alone_fill_a_part_of_the_pool() -> None:
     """A log that only grows: of the pool, what is not read fills as much as it does on a server."""
     random = np.random.default_rng(2)

@@ -29,6 +29,7 @@ FINDINGS = Path("fuzz-findings")
 _POLL_SECONDS = 0.02
 _MOST_ENDED = 20
 """A target that hangs or dies so often is not run on."""
+_MOST_RUNS = 1 << 62
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -93,8 +94,13 @@ class Watch:
         return None
 
 
-def fuzz(name: str, seconds: float, findings: Path, *, seed: int = 0) -> Outcome:
-    """Run a target for a time and return what was found; inputs of findings lie in `findings`/NAME."""
+def fuzz(
+    name: str, seconds: float, findings: Path, *, seed: int = 0, most_runs: int = _MOST_RUNS
+) -> Outcome:
+    """Run a target for a time and return what was found; inputs of findings lie in `findings`/NAME.
+
+    With the same seed and `most_runs`, and time enough for them, the same inputs are run.
+    """
     outcome = Outcome(name)
     folder = findings / name
     end = time.monotonic() + seconds
@@ -102,7 +108,12 @@ def fuzz(name: str, seconds: float, findings: Path, *, seed: int = 0) -> Outcome
     for process in range(1_000_000):
         with tempfile.TemporaryDirectory(prefix="pgsweep-fuzz-") as place:
             code, runs, trouble, data, words = _work(
-                name, f"{name}/{seed}/{process}", Path(place), folder, end - time.monotonic()
+                name,
+                f"{name}/{seed}/{process}",
+                Path(place),
+                folder,
+                end - time.monotonic(),
+                most_runs - outcome.runs,
             )
         outcome.runs += runs
         outcome.outcomes |= words
@@ -122,11 +133,12 @@ def fuzz(name: str, seconds: float, findings: Path, *, seed: int = 0) -> Outcome
 
 
 def _work(
-    name: str, seed: str, scratch: Path, folder: Path, seconds: float
+    name: str, seed: str, scratch: Path, folder: Path, seconds: float, most_runs: int
 ) -> tuple[int, int, str | None, bytes, set[str]]:
     """Run one worker; return its exit code, its runs, how it failed and on which input, and the outcomes."""
     (scratch / "state").write_bytes(bytes(STATE.size))
-    command = [sys.executable, "-m", "tests.fuzz.worker", name, seed, scratch, folder, seconds, MOST_BYTES]
+    limits = (seconds, most_runs, MOST_BYTES)
+    command = [sys.executable, "-m", "tests.fuzz.worker", name, seed, scratch, folder, *limits]
     trouble = None
     # Targets are small; threads would only wait for each other.
     alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}

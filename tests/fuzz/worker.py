@@ -94,7 +94,9 @@ def peak_bytes() -> int:
     return int(found.group(1)) << 10 if found else 0
 
 
-def main(name: str, seed: str, scratch: Path, findings: Path, seconds: float, most_bytes: int) -> int:
+def main(
+    name: str, seed: str, scratch: Path, findings: Path, seconds: float, most_runs: int, most_bytes: int
+) -> int:
     # What numpy warns of is not a finding; it would fill the log.
     warnings.simplefilter("ignore")
     target = load(name)
@@ -105,7 +107,7 @@ def main(name: str, seed: str, scratch: Path, findings: Path, seconds: float, mo
         state = mmap.mmap(file.fileno(), 0)
     end = time.monotonic() + seconds
     for run, (data, kept) in enumerate(inputs(target, seed)):
-        if run and time.monotonic() > end:
+        if run and (time.monotonic() > end or run >= most_runs):
             return DONE
         if run >= RUNS_A_PROCESS:
             return AGAIN
@@ -127,7 +129,15 @@ def main(name: str, seed: str, scratch: Path, findings: Path, seconds: float, mo
 
 
 if __name__ == "__main__":
-    _, target_name, run_seed, scratch_name, findings_name, run_seconds, bytes_ = sys.argv
+    _, target_name, run_seed, scratch_name, findings_name, run_seconds, runs_, bytes_ = sys.argv
     sys.exit(
-        main(target_name, run_seed, Path(scratch_name), Path(findings_name), float(run_seconds), int(bytes_))
+        main(
+            target_name,
+            run_seed,
+            Path(scratch_name),
+            Path(findings_name),
+            float(run_seconds),
+            int(runs_),
+            int(bytes_),
+        )
     )

@@ -154,7 +154,7 @@ def from_evidence(
         new_page=new_page,
         start=_pool_state(snapshot, hand, ids[count:]),
     )
-    if drops is None or not len(drops["row"]):
+    if drops is None or not len(drops["row"]) or not len(key):
         return trace
     return _with_drops(trace, drops, dict(names))
 
