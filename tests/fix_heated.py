@@ -11,15 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResult
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
-from pgsweep.warm.check import check
-from pgsweep.warm.heat import Heat, read_heat
-from pgsweep.warm.restore import restore
-from pgsweep.warm.restore_plan import RestoreOptions
-from pgsweep.warm.save import save
+from pgsweep.warm.heat.check import check
+from pgsweep.warm.heat.file import Heat, read_heat
+from pgsweep.warm.heat.restore import restore
+from pgsweep.warm.heat.restore_plan import RestoreOptions
+from pgsweep.warm.heat.save import save
 
 BLOCK = 8192
 SETTINGS = {"shared_buffers": "16MB", "autovacuum": "off"}

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from pgsweep.budget import reckon
 from pgsweep.host.kernel import KernelFacts
 from pgsweep.host.procfile import HostMemory
-from pgsweep.kernel import advise
-from pgsweep.memory import connection_cost
+from pgsweep.memory.budget import reckon
+from pgsweep.memory.kernel import advise
+from pgsweep.memory.processes import connection_cost
 from pgsweep.pg.memory_settings import MemorySettings
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import Missing

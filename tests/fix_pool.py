@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.inference.estimate import Estimate
-from pgsweep.inference.snapshots import estimate, read_totals
+from pgsweep.sizing.inference.estimate import Estimate
+from pgsweep.sizing.inference.snapshots import estimate, read_totals
 
 RULES = _native.Rules(18)
 PER_SECOND = 10_000

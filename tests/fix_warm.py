@@ -11,8 +11,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.warm.heat import HeatMeta
-from pgsweep.warm.pieces import Piece
+from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.heat.file import HeatMeta
 
 BLOCK_BYTES = 8192
 

@@ -10,14 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgsweep.budget import (
+from pgsweep.memory.budget import (
     budget,
     connections_of,
     measure_own_tables,
     page_tables_of,
     touched_at_most,
 )
-from pgsweep.memory import look, opened
+from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult

@@ -14,13 +14,13 @@ import pytest
 from psycopg import sql
 
 from pgsweep._native import PoolReader, page_cache
-from pgsweep.cache import look
-from pgsweep.caches.access import Access, opened
-from pgsweep.caches.names import Names, read_names
+from pgsweep.cache.inspect import look
 from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.cache import CacheRelation, CacheResult
-from pgsweep.rollup import BY, roll_up
+from pgsweep.records.rollup import BY, roll_up
+from pgsweep.residency.access import Access, opened
+from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
 from tests.fix_standby import PRIMARY, standby_of
 from tests.test_cluster import wait_until
@@ -222,7 +222,7 @@ def test_a_relation_made_after_the_names_were_read_is_named(
             connection.execute("DROP TABLE unlogged")
         return names
 
-    monkeypatch.setattr("pgsweep.cache.read_names", rewrite_after)
+    monkeypatch.setattr("pgsweep.cache.inspect.read_names", rewrite_after)
     result = looked(shop)
     assert by_name(result)["public", "plain"].shared_buffers_bytes > 0
     assert by_name(result)["public", "plain"].size_bytes
@@ -314,7 +314,7 @@ def test_a_damaged_picture_is_not_believed(
         # So much that half of it is less than the server counts, for all that is going on.
         connection.execute("CREATE TABLE filling AS SELECT repeat('x', 1800) FROM generate_series(1, 4000)")
         connection.execute("SELECT count(*) FROM filling")
-    monkeypatch.setattr("pgsweep.caches.access.PoolReader", Damaged)
+    monkeypatch.setattr("pgsweep.residency.access.PoolReader", Damaged)
     with pytest.raises(MissingAbility, match="does not show what the server says"):
         looked(wheel18.conninfo(), source="peek")
     result = looked(wheel18.conninfo(), source="auto")

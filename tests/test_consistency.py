@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceWriter
-from pgsweep.inference.consistency import Tally, doubts
-from pgsweep.inference.snapshots import Totals, read_totals
 from pgsweep.pg.catalog import read_databases, read_relations
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.consistency import Tally, doubts
+from pgsweep.sizing.inference.snapshots import Totals, read_totals
+from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 
 Columns = dict[str, NDArray[Any]]

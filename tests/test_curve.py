@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgsweep.inference.curve import LAP_SCALES, Curve, Flow
-from pgsweep.inference.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.inference.curve import LAP_SCALES, Curve, Flow
+from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
 
 SECONDS = 30.0
 LAP_SECONDS = 5.0

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pgsweep import demo
-from pgsweep.demo import DEFAULT_PLAN, EVERYTHING, DemoPlan, run_demo
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.processes import processes_in
 from pgsweep.records.proof import DemoResult
+from pgsweep.sizing import demo
+from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, DemoPlan, run_demo
 from pgsweep.testbed.truth import Patience
 from tests.test_cluster import own_tmpdir, wait_until
 
@@ -45,7 +45,7 @@ BRIEF = replace(
 CHILD = """
 import sys
 from pathlib import Path
-from pgsweep.demo import run_demo
+from pgsweep.sizing.demo import run_demo
 from tests.test_demo import BRIEF
 
 class Listener:

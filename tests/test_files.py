@@ -29,7 +29,7 @@ from pgsweep.files import (
     through_own_links,
     write_whole,
 )
-from pgsweep.warm.journal_place import state_folder
+from pgsweep.warm.run.journal_place import state_folder
 from tests.fix_process import NOBODY
 from tests.test_cluster import needs_root
 
@@ -247,8 +247,8 @@ def test_only_links_of_ours_are_followed(tmp_path: Path) -> None:
 def test_the_state_folder_of_journals_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, towarm: str
 ) -> None:
-    from pgsweep.warm.gather import Selection
-    from pgsweep.warm.journal_place import find_journal, place_for
+    from pgsweep.warm.run.gather import Selection
+    from pgsweep.warm.run.journal_place import find_journal, place_for
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = state_folder()

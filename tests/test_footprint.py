@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgsweep.cache.footprint import footprint
 from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
-from pgsweep.footprint import footprint
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from pgsweep.condition import parse_condition
 from pgsweep.errors import HeatError, UsageError
-from pgsweep.warm.heat import NOT_IN_POOL, Heat, HeatPart, read_heat, write_heat
-from pgsweep.warm.match import Target, by_share
-from pgsweep.warm.order import order_blocks, restore_calls
-from pgsweep.warm.rotate import kept_files, rotate
+from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatPart, read_heat, write_heat
+from pgsweep.warm.heat.match import Target, by_share
+from pgsweep.warm.heat.order import order_blocks, restore_calls
+from pgsweep.warm.heat.rotate import kept_files, rotate
 from tests.fix_warm import heat_meta
 
 NAMES = ("resident", "missing_bytes")

@@ -19,9 +19,9 @@ import pytest
 
 from pgsweep.errors import EvidenceError, HeatError, PgsweepError, UsageError
 from pgsweep.evidence.store import Evidence
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
-from pgsweep.warm.heat import read_heat
+from pgsweep.warm.heat.file import read_heat
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
 from tests.test_cli import run
@@ -33,11 +33,12 @@ import resource, sys, time
 from pathlib import Path
 from pgsweep.errors import PgsweepError
 import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
-import pgsweep.evidence.store, pgsweep.inference.snapshots, pgsweep.inference.traces
-import pgsweep.inference.unfilled, pgsweep.inference.observations, pgsweep.ui.results, pgsweep.warm.heat
-from pgsweep.predict import predict
+import pgsweep.evidence.store, pgsweep.sizing.inference.snapshots, pgsweep.sizing.inference.traces
+import pgsweep.sizing.inference.unfilled, pgsweep.sizing.inference.observations
+import pgsweep.ui.results, pgsweep.warm.heat.file
+from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
-from pgsweep.warm.heat import read_heat
+from pgsweep.warm.heat.file import read_heat
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -324,7 +325,7 @@ import numpy.random, pyarrow.compute, pyarrow.parquet
 import pgsweep.evidence.store
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 os.setgid(65533)
 os.setuid(65533)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))

@@ -15,8 +15,8 @@ import pytest
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent
-from pgsweep.hugepages import _of_running, examine, explain_log
-from pgsweep.hugepages_why import Circumstances, reasons_for
+from pgsweep.memory.hugepages.inspect import _of_running, examine, explain_log
+from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.sharedmemory import ScratchServer, read_facts

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ClusterError
 from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
 from pgsweep.host.hugepages import read_pools
-from pgsweep.hugepages import examine
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import MB, PAGE, available_pages, needs_2mb
 from tests.fix_process import run_restricted

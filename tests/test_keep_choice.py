@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgsweep.warm.keep_choice import Heat, choose, hottest, stretches, touches, visits
+from pgsweep.warm.keep.choice import Heat, choose, hottest, stretches, touches, visits
 
 
 def swept(counts: NDArray[np.integer[Any]], hand: int, looks: int) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ import pytest
 from pgsweep.errors import MissingAbility
 from pgsweep.host.kernel import SYSCTLS, BlockDevice, KernelFacts, read_kernel
 from pgsweep.host.procfile import parse_meminfo
-from pgsweep.kernel import advise, examine
+from pgsweep.memory.kernel import advise, examine
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.results import from_json
@@ -188,11 +188,11 @@ def test_without_a_connection_the_host_is_shown() -> None:
 
 
 def test_a_server_elsewhere_is_refused(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pgsweep.kernel
-    import pgsweep.memory
+    import pgsweep.memory.kernel
+    import pgsweep.memory.processes
 
-    monkeypatch.setattr(pgsweep.memory, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
-    monkeypatch.setattr(pgsweep.kernel, "postmasters", list)
+    monkeypatch.setattr(pgsweep.memory.processes, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
+    monkeypatch.setattr(pgsweep.memory.kernel, "postmasters", list)
     with pytest.raises(MissingAbility) as raised:
         examine(wheel18.conninfo())
     assert raised.value.exit_code == 4

@@ -18,7 +18,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility
-from pgsweep.memory import connection_cost, look, opened
+from pgsweep.memory.processes import connection_cost, look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.memory import memory_text
@@ -187,7 +187,7 @@ def test_a_user_who_may_not_look_gets_nulls_or_a_reason(by: str) -> None:
     script = textwrap.dedent("""
         import os, sys
         import encodings.idna, pwd
-        from pgsweep.memory import look, opened
+        from pgsweep.memory.processes import look, opened
         from pgsweep.ui.results import to_json
         from pgsweep.errors import MissingAbility
         os.setgroups([]); os.setgid(54321); os.setuid(54321)
@@ -226,9 +226,9 @@ def test_a_user_who_may_not_look_gets_nulls_or_a_reason(by: str) -> None:
 
 def test_a_server_that_does_not_run_here(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is not among this host's: a backend's id that nobody has stands for another host."""
-    import pgsweep.memory
+    import pgsweep.memory.processes
 
-    monkeypatch.setattr(pgsweep.memory, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
+    monkeypatch.setattr(pgsweep.memory.processes, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
     with pytest.raises(MissingAbility) as raised, opened(wheel18.conninfo()):
         pass
     assert raised.value.exit_code == 4

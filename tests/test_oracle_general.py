@@ -26,7 +26,7 @@ from pgsweep.evidence.oracle_general import (
     read_oracle_general,
 )
 from pgsweep.evidence.store import TABLES, EvidenceMeta, EvidenceWriter
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from tests.fix_pool import kinds_of
 
 META = EvidenceMeta(source="trace", block_size_bytes=8192)

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from pgsweep.evidence.laps import LapClock
-from pgsweep.evidence.pace import LEAST_SECONDS, Pace
+from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, Pace
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster

@@ -10,9 +10,9 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.inference.paths import STEPS, _at_rest, _one_step
-from pgsweep.inference.rates import GRID, SINGLE
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.paths import STEPS, _at_rest, _one_step
+from pgsweep.sizing.inference.rates import GRID, SINGLE
+from pgsweep.sizing.predict import predict
 from pgsweep.units import BLOCK_BYTES
 
 PAGES, FRAMES = 30_000, 3_000

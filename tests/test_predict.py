@@ -9,8 +9,8 @@ import pytest
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.inference.snapshots import read_totals
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.predict import predict
 
 
 def write(path: Path, meta: EvidenceMeta, tables: dict[str, dict[str, np.ndarray]]) -> Path:

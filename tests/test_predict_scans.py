@@ -10,12 +10,12 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.schema import TABLES
-from pgsweep.inference.accesses import DROP, STRATEGY, Trace, from_evidence
-from pgsweep.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
-from pgsweep.inference.spread import Stretch, count_variance, find_events
-from pgsweep.inference.traces import estimate
-from pgsweep.inference.visits import count_visits
-from pgsweep.inference.warm import WarmPools
+from pgsweep.sizing.inference.accesses import DROP, STRATEGY, Trace, from_evidence
+from pgsweep.sizing.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
+from pgsweep.sizing.inference.spread import Stretch, count_variance, find_events
+from pgsweep.sizing.inference.traces import estimate
+from pgsweep.sizing.inference.visits import count_visits
+from pgsweep.sizing.inference.warm import WarmPools
 
 POINTS, TABLE = 1, 2
 DATABASE = 5

@@ -11,7 +11,7 @@ import pytest
 
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from tests.fix_trace import can_trace
 
 pytestmark = [*can_trace, pytest.mark.slow]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.inference.accesses import Trace, from_ids
-from pgsweep.inference.traces import estimate
-from pgsweep.inference.visits import count_visits
-from pgsweep.inference.warm import WarmPools
+from pgsweep.sizing.inference.accesses import Trace, from_ids
+from pgsweep.sizing.inference.traces import estimate
+from pgsweep.sizing.inference.visits import count_visits
+from pgsweep.sizing.inference.warm import WarmPools
 
 ACCESSES_PER_SECOND = 50_000
 

@@ -16,10 +16,10 @@ import pytest
 
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
-from pgsweep.inference.snapshots import Totals
-from pgsweep.inference.unfilled import filled_up, unfilled
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.snapshots import Totals
+from pgsweep.sizing.inference.unfilled import filled_up, unfilled
+from pgsweep.sizing.predict import predict
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal

@@ -11,8 +11,8 @@ import pytest
 
 from pgsweep.errors import ClusterError, EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.prove import prove
 from pgsweep.records.proof import ProveResult
+from pgsweep.sizing.prove import prove
 from pgsweep.testbed.replay_server import ReplayServer
 from pgsweep.ui.results import from_json, read_result
 from tests.fix_pool import kinds_of

@@ -28,7 +28,7 @@ from pgsweep.pg.catalog import read_databases, read_relations, read_server, requ
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_page import load_running
 

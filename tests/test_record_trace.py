@@ -20,7 +20,7 @@ from pgsweep.evidence import writer
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_disk import fill_disk
 from tests.fix_recording import WhenRecording

@@ -13,12 +13,12 @@ import pytest
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
-from pgsweep.inference.curve import Curve, Flow
-from pgsweep.inference.rates import GRID, SINGLE, Rates
-from pgsweep.inference.scan_counts import loop_absent, scanned_blocks
-from pgsweep.inference.snapshots import read_totals
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.curve import Curve, Flow
+from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.inference.scan_counts import loop_absent, scanned_blocks
+from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.predict import predict
 
 TABLE = {
     "kind": np.array(["r", "i"]),

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.inference.estimate import Doubt, judged
-from pgsweep.inference.self_consistency import (
+from pgsweep.sizing.inference.estimate import Doubt, judged
+from pgsweep.sizing.inference.self_consistency import (
     Part,
     part_doubts,
     shift_doubts,
     stranger_doubts,
     today_doubts,
 )
-from pgsweep.inference.snapshots import read_totals
-from pgsweep.predict import predict
+from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.predict import predict
 from tests.fix_pool import record, zipf_pages
 
 GOOD = Part(

@@ -16,13 +16,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgsweep.cache import look
-from pgsweep.caches.access import opened
-from pgsweep.feed import Feed
-from pgsweep.live import Live
-from pgsweep.live_moment import SORTS
+from pgsweep.cache.inspect import look
+from pgsweep.cache.top.feed import Feed
+from pgsweep.cache.top.live import Live
+from pgsweep.cache.top.sample import SORTS
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.top import TopSample, TopView
+from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS

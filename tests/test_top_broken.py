@@ -24,7 +24,7 @@ def broken(*arguments, **options):
 top.relation_table = broken
 """,
     "looking": """
-import pgsweep.live as live
+import pgsweep.cache.top.live as live
 look, looks = live.Live.look, []
 def broken(self, **options):
     looks.append(1)

@@ -10,19 +10,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
+from pgsweep.residency.access import opened
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.ui.warm_restore import restore_text
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.heat import read_heat
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.restore import restore
-from pgsweep.warm.restore_plan import RestoreOptions
-from pgsweep.warm.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Left, another_round
-from pgsweep.warm.run import run
-from pgsweep.warm.save import save
+from pgsweep.warm.heat.file import read_heat
+from pgsweep.warm.heat.restore import restore
+from pgsweep.warm.heat.restore_plan import RestoreOptions
+from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Left, another_round
+from pgsweep.warm.heat.save import save
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import run
 
 POOL_MB = 64
 

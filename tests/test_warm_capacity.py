@@ -17,9 +17,9 @@ from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.warm.capacity import page_cache_budget
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.run import plan, run
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import plan, run
 from tests.test_cluster import needs_cgroup
 from tests.test_warm_plan import host
 from tests.test_warm_run import drop_files

@@ -14,11 +14,11 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.journal import Header, is_held, read_header, read_journal
-from pgsweep.warm.journal_place import find_journal, place_for, state_folder
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.run import run
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.journal import Header, is_held, read_header, read_journal
+from pgsweep.warm.run.journal_place import find_journal, place_for, state_folder
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import run
 from tests.fix_warm import as_reader
 from tests.test_cli import run as pgsweep
 

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepResult
-from pgsweep.warm.keep import Keeper, KeepOptions
+from pgsweep.warm.keep.keep import Keeper, KeepOptions
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
 
 BLOCK = 8192

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.warm.gather import Selection
 from pgsweep.warm.outcome import WorkState
-from pgsweep.warm.prepare import Options, prepare
-from pgsweep.warm.run import Listener, run
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.prepare import Options, prepare
+from pgsweep.warm.run.run import Listener, run
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
 from tests.test_warm_run import drop_files, needs_root

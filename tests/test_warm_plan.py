@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.procfile import HostMemory
 from pgsweep.records.warm import WarmResult
+from pgsweep.warm.block_ranges import Piece
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.pieces import Piece
-from pgsweep.warm.plan import beyond, make_plan, rank
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.rate import draw
-from pgsweep.warm.run import plan
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.plan import beyond, make_plan, rank
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.rate import draw
+from pgsweep.warm.run.run import plan
 from tests.fix_warm import as_reader
 from tests.test_cluster import wait_until
 
@@ -296,7 +296,7 @@ def test_the_rate_is_measured_by_a_sample_that_leaves_the_pool_alone(towarm: str
 def test_the_rate_is_measured_where_the_first_stretch_takes_longer_than_the_sample_may(
     towarm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgsweep.warm.rate._MOST_SECONDS", 0.0)
+    monkeypatch.setattr("pgsweep.warm.run.rate._MOST_SECONDS", 0.0)
     result = plan(towarm, Options(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.bytes_per_second > 0

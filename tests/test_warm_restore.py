@@ -8,12 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import WarmRestoreResult
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
-from pgsweep.warm.heat import read_heat
-from pgsweep.warm.restore_plan import RestoreOptions, plan_restore, touches_left
+from pgsweep.warm.heat.file import read_heat
+from pgsweep.warm.heat.restore_plan import RestoreOptions, plan_restore, touches_left
 from tests.fix_cluster import DEBIAN_BINDIR
 from tests.fix_heated import (
     SETTINGS,

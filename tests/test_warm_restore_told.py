@@ -17,21 +17,21 @@ import psycopg
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from pgsweep.caches.access import opened
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.heat import WarmCheckResult
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm_restore import restore_text
-from pgsweep.warm import restore as restoring
-from pgsweep.warm.heat import NOT_IN_POOL, read_heat
+from pgsweep.warm.heat import restore as restoring
+from pgsweep.warm.heat.file import NOT_IN_POOL, read_heat
+from pgsweep.warm.heat.restore import restore
+from pgsweep.warm.heat.restore_plan import RestoreOptions
+from pgsweep.warm.heat.save import save
 from pgsweep.warm.outcome import WorkState
-from pgsweep.warm.restore import restore
-from pgsweep.warm.restore_plan import RestoreOptions
-from pgsweep.warm.save import save
 from tests.fix_heated import altered, restored, saved, touch, usage
 from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import wait_until

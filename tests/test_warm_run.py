@@ -23,8 +23,8 @@ from pgsweep.ui.numbers import format_bytes, known_bytes
 from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
-from pgsweep.warm.journal import Header, Journal, read_journal
-from pgsweep.warm.pieces import calls_of
+from pgsweep.warm.block_ranges import calls_of
+from pgsweep.warm.run.journal import Header, Journal, read_journal
 from tests.fix_warm import as_reader, evict_all, piece_of, resident_blocks
 from tests.test_cluster import wait_until
 

@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsweep.caches.access import opened
-from pgsweep.caches.names import Named
 from pgsweep.pg.catalog import Relation
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.heat import NOT_IN_POOL, Heat, HeatPart, read_heat
-from pgsweep.warm.journal import read_journal
-from pgsweep.warm.pieces import Piece
-from pgsweep.warm.plan import make_plan
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.run import plan, run
-from pgsweep.warm.save import save
-from pgsweep.warm.saved import PAGE_CACHE_ONLY, SavedHeat, weigh
+from pgsweep.residency.access import opened
+from pgsweep.residency.names import Named
+from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatPart, read_heat
+from pgsweep.warm.heat.save import save
+from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, SavedHeat, weigh
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.journal import read_journal
+from pgsweep.warm.run.plan import make_plan
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import plan, run
 from tests.fix_warm import database_to_warm, evict_all, heat_meta
 from tests.test_cli import run as pgsweep
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
+from pgsweep.warm.block_ranges import Call, Piece, calls_of
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
-from pgsweep.warm.pieces import Call, Piece, calls_of
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
 from pgsweep.warm.statements import by_fork

@@ -27,8 +27,8 @@ from pgsweep._native import PoolContents, Rules, dense_ids, replay_outcomes
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import trace_of
 from pgsweep.progress import Silent
+from pgsweep.sizing.predict import trace_of
 from pgsweep.testbed.pgbench import DATABASE, create_database
 from pgsweep.testbed.workloads import zipf_account
 

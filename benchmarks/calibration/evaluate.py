@@ -14,7 +14,7 @@ import numpy as np
 
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
 from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import draw_synthetic, simulate

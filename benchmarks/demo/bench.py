@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.samples import keep, refuse_debug_build
 from benchmarks.steps import Steps
-from pgsweep.demo import run_demo
+from pgsweep.sizing.demo import run_demo
 
 
 def main() -> None:

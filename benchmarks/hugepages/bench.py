@@ -18,7 +18,7 @@ from tests.fix_hugepages import Pages, locked_pages
 
 from benchmarks.samples import keep
 from pgsweep.errors import ClusterError
-from pgsweep.hugepages import examine
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.bindir import inspect_bindir
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.sharedmemory import ScratchServer

@@ -30,7 +30,7 @@ import psycopg
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult
-from pgsweep.warm.keep import Keeper, KeepOptions
+from pgsweep.warm.keep.keep import Keeper, KeepOptions
 
 POOL_MB = 256
 HOT_ROWS = 30_000

@@ -19,11 +19,11 @@ from typing import Any
 from benchmarks.samples import keep, refuse_debug_build
 from benchmarks.steps import Steps
 from benchmarks.unseen.workloads import UNSEEN
-from pgsweep.demo import EVERYTHING
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.predict import predict
+from pgsweep.sizing.demo import EVERYTHING
+from pgsweep.sizing.predict import predict
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
 from pgsweep.testbed.truth import SettledWorkload, Truth, measure

@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.cache import look
-from pgsweep.caches.access import opened
-from pgsweep.footprint import footprint
+from pgsweep.cache.footprint import footprint
+from pgsweep.cache.inspect import look
 from pgsweep.pg.cluster import Cluster
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
 from pgsweep.testbed.pgbench import DATABASE as PGBENCH
 from pgsweep.testbed.pgbench import create_database

@@ -30,12 +30,12 @@ import psycopg
 from benchmarks.restore.picture import draw
 from benchmarks.restore.standby import measure_standby
 from benchmarks.samples import keep, refuse_debug_build
-from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import ZIPF
-from pgsweep.warm.save import save
+from pgsweep.warm.heat.save import save
 
 HERE = Path(__file__).parent
 WORK_DIR = Path("/var/tmp/pgsweep-restore")

@@ -12,15 +12,15 @@ from typing import Any
 import psycopg
 from tests.fix_standby import PRIMARY, standby_of
 
-from pgsweep.caches.access import opened
 from pgsweep.pg.cluster import Cluster
+from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import ZIPF
-from pgsweep.warm.heat import read_heat
-from pgsweep.warm.restore import restore
-from pgsweep.warm.restore_plan import RestoreOptions
-from pgsweep.warm.save import save
+from pgsweep.warm.heat.file import read_heat
+from pgsweep.warm.heat.restore import restore
+from pgsweep.warm.heat.restore_plan import RestoreOptions
+from pgsweep.warm.heat.save import save
 
 SCALE = 20
 ROUNDS = 3

@@ -22,8 +22,8 @@ from benchmarks.samples import keep, refuse_debug_build
 from benchmarks.steps import Steps
 from benchmarks.unseen.blind import BLIND
 from benchmarks.unseen.workloads import UNSEEN
-from pgsweep.demo import EVERYTHING, DemoPlan, run_demo
 from pgsweep.records.proof import DemoRow
+from pgsweep.sizing.demo import EVERYTHING, DemoPlan, run_demo
 from pgsweep.testbed.truth import Patience
 
 RECORDED_SECONDS = 40.0

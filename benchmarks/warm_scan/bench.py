@@ -21,9 +21,9 @@ import psycopg
 from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
-from pgsweep.warm.gather import Selection
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.run import run
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import run
 
 HERE = Path(__file__).resolve().parent
 MB = 1 << 20

@@ -19,8 +19,8 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.pgbench import DATABASE, create_database
-from pgsweep.warm.prepare import Options
-from pgsweep.warm.run import run
+from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.run import run
 
 HERE = Path(__file__).resolve().parent
 MB = 1 << 20

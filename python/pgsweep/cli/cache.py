@@ -68,9 +68,9 @@ def command(
       pgsweep cache -h db1 -U monitor shop --json | jq .pool
       pgsweep cache shop --map orders -o orders.html
     """
-    from pgsweep.cache import look
-    from pgsweep.caches.access import opened
+    from pgsweep.cache.inspect import look
     from pgsweep.cli.provenance import with_provenance
+    from pgsweep.residency.access import opened
 
     def looked(conninfo: str) -> CacheResult:
         with opened(conninfo, source) as access:

@@ -72,7 +72,7 @@ def command(
     if keep is not None:
         settings.kept.append(keep)
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.demo import run_demo
+    from pgsweep.sizing.demo import run_demo
 
     with Shown(settings) as shown:
         result = run_demo(

@@ -110,8 +110,8 @@ def command(
         raise UsageError(
             f"there is no file `{setup}`", hint="write the statements that make the tables to it"
         )
+    from pgsweep.cache.footprint import footprint
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.footprint import footprint
 
     measure = functools.partial(
         footprint,

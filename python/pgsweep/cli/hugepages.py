@@ -134,8 +134,8 @@ def command(
         _undo(settings, reserver, dry_run=dry_run, yes=yes)
         return
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.hugepages import examine
-    from pgsweep.hugepages_apply import apply, planned
+    from pgsweep.memory.hugepages.apply import apply, planned
+    from pgsweep.memory.hugepages.inspect import examine
 
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     changes = _changes(shared_buffers, max_connections, others)
@@ -189,7 +189,7 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
 
 
 def _explained(log: Path) -> HugePagesResult:
-    from pgsweep.hugepages import explain_log
+    from pgsweep.memory.hugepages.inspect import explain_log
 
     result = explain_log(log.read_text(errors="replace"))
     if result is None:

@@ -36,9 +36,9 @@ COMMANDS: dict[str, Entry] = {
         "The caches",
         "Show what one statement brings into shared_buffers and into the page cache",
     ),
-    "warm": Entry("warm", "The caches", "Bring a cold server to heat, and keep it there"),
+    "warm": Entry("warm.group", "The caches", "Bring a cold server to heat, and keep it there"),
     "memory": Entry(
-        "memory",
+        "memory.processes",
         "Memory",
         "Show what every process of the server costs the host, and what a connection truly costs",
     ),

@@ -71,8 +71,8 @@ def command(
         )
     from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
     from pgsweep.condition import parse_word_condition
-    from pgsweep.predict import predict
     from pgsweep.records.prediction import LEVELS
+    from pgsweep.sizing.predict import predict
 
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():

@@ -79,7 +79,7 @@ def command(
             hint=f"record some: `pgsweep record --source trace --for 20s -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.prove import prove
+    from pgsweep.sizing.prove import prove
 
     with Shown(settings) as shown:
         result = prove(

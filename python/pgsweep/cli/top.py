@@ -16,10 +16,10 @@ from pgsweep.cli.output import write_stdout
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
+    from pgsweep.cache.top.live import Live
+    from pgsweep.cache.top.sample import Moment
     from pgsweep.cli.settings import Settings
     from pgsweep.errors import PgsweepError
-    from pgsweep.live import Live
-    from pgsweep.live_moment import Moment
     from pgsweep.records.top import TopView
 
 _SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
@@ -129,8 +129,8 @@ def _opener(
     conninfo: str, source: Literal["auto", "peek", "sql"], *, every_database: bool
 ) -> Callable[[Callable[[str], None] | None], AbstractContextManager[Live]]:
     """Return what opens the server; given where to tell what looking at it costs."""
-    from pgsweep.caches.access import opened
-    from pgsweep.live import SQL_SHARE, Live
+    from pgsweep.cache.top.live import SQL_SHARE, Live
+    from pgsweep.residency.access import opened
 
     @contextmanager
     def reopen(say: Callable[[str], None] | None) -> Iterator[Live]:
@@ -168,8 +168,8 @@ class _First:
 
 
 def _print(live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool) -> None:
+    from pgsweep.cache.top.feed import take_twice
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.feed import take_twice
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
@@ -181,7 +181,7 @@ def _print(live: Live, interval_seconds: float, view: TopView, settings: Setting
 
 
 def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Settings) -> None:
-    from pgsweep.feed import Feed
+    from pgsweep.cache.top.feed import Feed
     from pgsweep.ui.top import TopApp
 
     terminal = settings.terminal()

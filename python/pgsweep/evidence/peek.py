@@ -28,10 +28,10 @@ import psycopg
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.clock_passes import LapClock
 from pgsweep.evidence.observe import seed_of, session
-from pgsweep.evidence.pace import Pace
 from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.snapshot_schedule import Pace
 from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots_meta, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.transitions import Files, compare, hand_frames

@@ -22,7 +22,7 @@ import psycopg
 
 import pgsweep
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
-from pgsweep.evidence.laps import LapClock
+from pgsweep.evidence.clock_passes import LapClock
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
@@ -30,10 +30,10 @@ from pgsweep.evidence.observe import (
     relation_columns,
     tell_newer,
 )
-from pgsweep.evidence.pace import Pace, least_seconds
 from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.evidence.snapshot_schedule import Pace, least_seconds
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.inference.estimate import STATISTICS_RESET
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
 from pgsweep.pg.counters import Counter, CounterReader

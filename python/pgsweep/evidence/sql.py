@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pgsweep.evidence.observe import seed_of, session
-from pgsweep.evidence.pace import Pace
+from pgsweep.evidence.snapshot_schedule import Pace
 from pgsweep.evidence.snapshots import Recording, sample_of, snapshots_meta, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader

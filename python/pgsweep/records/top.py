@@ -86,7 +86,7 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
     """Which relations are wanted, and in which order.
 
     Attributes:
-        sort: one of `pgsweep.live_moment.SORTS`.
+        sort: one of `pgsweep.cache.top.sample.SORTS`.
         filter: part of a name as shown, in either case; empty for all.
         limit: at most so many; null for all.
     """

@@ -7,7 +7,7 @@ from html import escape
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
-from pgsweep.rollup import SYSTEM_SCHEMAS, merged
+from pgsweep.records.rollup import SYSTEM_SCHEMAS, merged
 from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name

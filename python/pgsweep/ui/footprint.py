@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgsweep.plain import shown
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
-from pgsweep.rollup import SYSTEM_SCHEMAS
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section

@@ -11,7 +11,7 @@ from pgsweep.records.heat import (
     HeatSource,
     HeatState,
 )
-from pgsweep.rollup import SYSTEM_SCHEMAS
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Section
 from pgsweep.ui.table import Field, fitted_table

@@ -23,10 +23,10 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result, View
 
 MODULES = {
-    "pgsweep.predict/1": "predict",
+    "pgsweep.predict/1": "prediction",
     "pgsweep.demo/1": "demo",
     "pgsweep.record/1": "record",
-    "pgsweep.prove/1": "prove",
+    "pgsweep.prove/1": "proof",
     "pgsweep.doctor/1": "doctor",
     "pgsweep.cache/1": "cache",
     "pgsweep.footprint/1": "footprint",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from pgsweep.plain import shown
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
-from pgsweep.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section

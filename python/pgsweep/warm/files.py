@@ -24,7 +24,7 @@ import msgspec
 
 from pgsweep.host.datafiles import DataFiles, Fork
 from pgsweep.host.kernel import device_of
-from pgsweep.warm.pieces import Piece
+from pgsweep.warm.block_ranges import Piece
 from pgsweep.warm.session import DROPPED, SHORTER, Failed, Read
 
 FORK_NUMBERS = {"main": 0, "fsm": 1, "vm": 2, "init": 3}

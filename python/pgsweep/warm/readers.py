@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.warm.block_ranges import Call, Piece
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.pieces import Call, Piece
 from pgsweep.warm.session import Lost, PrewarmSession, Read
 
 _SESSIONS = 4

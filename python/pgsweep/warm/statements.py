@@ -16,7 +16,7 @@ from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import require_trusted
 from pgsweep.plain import database_word, shell_word
-from pgsweep.warm.pieces import Piece
+from pgsweep.warm.block_ranges import Piece
 
 _PLACEHOLDER = re.compile("%[%s]")
 _MANY = 16

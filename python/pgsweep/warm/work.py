@@ -23,10 +23,10 @@ from itertools import islice
 from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed
+from pgsweep.warm.block_ranges import Call, Piece
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
-from pgsweep.warm.pace import Gate, Throttle
-from pgsweep.warm.pieces import Call, Piece
 from pgsweep.warm.session import Lost, Read
+from pgsweep.warm.throttle import Gate, Throttle
 
 _RUN_CALLS = 8
 """So many calls in a row are one session's, where there is enough for all: a file that is read on where it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgsweep.evidence.oracle_general import export_oracle_general
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import to_json
 from tests.fuzz.mutate import mutate_folder as mutate
 from tests.fuzz.mutate import unpack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgsweep.warm.heat import read_heat
-from pgsweep.warm.saved import weigh
+from pgsweep.warm.heat.file import read_heat
+from pgsweep.warm.heat.saved import weigh
 from tests.fuzz.mutate import mutate_parquet as mutate
 from tests.fuzz.targets import seed_files
 

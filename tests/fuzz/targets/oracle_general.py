@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgsweep.predict import predict
+from pgsweep.sizing.predict import predict
 from tests.fuzz.targets import seed_files
 
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -15,7 +15,7 @@ from random import Random
 
 import psycopg
 
-from pgsweep import live
+from pgsweep.cache.top import live
 from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
 from pgsweep.pg import connect

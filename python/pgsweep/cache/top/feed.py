@@ -1,0 +1,140 @@
+"""Looks taken by a thread of their own, through all that may happen to a server meanwhile.
+
+A server that is stopped, restarted or not to be reached does not end it: what went wrong is told, and the
+server is tried again after a pause that grows. After a restart everything is opened anew, which finds the
+new process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+import psycopg
+
+from pgsweep.cache.top.live import Live
+from pgsweep.cache.top.sample import Moment
+from pgsweep.errors import PgsweepError
+
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+
+Opener = Callable[[], AbstractContextManager[Live]]
+
+
+class Feed:
+    """Looks at a server until told to stop.
+
+    Args:
+        reopen: opens the server.
+        interval_seconds: from one look to the next.
+        show: told each moment, in the feed's thread.
+        fail: told what went wrong, and in how many seconds the server is tried again.
+        give_up: told of an error that no server explains; no more looks are taken.
+    """
+
+    def __init__(
+        self,
+        reopen: Opener,
+        interval_seconds: float,
+        show: Callable[[Moment], None],
+        fail: Callable[[PgsweepError, float], None],
+        give_up: Callable[[Exception], None],
+    ) -> None:
+        self._reopen = reopen
+        self._interval_seconds = interval_seconds
+        self._show = show
+        self._fail = fail
+        self._give_up = give_up
+        self._paused = False
+        self._ended = threading.Event()
+        self._live: Live | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Look that often from now on."""
+        with self._changed:
+            self._interval_seconds = seconds
+            self._changed.notify()
+
+    def pause(self, paused: bool) -> None:
+        """Look no more for the time being, or go on."""
+        with self._changed:
+            self._paused = paused
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End; a statement that is running is cancelled."""
+        with self._changed:
+            self._ended.set()
+            self._changed.notify()
+            live = self._live
+        if not self._thread.is_alive():
+            return
+        self._thread.join(0.2)
+        if live is not None and self._thread.is_alive():
+            live.cancel()
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._ended.is_set():
+            try:
+                with self._reopen() as live:
+                    self._live = live
+                    self._look_on(live)
+            except (PgsweepError, psycopg.Error, OSError) as error:
+                if self._ended.is_set():
+                    return
+                if self._live is not None:
+                    pause = _FIRST_PAUSE_SECONDS
+                self._fail(_told(error), pause)
+            except Exception as error:
+                self._give_up(error)
+                return
+            finally:
+                self._live = None
+            self._ended.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _look_on(self, live: Live) -> None:
+        """Look until told to stop."""
+        while not self._ended.is_set():
+            begin = time.monotonic()
+            live.interval_seconds = self._interval_seconds
+            self._show(live.look())
+            with self._changed:
+                while not self._ended.is_set():
+                    live.interval_seconds = self._interval_seconds
+                    left = begin + live.effective_interval_seconds - time.monotonic()
+                    if left <= 0 and not self._paused:
+                        break
+                    self._changed.wait(None if self._paused else left)
+
+
+def _told(error: Exception) -> PgsweepError:
+    if isinstance(error, PgsweepError):
+        return error
+    text = str(error).strip().splitlines()
+    return PgsweepError(text[0] if text else type(error).__name__)
+
+
+def take_twice(live: Live, interval_seconds: float) -> Moment:
+    """Return one moment with rates and the page cache: two looks that far apart.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+    """
+    live.interval_seconds = interval_seconds
+    live.look()
+    time.sleep(live.effective_interval_seconds)
+    live.await_files(60.0)
+    return live.look(with_counters=True)

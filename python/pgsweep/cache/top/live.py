@@ -1,0 +1,348 @@
+"""Both caches and the load on them, again and again: what `pgsweep top` shows.
+
+    with opened("dbname=shop") as access:
+        live = Live(access)
+        moment = live.look()
+        print(moment.sample(TopView(sort="change", limit=20)))
+
+What it costs the server: the counters and the states of backends, three short statements a second at most;
+the pool nothing by peek, and by SQL one pass of pg_buffercache a look, which is why looks are then so far
+apart that they take no more than `SQL_SHARE` of one backend. The page cache costs the server nothing but
+takes us longer, so it is looked at in a thread of its own, and more rarely. Catalogs are read at the start,
+and again only when a file shows up that none of them names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
+from pgsweep.cache.top.directory import Directory
+from pgsweep.cache.top.page_cache import FileSight, look_at_files
+from pgsweep.cache.top.sample import Moment, padded
+from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.backends import read_backends
+from pgsweep.pg.connect import explained, session_lives
+from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.records.cache import Missing, PoolState
+from pgsweep.records.top import TopBackends, TopRates, TopSample
+from pgsweep.residency.access import Access
+from pgsweep.residency.names import read_again, read_names
+from pgsweep.residency.pool import PoolReader
+
+SQL_SHARE: Final = 0.04
+"""Share of one backend's time that all statements may take: half of it is for the looks at the pool."""
+
+_POOL_SHARE: Final = SQL_SHARE / 2
+_COUNTERS_SHARE: Final = SQL_SHARE / 4
+_BLOCKS_SHARE: Final = SQL_SHARE / 4
+
+_OWN_SHARE: Final = 0.25
+"""Share of one processor that looks by peek may take of our own process."""
+
+_COUNTERS_SECONDS: Final = 1.0
+"""Between readings of the counters: sessions send theirs every second (PGSTAT_MIN_INTERVAL, pgstat.c)."""
+
+_RATES_SECONDS: Final = 2.0
+"""Rates are over that long at least, so that when sessions send their counters does not show in them."""
+
+_CHANGE_SECONDS: Final = 1.0
+"""The same for the change of relations, however often the pool is looked at."""
+
+_NAMES_SECONDS: Final = 5.0
+_NAMES_SHARE: Final = 0.05
+_FILES_SECONDS: Final = 5.0
+_FILES_SHARE: Final = 0.05
+"""Catalogs and page cache are looked at no more often than that, and for no larger share of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The server's cumulative counters at one moment, summed over databases and backend types."""
+
+    at: float
+    hits: float
+    reads: float
+    transactions: float
+    allocations: float
+    evictions: float | None
+    hand_frames: int | None
+
+
+class Live:
+    """Looks at one server again and again.
+
+    Args:
+        access: the server; the session is ours alone.
+        every_database: name relations of all databases that may be entered, not only of the session's.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+    """
+
+    def __init__(self, access: Access, *, every_database: bool = True) -> None:
+        self._access = access
+        server = access.server
+        begin = time.monotonic()
+        names = read_names(access, [d.oid for d in access.databases] if every_database else [])
+        self._directory = Directory(names)
+        self._names_cost = time.monotonic() - begin
+        self._names_due = begin + self._names_cost + _NAMES_SECONDS
+        self._unnamed: set[tuple[int, int, int]] = set()
+        with explained():
+            self._counters = CounterReader(access.connection, names.databases, [])
+            self._round_trip = self._measure_round_trip()
+        prepare_counts(access)
+        self._began = time.monotonic()
+        self._statement_seconds = 0.0
+        self._look_seconds = 0.0
+        self._counters_cost = 0.0
+        self._readings: deque[_Reading] = deque()
+        self._pictures: deque[tuple[float, NDArray[np.int64]]] = deque()
+        self._backends: TopBackends | None = None
+        self._max_connections = int(server.settings.get("max_connections", "0"))
+        self._file_thread: threading.Thread | None = None
+        self._files: FileSight | None = None
+        self._files_due = 0.0
+        self._files_missing: list[Missing] = []
+        self.interval_seconds = 1.0
+
+    @property
+    def effective_interval_seconds(self) -> float:
+        """Seconds from one look to the next: as asked for, or so long that looking costs little."""
+        share = _POOL_SHARE if self._access.pool_source == "sql" else _OWN_SHARE
+        return max(self.interval_seconds, self._look_seconds / share)
+
+    def look(self, *, with_counters: bool = False) -> Moment:
+        """Look once.
+
+        Args:
+            with_counters: read them even if they were read a moment ago.
+
+        Raises:
+            ConnectionFailed: the server has gone.
+            PgsweepError: a statement took too long.
+        """
+        access = self._access
+        # After a crash the postmaster lives on and makes its memory anew, but our session is gone.
+        if not session_lives(access.connection):
+            raise ConnectionFailed(
+                "the connection was lost",
+                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
+                hint="see the server's log; is it running again? pg_isready",
+            )
+        pool = read_counts(access)
+        now = time.monotonic()
+        seconds = pool.seconds
+        if access.pool_source == "sql":
+            seconds = max(0.0, seconds - self._round_trip)
+            self._statement_seconds += seconds
+        # The last look tells most, but one that was slow by chance shall not hold back those that follow.
+        self._look_seconds = seconds if not self._look_seconds else (self._look_seconds + seconds) / 2
+        rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
+        if self._learn_names(pool, known, now):
+            rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
+        self._read_counters(pool, now, needed=with_counters)
+        self._start_on_files(now)
+        return self._moment(pool, rows, now)
+
+    def await_files(self, seconds: float) -> None:
+        """Wait until the page cache has been looked at, so long at most."""
+        if self._file_thread is not None:
+            self._file_thread.join(seconds)
+
+    def cancel(self) -> None:
+        """End a statement that is running, from another thread; the session then ends with an error."""
+        with contextlib.suppress(psycopg.Error):
+            self._access.connection.cancel_safe(timeout=1)
+
+    def _moment(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> Moment:
+        access, server = self._access, self._access.server
+        count = len(self._directory.rows)
+        usage = np.zeros((count, 6), dtype=np.int64)
+        dirty, pinned = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        np.add.at(usage, rows, pool.usage_counts)
+        np.add.at(dirty, rows, pool.dirty)
+        np.add.at(pinned, rows, pool.pinned)
+        change = self._change(usage.sum(axis=1), now)
+        block = server.block_size_bytes
+        used = int(usage.sum())
+        assert self._backends is not None
+        effective = self.effective_interval_seconds
+        head = TopSample(
+            server_version=server.version,
+            database=server.database,
+            block_size_bytes=block,
+            pool_source=access.pool_source,
+            at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            look_seconds=self._look_seconds,
+            backend_share=self._share(),
+            interval_seconds=effective,
+            held_back=effective > self.interval_seconds,
+            pool=PoolState(
+                size_bytes=pool.buffers * block,
+                used_bytes=used * block,
+                unused_bytes=(pool.buffers - used) * block,
+                dirty_bytes=int(dirty.sum()) * block,
+                pinned_bytes=int(pinned.sum()) * block,
+                usage_counts=usage.sum(axis=0).tolist(),
+            ),
+            page_cache=None,
+            rates=self._rates(),
+            backends=self._backends,
+            relations=[],
+            relations_found=0,
+            missing=[*access.missing, *self._directory.names.missing, *self._files_missing],
+        )
+        # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
+        return Moment(head, self._directory.rows, usage, dirty, pinned, change, self._files, now)
+
+    def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
+        """Return by how many buffers a second each row grows."""
+        pictures = self._pictures
+        pictures.append((now, used))
+        while len(pictures) > 2 and now - pictures[1][0] >= _CHANGE_SECONDS:
+            pictures.popleft()
+        before, then = pictures[0]
+        if before == now:
+            return None
+        return (used - padded(then, len(used))) / (now - before)
+
+    def _learn_names(self, pool: PoolCounts, known: NDArray[np.bool_], now: float) -> bool:
+        """Read those catalogs again that may know a file that no one names yet; return whether any was."""
+        if known.all() or now < self._names_due:
+            return False
+        strange = np.flatnonzero(~known)
+        keys = set(
+            zip(
+                pool.spc[strange].tolist(), pool.db[strange].tolist(), pool.rel[strange].tolist(), strict=True
+            )
+        )
+        new = {key for key in keys - self._unnamed if key[1] in self._directory.names.entered}
+        if not new:
+            return False
+        begin = time.monotonic()
+        for database_oid in {key[1] for key in new}:
+            read_again(self._access, self._directory.names, database_oid)
+        self._directory.learn()
+        # What is still not named was dropped, or is not committed yet: a name may come, but we do not wait.
+        self._unnamed = keys
+        cost = time.monotonic() - begin
+        self._names_due = begin + cost + max(_NAMES_SECONDS, cost / _NAMES_SHARE)
+        return True
+
+    def _read_counters(self, pool: PoolCounts, now: float, *, needed: bool) -> None:
+        readings = self._readings
+        pause = max(_COUNTERS_SECONDS, self._counters_cost / _COUNTERS_SHARE)
+        # A look that comes a little early shall not have to wait for the next.
+        if readings and not needed and now - readings[-1].at < 0.9 * pause:
+            return
+        begin = time.monotonic()
+        with explained():
+            counters = [*self._counters.databases(), *self._counters.writers(), *self._counters.io()]
+            self._backends = read_backends(self._access.connection, self._max_connections)
+        statements = 4 if self._access.server.version_num >= 160000 else 3
+        cost = max(0.0, time.monotonic() - begin - statements * self._round_trip)
+        self._statement_seconds += cost
+        if readings:  # the first time it includes planning
+            self._counters_cost = cost
+        reading = _Reading(
+            at=now,
+            hits=_total(counters, "database", "blks_hit"),
+            reads=_total(counters, "database", "blks_read"),
+            transactions=_total(counters, "database", "xact_commit")
+            + _total(counters, "database", "xact_rollback"),
+            allocations=_total(counters, "bgwriter", "buffers_alloc"),
+            evictions=_total(counters, "io", "evictions") if statements == 4 else None,
+            hand_frames=pool.hand_frames,
+        )
+        if readings and (reading.hits < readings[-1].hits or reading.allocations < readings[-1].allocations):
+            readings.clear()  # somebody reset the statistics
+        readings.append(reading)
+        while len(readings) > 2 and now - readings[1].at >= 0.9 * _RATES_SECONDS:
+            readings.popleft()
+
+    def _rates(self) -> TopRates | None:
+        first, last = self._readings[0], self._readings[-1]
+        seconds = last.at - first.at
+        if seconds <= 0:
+            return None
+        hits, reads = last.hits - first.hits, last.reads - first.reads
+        evictions = hand = None
+        if last.evictions is not None and first.evictions is not None:
+            evictions = (last.evictions - first.evictions) / seconds
+        if last.hand_frames is not None and first.hand_frames is not None:
+            hand = (last.hand_frames - first.hand_frames) / seconds
+        return TopRates(
+            seconds=seconds,
+            hit_ratio=hits / (hits + reads) if hits + reads > 0 else None,
+            hits_per_second=hits / seconds,
+            reads_per_second=reads / seconds,
+            allocations_per_second=(last.allocations - first.allocations) / seconds,
+            evictions_per_second=evictions,
+            transactions_per_second=(last.transactions - first.transactions) / seconds,
+            hand_buffers_per_second=hand,
+        )
+
+    def _share(self) -> float:
+        """Return the share of one backend's time that our statements took so far."""
+        elapsed = time.monotonic() - self._began
+        return self._statement_seconds / max(elapsed, _COUNTERS_SECONDS, self.effective_interval_seconds)
+
+    def _start_on_files(self, now: float) -> None:
+        """Have the page cache looked at by another thread, when it is time and none is at it."""
+        access = self._access
+        if not access.sees_page_cache or now < self._files_due or self._files_missing:
+            return
+        if self._file_thread is not None and self._file_thread.is_alive():
+            return
+        # By SQL the blocks come through the session, which is this thread's.
+        pool = PoolReader(access).read() if access.pool_source == "sql" else None
+        if pool is not None:
+            taken = time.monotonic() - now
+            self._statement_seconds += taken
+            self._files_due = now + taken / _BLOCKS_SHARE
+
+        def look() -> None:
+            begin = time.monotonic()
+            try:
+                found = look_at_files(access, pool, self._directory)
+            except ConnectionFailed:
+                return  # the next look at the pool will find out and say so
+            if isinstance(found, Missing):
+                self._files_missing = [found]
+            else:
+                self._files = found
+            end = time.monotonic()
+            self._files_due = max(self._files_due, end + max(_FILES_SECONDS, (end - begin) / _FILES_SHARE))
+
+        self._file_thread = threading.Thread(target=look, name="page cache", daemon=True)
+        self._file_thread.start()
+
+    def _measure_round_trip(self) -> float:
+        """Return how long the shortest statement takes, which is the network's part of every one."""
+        shortest = 1.0
+        for _ in range(3):
+            begin = time.monotonic()
+            self._access.connection.execute("SELECT")
+            shortest = min(shortest, time.monotonic() - begin)
+        return shortest
+
+
+def _total(counters: list[Counter], scope: str, name: str) -> float:
+    """Return a counter's sum over its objects; not of temporary relations, whose buffers are others."""
+    return sum(
+        counter.value
+        for counter in counters
+        if counter.scope == scope and counter.name == name and "/temp relation/" not in counter.object
+    )

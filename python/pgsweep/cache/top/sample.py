@@ -1,0 +1,98 @@
+"""One look at both caches, kept as arrays: any relations can be had from it, in any order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.cache.top.directory import Row
+from pgsweep.cache.top.page_cache import FileSight
+from pgsweep.records.top import TopRelation, TopSample, TopView
+
+SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
+"""What relations can be ordered by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look, of which any part can be shown; arrays are parallel to the rows."""
+
+    head: TopSample
+    rows: list[Row]
+    usage_counts: NDArray[np.int64]
+    dirty: NDArray[np.int64]
+    pinned: NDArray[np.int64]
+    change: NDArray[np.float64] | None
+    files: FileSight | None
+    taken: float
+
+    def sample(self, view: TopView) -> TopSample:
+        """Return the relations wanted, in the order wanted, with all that is not about relations."""
+        block = self.head.block_size_bytes
+        used = self.usage_counts.sum(axis=1)
+        count = len(used)
+        there = used > 0
+        if self.change is not None:
+            there |= self.change != 0
+        cached = twice = np.zeros(count, dtype=np.int64)
+        if self.files is not None:
+            cached, twice = padded(self.files.page_cache, count), padded(self.files.both, count)
+            there |= cached > 0
+        chosen = np.flatnonzero(there)
+        if view.filter:
+            wanted = view.filter.lower()
+            chosen = np.array([i for i in chosen.tolist() if wanted in self.rows[i].words], dtype=np.int64)
+        weights = {
+            "pool": used,
+            "change": np.abs(self.change) if self.change is not None else used,
+            "hot": self.usage_counts[:, 4:].sum(axis=1),
+            "dirty": self.dirty,
+            "page-cache": cached,
+            "twice": twice,
+        }
+        if view.sort == "name":
+            ordered = sorted(chosen.tolist(), key=lambda i: self.rows[i].words)
+        else:
+            weight = weights[view.sort][chosen]
+            ordered = chosen[np.lexsort((chosen, -cached[chosen], -used[chosen], -weight))].tolist()
+        if view.reverse:
+            ordered.reverse()
+        page_cache = self.head.page_cache
+        if self.files is not None:
+            page_cache = self.files.record(time.monotonic())
+        return msgspec.structs.replace(
+            self.head,
+            relations=[self._relation(i, block) for i in ordered[: view.limit]],
+            relations_found=len(ordered),
+            page_cache=page_cache,
+        )
+
+    def _relation(self, i: int, block: int) -> TopRelation:
+        row, files = self.rows[i], self.files
+        seen = files is not None and i < len(files.page_cache)
+        return TopRelation(
+            database=row.database,
+            schema=row.schema,
+            relation=row.relation,
+            kind=row.kind,
+            shared_buffers_bytes=int(self.usage_counts[i].sum()) * block,
+            change_bytes_per_second=None if self.change is None else float(self.change[i]) * block,
+            usage_counts=self.usage_counts[i].tolist(),
+            dirty_bytes=int(self.dirty[i]) * block,
+            pinned_bytes=int(self.pinned[i]) * block,
+            size_bytes=int(files.size[i]) if files is not None and seen else None,
+            page_cache_bytes=int(files.page_cache[i]) if files is not None and seen else None,
+            both_bytes=int(files.both[i]) if files is not None and seen else None,
+        )
+
+
+def padded(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return the values with zeros for the rows that came since."""
+    return (
+        values if len(values) == count else np.concatenate([values, np.zeros(count - len(values), np.int64)])
+    )

@@ -1,0 +1,1 @@
+"""`pgsweep memory` and its subcommands."""

@@ -1,0 +1,71 @@
+"""`pgsweep memory budget`: whether the memory suffices, now and at max_connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.observing import observing
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from pgsweep.records.budget import BudgetResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="For N connections.  [default: the setting]",
+)
+@click.option(
+    "--plan-nodes",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
+)
+@output_options
+@common_options
+@observing
+def command(
+    settings: Settings,
+    target: Target,
+    output: Output,
+    /,
+    *,
+    max_connections: int | None,
+    plan_nodes: int,
+) -> None:
+    r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
+
+    Shared memory, page tables, connections and background processes are measured; from these it is predicted
+    what max_connections would take: at the low end as many connections as those of today, at the high end
+    each with all of the shared memory touched and as much work_mem as the settings allow. The verdict is
+    fits, tight or will be killed, with the number of connections that fit at both ends. A smaller limit of
+    the server's memory cgroup counts instead of the host's memory.
+
+    Needs the server's host, as the server's user or root. Nothing is changed.
+
+    \b
+    Examples:
+      sudo -u postgres pgsweep memory budget
+      sudo -u postgres pgsweep memory budget --max-connections 1000 --plan-nodes 4
+      sudo -u postgres pgsweep memory budget --json | jq .verdict
+    """
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.memory.budget import budget
+    from pgsweep.memory.processes import opened
+
+    def reckoned(conninfo: str) -> BudgetResult:
+        with opened(conninfo) as server:
+            return budget(server, max_connections=max_connections, plan_nodes=plan_nodes)
+
+    output.write(with_provenance(target.use(reckoned), settings.arguments))

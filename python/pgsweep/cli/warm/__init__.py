@@ -1,0 +1,1 @@
+"""`pgsweep warm` and its subcommands."""

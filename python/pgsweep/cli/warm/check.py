@@ -1,0 +1,93 @@
+"""`pgsweep warm check`: how much of a saved working set is resident now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.failures import CONDITION_HOLDS
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.warm.file import heat_file
+
+if TYPE_CHECKING:
+    from pgsweep.records.heat import WarmCheckResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("file", metavar="FILE")
+@connection_options
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with exit code 5 if it holds: 'resident<0.9'. Repeatable; one that holds is enough.",
+)
+@pool_source_option
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    file: str,
+    fail_if: tuple[str, ...],
+    source: Literal["auto", "peek", "sql"],
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> int:
+    r"""Tell how much of the working set that FILE holds is resident now, whole and by relation.
+
+    A gate before traffic is sent to a server: with --fail-if the exit code is 5 while it is too cold. A
+    condition compares one of these with a number, as 0.9 or 90%:
+
+    \b
+      resident       share of the saved blocks that lie in the buffer pool
+      resident_hot   the same, each block weighted by its usage count + 1
+      either         in the buffer pool or in the page cache
+      page_cache     of what was in the page cache, what is there
+      matched        share of what was saved that there is something to compare with
+      usage_reached  share of the saved blocks that have their usage count again
+
+    Nothing is changed, and nothing is read into any cache.
+
+    \b
+    Examples:
+      pgsweep warm check shop.heat shop
+      pgsweep warm check shop.heat -h db2 -U monitor shop --fail-if 'resident<0.9'
+      until pgsweep warm check -q shop.heat shop --fail-if 'resident_hot<95%'; do sleep 5; done
+    """
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.condition import parse_condition
+    from pgsweep.residency.access import opened
+    from pgsweep.warm.heat.check import CONDITION_NAMES, check
+    from pgsweep.warm.heat.file import read_heat
+
+    settings = settings_of(ctx)
+    path = heat_file(settings, file, names["database"])
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    conditions = [parse_condition(text, CONDITION_NAMES) for text in fail_if]
+    heat = read_heat(path)
+
+    def checked(conninfo: str) -> WarmCheckResult:
+        with opened(conninfo, source) as access:
+            if access.pool_source == "sql":
+                settings.say(access.cost_note())
+            return check(access, path, heat, conditions)
+
+    result = target.use(checked)
+    output.write(with_provenance(result, settings.arguments))
+    for text in result.conditions:
+        name = parse_condition(text, CONDITION_NAMES).name
+        settings.say(f"{text}: {name} is {getattr(result.state, name):.4f}")
+    return CONDITION_HOLDS if result.conditions else 0

@@ -1,0 +1,180 @@
+"""`pgsweep warm keep`: keep chosen relations resident against floods."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.connection import Target, connection_flags
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import Output, output_options, write_stdout
+from pgsweep.errors import PgsweepError, UsageError
+
+if TYPE_CHECKING:
+    import threading
+
+    from pgsweep.cli.settings import Settings
+    from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
+    from pgsweep.warm.keep.keep import KeepOptions
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("relations", metavar="RELATION...", nargs=-1, required=True)
+@connection_flags
+@click.option("--indexes", is_flag=True, help="With the tables' indexes.")
+@click.option("--toast", is_flag=True, help="With their TOAST relations.")
+@click.option(
+    "--budget",
+    "budget_bytes",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Never keep more than this; of larger relations the hottest blocks.  [default: a quarter of "
+    "shared_buffers, into which all must fit]",
+)
+@click.option(
+    "--rate",
+    "rate_bytes",
+    type=Bytes(),
+    default="32MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Read blocks that have gone no faster than this a second.",
+)
+@click.option(
+    "--interval",
+    "interval_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="From one round to the next.  [default: a quarter of the time in which the clock hand goes round]",
+)
+@click.option("--for", "seconds", type=Duration(), metavar="TIME", help="End after that.  [default: Ctrl-C]")
+@click.option(
+    "--report",
+    "report_seconds",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="Time from one line of news to the next.",
+)
+@pool_source_option
+@click.option("-n", "--dry-run", is_flag=True, help="Print the statements and the bytes; touch nothing.")
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    relations: tuple[str, ...],
+    indexes: bool,
+    toast: bool,
+    budget_bytes: int | None,
+    rate_bytes: int,
+    interval_seconds: float | None,
+    seconds: float | None,
+    report_seconds: float,
+    source: Literal["auto", "peek", "sql"],
+    dry_run: bool,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> None:
+    r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
+
+    Again and again the pool is looked at; blocks that the clock hand would take before the next look are
+    touched by pg_prewarm, and those that have gone are read again, the hottest first. It is all over when
+    this process ends, whichever way. Two of them never keep the same relation.
+
+    It has a price: what is kept is lacking to all others, each block read again pushes out another, and the
+    server counts each touch as a hit of that relation, which flatters its hit ratio in pg_statio. How much of
+    each there was is told at the end.
+
+    Needs pg_prewarm and SELECT on the tables; to look at the pool the server's host (as its user or root), or
+    pg_buffercache and pg_monitor. Names are as SQL has them; a partitioned table means its partitions.
+
+    \b
+    Examples:
+      pgsweep warm keep customers prices -d shop --indexes
+      pgsweep warm keep sales.orders -d shop --budget 2GB --for 8h
+      pgsweep warm keep '"Odd Name"' -d shop --dry-run
+      pgsweep warm keep customers -d shop --for 10min --json | jq .resident_share_mean
+    """
+    settings = settings_of(ctx)
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if dry_run and (as_csv or html is not None or out):
+        raise UsageError(
+            "--dry-run prints its plan, as text or with --json", hint="leave out --csv, --html, -o"
+        )
+    from pgsweep.warm.keep.keep import Keeper, KeepOptions
+
+    options = KeepOptions(
+        names=list(relations),
+        indexes=indexes,
+        toast=toast,
+        budget_bytes=budget_bytes,
+        rate_bytes=rate_bytes,
+        interval_seconds=interval_seconds,
+        source=source,
+        report_seconds=report_seconds,
+    )
+    if dry_run:
+        plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
+        _show_plan(settings, plan, as_json=as_json)
+        return
+    with stoppable(settings, "ending") as stop, _hangup(stop):
+        result = target.use(lambda conninfo: _keep(conninfo, options, seconds, stop, settings))
+    from pgsweep.cli.provenance import with_provenance
+
+    output.write(with_provenance(result, settings.arguments))
+    if result.ended_by == "gone":
+        raise PgsweepError(
+            "no relation is left to keep",
+            cause="all of them were dropped, or could no longer be read",
+            hint="start again with relations that exist",
+        )
+
+
+def _keep(
+    conninfo: str, options: KeepOptions, seconds: float | None, stop: threading.Event, settings: Settings
+) -> WarmKeepResult:
+    from pgsweep.ui.warm_keep import moment_line
+    from pgsweep.warm.keep.keep import Keeper
+
+    def report(moment: WarmKeepMoment) -> None:
+        settings.say(moment_line(moment))
+
+    return Keeper(conninfo, options, report=report, note=settings.say).run(seconds=seconds, stop=stop)
+
+
+@contextlib.contextmanager
+def _hangup(stop: threading.Event) -> Iterator[None]:
+    """End in good order also when the terminal is closed (SIGHUP), unless that is ignored (nohup)."""
+    former = signal.getsignal(signal.SIGHUP)
+    if former is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: stop.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool) -> None:
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.ui.results import plain, to_json
+    from pgsweep.ui.warm_keep import plan_text
+
+    plan = with_provenance(plan, settings.arguments)
+    write_stdout(to_json(plan) if as_json else plan_text(plain(plan), settings.terminal()))
+    settings.say("dry run: the pool was looked at once, nothing was touched or read")

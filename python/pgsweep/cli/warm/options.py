@@ -1,0 +1,170 @@
+"""What `pgsweep warm plan` and `pgsweep warm run` both take: what to warm, into which cache, how fast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pgsweep.cli.common import Bytes, Duration, pool_source_option
+from pgsweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgsweep.warm.run.prepare import Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONNECTIONS = 3
+
+WARM_NAMES = (
+    "relations",
+    "schema",
+    "every_database",
+    "heat",
+    "into",
+    "budget",
+    "mode",
+    "connections",
+    "rate",
+    "source",
+)
+"""The parameters that `warm_options` gives a command, for `options_of`."""
+
+
+class Names(click.ParamType[Any]):
+    """Names of relations as SQL has them, separated by commas; commas within double quotes are theirs."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """Return the names.
+
+        Raises:
+            UsageError: a name is empty.
+        """
+        if isinstance(value, list):
+            return value
+        names = [name.strip() for name in re.findall(r'(?:"(?:[^"]|"")*"|[^,"])+', str(value))]
+        if not names or not all(names):
+            raise UsageError(
+                f"`{value}` names no relation", hint="write names as in SQL: --relations orders,sales.items"
+            )
+        return names
+
+
+def warm_options(function: F) -> F:
+    """Give a command these options; `options_of` makes them the feature's."""
+    decorators = (
+        click.option(
+            "--relations",
+            type=Names(),
+            multiple=True,
+            metavar="NAME,...",
+            help="Only these, written as in SQL: a table with its indexes and TOAST, a partitioned one with "
+            "all partitions. May be repeated.  [default: all of DBNAME]",
+        ),
+        click.option("--schema", multiple=True, metavar="NAME", help="Only this schema. May be repeated."),
+        click.option("--every-database", is_flag=True, help="All databases that may be entered."),
+        click.option(
+            "--heat",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Order by what `pgsweep warm save` wrote to FILE; what it does not hold comes after, by "
+            "statistics.",
+        ),
+        click.option(
+            "--into",
+            type=click.Choice(["pool", "page-cache", "both"]),
+            default="pool",
+            show_default=True,
+            help="Which cache: shared_buffers, the operating system's, or both: the hottest into "
+            "shared_buffers, what is left over into the other.",
+        ),
+        click.option(
+            "--budget",
+            type=Bytes(),
+            metavar="SIZE",
+            help="Read no more than this.  [default: what the cache holds, less a reserve]",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["kernel", "read", "prefetch"]),
+            help="How to warm the page cache: kernel past the server, on its host; read or prefetch by "
+            "pg_prewarm.  [default: kernel where possible, else read]",
+        ),
+        click.option(
+            "--connections",
+            type=click.IntRange(1, 64),
+            default=_CONNECTIONS,
+            show_default=True,
+            metavar="N",
+            help="Sessions that read at once.",
+        ),
+        click.option(
+            "--rate", type=Bytes(), metavar="SIZE", help="Read no faster than this a second: 100MB."
+        ),
+    )
+    function = pool_source_option(function)
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def latency_option(function: F) -> F:
+    """Give a command --max-latency."""
+    return click.option(
+        "--max-latency",
+        type=Duration(),
+        metavar="TIME",
+        help="Pause while the reading of one cold block takes longer than this: 50ms.",
+    )(function)
+
+
+def options_of(
+    *,
+    relations: tuple[list[str], ...],
+    schema: tuple[str, ...],
+    every_database: bool,
+    heat: Path | None,
+    into: Any,
+    budget: int | None,
+    mode: Any,
+    connections: int,
+    rate: int | None,
+    source: Any,
+    max_latency: float | None = None,
+) -> Options:
+    """Return the options as the feature takes them.
+
+    Raises:
+        UsageError: they contradict each other.
+        HeatError: the heat file cannot be read.
+    """
+    names = [name for part in relations for name in part]
+    if every_database and (names or schema):
+        raise UsageError("--every-database takes everything, names choose", hint="leave out one of them")
+    if mode is not None and into == "pool":
+        raise UsageError(
+            f"--mode {mode} is for the page cache",
+            cause="into shared_buffers there is one way only, pg_prewarm's mode buffer",
+            hint="add --into page-cache, or leave out --mode",
+        )
+    from pgsweep.warm.heat.file import read_heat
+    from pgsweep.warm.heat.saved import weigh
+    from pgsweep.warm.run.gather import Selection
+    from pgsweep.warm.run.prepare import Options
+
+    return Options(
+        heat=None if heat is None else weigh(heat, read_heat(heat)),
+        selection=Selection(relations=names, schemas=schema, every_database=every_database),
+        into=into,
+        budget_bytes=budget,
+        mode=mode,
+        connections=connections,
+        rate_bytes_per_second=rate,
+        max_latency_seconds=max_latency,
+        source=source,
+    )

@@ -1,0 +1,66 @@
+"""`pgsweep warm plan`: what would be read, in which order and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.warm.options import WARM_NAMES, options_of, warm_options
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@warm_options
+@click.option(
+    "--assume-rate",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Tell the time by this many bytes a second, and read no sample.",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    assume_rate: int | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **given: Any,
+) -> None:
+    r"""Show what `pgsweep warm run` would read: in which order and why, how many bytes, how long.
+
+    Indexes come before tables, because where not all fits they spare more reads; within each the hottest
+    first, by the accesses a block that statistics have counted; what was never read comes last. With --heat,
+    what the file holds comes before all else, by the usage a block that it was saved with. Never more than
+    the cache holds: what does not fit is listed.
+
+    To tell the time some of the blocks are read, 64 MB at most, past shared_buffers; they may stay in the
+    page cache.
+
+    \b
+    Examples:
+      pgsweep warm plan shop
+      pgsweep warm plan shop --relations orders --into both
+      pgsweep warm plan shop --heat shop.heat
+      pgsweep warm plan shop --budget 4GB --assume-rate 500MB --json | jq .expected_seconds
+    """
+    settings = settings_of(ctx)
+    options = options_of(**{name: given.pop(name) for name in WARM_NAMES})
+    target = Target(no_password=no_password, ask_password=ask_password, **given)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.warm.run.run import plan
+
+    result = target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
+    output.write(with_provenance(result, settings.arguments))

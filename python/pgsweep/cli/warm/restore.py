@@ -1,0 +1,146 @@
+"""`pgsweep warm restore`: bring saved heat back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from pgsweep.cli.common import (
+    HELP_NAMES,
+    Bytes,
+    Duration,
+    common_options,
+    pool_source_option,
+    settings_of,
+)
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.failures import INTERRUPTED
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.warm.file import heat_file
+from pgsweep.cli.warm.run import Told
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("file", metavar="FILE")
+@connection_options
+@click.option(
+    "--into",
+    type=click.Choice(["pool", "page-cache", "both"]),
+    default="both",
+    show_default=True,
+    help="Which cache to fill; the page cache with what was in it when FILE was saved.",
+)
+@click.option(
+    "--heat/--no-heat",
+    default=True,
+    show_default=True,
+    help="Bring the usage counts back too: blocks that had more than 1 are touched as often as they lack.",
+)
+@click.option(
+    "--budget", type=Bytes(), metavar="SIZE", help="Of the pool, at most.  [default: what it holds]"
+)
+@click.option(
+    "-j",
+    "--connections",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Sessions that read at once; the disk is asked for blocks before they are read, so few suffice.",
+)
+@click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
+@click.option(
+    "--max-latency", type=Duration(), metavar="TIME", help="Pause while reading one block takes longer."
+)
+@click.option(
+    "--wait", type=Duration(), metavar="TIME", help="Wait so long for a server that is still starting."
+)
+@pool_source_option
+@click.option("-n", "--dry-run", is_flag=True, help="Show every statement and its bytes; read nothing.")
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    file: str,
+    into: Literal["pool", "page-cache", "both"],
+    heat: bool,
+    budget: int | None,
+    connections: int,
+    rate: int | None,
+    max_latency: float | None,
+    wait: float | None,
+    source: Literal["auto", "peek", "sql"],
+    dry_run: bool,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **names: str | None,
+) -> int:
+    r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
+
+    On the server that FILE comes from, or on its physical stand-by, these are the same blocks. Elsewhere
+    (after pg_upgrade, on a logical replica, on a restored dump) relations are found by name, TOAST by its
+    table; one that was rewritten gets as large a share of its blocks as was resident. What could not be
+    matched is told.
+
+    Never more than the pool holds: where it is smaller, the coldest stay out. What is resident already is
+    not read again, so the same command resumes a restore that was cut short. It takes SELECT on the
+    relations and the extension pg_prewarm in each database, no superuser and no preload library; at the end
+    it measures what is resident.
+
+    \b
+    Examples:
+      pgsweep warm restore shop.heat shop
+      pgsweep warm restore shop.heat -h standby1 -U warmer shop --rate 200MB
+      pgsweep warm restore shop.heat --wait 60s --into pool
+      pgsweep warm restore shop.heat shop --dry-run
+    """
+    from pgsweep.cli.progress import Shown
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.warm.heat import restore as feature
+    from pgsweep.warm.heat.file import read_heat
+    from pgsweep.warm.heat.restore_plan import RestoreOptions
+
+    settings = settings_of(ctx)
+    path = heat_file(settings, file, names["database"])
+    target = Target(no_password=no_password, ask_password=ask_password, **names)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    saved = read_heat(path)
+    options = RestoreOptions(
+        into=into,
+        heat=heat,
+        budget_bytes=budget,
+        connections=connections,
+        rate_bytes_per_second=rate,
+        max_latency_seconds=max_latency,
+        wait_seconds=wait or 0.0,
+        source=source,
+    )
+    if dry_run:
+        output.write(
+            with_provenance(
+                target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)),
+                settings.arguments,
+            )
+        )
+        settings.say("dry run: nothing was read")
+        return 0
+    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+        shown.stage("restoring")
+        result = target.use(
+            lambda conninfo: feature.restore(conninfo, path, saved, options, stop=stop, listener=Told(shown))
+        )
+    output.write(with_provenance(result, settings.arguments))
+    if result.stopped:
+        settings.say("ended early; the same command reads what is missing")
+        return INTERRUPTED
+    return 0

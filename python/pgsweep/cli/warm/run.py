@@ -1,0 +1,177 @@
+"""`pgsweep warm run`: read what was planned."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.connection import Target, connection_options
+from pgsweep.cli.failures import INTERRUPTED
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.progress import Shown
+from pgsweep.cli.settings import Settings
+from pgsweep.cli.warm.options import WARM_NAMES, latency_option, options_of, warm_options
+from pgsweep.errors import UsageError
+from pgsweep.plain import shell_word
+from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.numbers import seconds as seconds_text
+
+if TYPE_CHECKING:
+    from pgsweep.records.warm import WarmResult
+    from pgsweep.warm.outcome import WorkState
+    from pgsweep.warm.run.prepare import Options
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@connection_options
+@warm_options
+@latency_option
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to note what is done; it stays only where the run is cut short.  [default: a file for this "
+    "server, database and selection in ~/.local/state/pgsweep]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what the journal of the stopped run says was not done. After a restart of the server, "
+    "that is all.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Print every statement with its bytes, and read nothing.")
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    max_latency: float | None,
+    journal: Path | None,
+    resume: bool,
+    dry_run: bool,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **given: Any,
+) -> int:
+    r"""Read what `pgsweep warm plan` shows, by several sessions at once, and look what came of it.
+
+    Needs the extension pg_prewarm and SELECT on the tables, no superuser. A relation that cannot be read is
+    told and left out. While the server is away the work waits for it, and reads again what its pool lost.
+    Ctrl-C ends it in good order; --resume goes on.
+
+    At the end both caches are looked at, where they can be: bytes asked for, and bytes that are there.
+
+    \b
+    Examples:
+      pgsweep warm run shop
+      pgsweep warm run shop --relations orders,customers --rate 100MB --max-latency 50ms
+      sudo -u postgres pgsweep warm run shop --into page-cache
+      pgsweep warm run shop --dry-run
+      pgsweep warm run shop --resume
+    """
+    settings = settings_of(ctx)
+    chosen = any(given[name] for name in ("relations", "schema", "every_database"))
+    planned_anew = bool(given["budget"] or given["heat"] or (chosen and journal))
+    options = options_of(**{name: given.pop(name) for name in WARM_NAMES}, max_latency=max_latency)
+    target = Target(no_password=no_password, ask_password=ask_password, **given)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    if resume and planned_anew:
+        raise UsageError(
+            "--resume reads what the journal says",
+            hint="leave out --budget and --heat, and with --journal also --relations and --schema",
+        )
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.warm.run import run as warm
+    from pgsweep.warm.run.journal_place import find_journal
+
+    if dry_run:
+        if resume:
+            raise UsageError("--dry-run and --resume contradict each other", hint="leave one of them out")
+        result = target.use(lambda conninfo: warm.dry_run(conninfo, options))
+        output.write(with_provenance(result, settings.arguments))
+        settings.say("dry run: nothing was read")
+        return 0
+    if journal is not None and not os.access(journal if journal.exists() else journal.parent, os.W_OK):
+        raise UsageError(f"`{journal}` may not be written", hint="name a file in a folder of yours")
+
+    def warmed(conninfo: str) -> WarmResult:
+        place = journal
+        if place is None and resume:
+            place = find_journal(conninfo, options.selection if chosen else None)
+        elif place is None:
+            place = _own_place(settings, conninfo, options)
+        return warm.run(
+            conninfo,
+            options,
+            stop=stop,
+            listener=Told(shown),
+            journal=place,
+            resume=place if resume else None,
+        )
+
+    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+        shown.stage("warming")
+        result = target.use(warmed)
+    output.write(with_provenance(result, settings.arguments))
+    assert result.work is not None
+    if result.work.stopped:
+        kept = result.work.journal
+        words = "--resume" + (f" --journal {shell_word(str(journal))}" if journal is not None else "")
+        settings.say("interrupted" + (f"; kept: {kept}; go on with {words}" if kept else ""))
+        return INTERRUPTED
+    return 0
+
+
+class Told:
+    """Shows how the reading goes."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def note(self, text: str) -> None:
+        """Write the line."""
+        self._shown.note(text)
+
+    def state(self, state: WorkState) -> None:
+        """Move the bar."""
+        words = [f"{format_bytes(state.done_bytes)} of {format_bytes(state.total_bytes)}"]
+        if state.waiting:
+            words.append("the server is away, waiting for it")
+        elif state.paused:
+            words.append("paused: the server answers late")
+        elif state.rate_bytes_per_second > 0:
+            words.append(f"{format_bytes(state.rate_bytes_per_second)}/s")
+            if state.left_seconds is not None and state.left_seconds >= 1:
+                words.append(f"{seconds_text(state.left_seconds)} left")
+        self._shown.portion(state.done_bytes / max(1, state.total_bytes), ", ".join(words))
+
+
+def _own_place(settings: Settings, conninfo: str, options: Options) -> Path | None:
+    """Return where the journal goes by itself; nothing, with a warning, where it can go nowhere."""
+    from pgsweep.files import Untrusted
+    from pgsweep.warm.run.journal import is_held
+    from pgsweep.warm.run.journal_place import place_for
+
+    place: Path | None = None
+    why = "there is no folder for a journal ($XDG_STATE_HOME, or a home of yours)"
+    try:
+        place = place_for(conninfo, options.selection, options.into)
+    except Untrusted as error:
+        why = f"{error.message}, the folder of journals: {error.cause}"
+    if place is not None and not is_held(place):
+        return place
+    if place is not None:
+        why = "another run of the same is at work and keeps the journal"
+    settings.warn(f"{why}, so this run could not be resumed; name one: --journal FILE")
+    return None

@@ -1,0 +1,122 @@
+"""When to take snapshots and when to stop: random times, bounded cost, long enough by the clock hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from pgsweep.evidence.clock_passes import WANTED_LAPS, LapClock
+
+DUTY: Final = 0.025
+"""Share of time that snapshots may take of one backend."""
+
+MOST_DUTY: Final = 0.1
+"""The same where a short observation of a large pool would otherwise have hardly a snapshot."""
+
+WANTED_COUNT: Final = 60
+"""Snapshots wanted over the observation, where their cost allows it."""
+
+SHORTEST_INTERVAL_SECONDS: Final = 0.65
+LONGEST_INTERVAL_SECONDS: Final = 10.0
+
+LEAST_SECONDS: Final = 30.0
+"""The shortest observation when the choice is ours: miss ratios themselves vary over seconds."""
+
+STILL_SECONDS: Final = 60.0
+"""When nothing is evicted for so long, waiting longer will not help."""
+
+MOST_SECONDS: Final = 3600.0
+
+
+def least_seconds(action: Callable[[], object]) -> float:
+    """Return the seconds that something takes: the least of several, as others may be busy."""
+    taken: list[float] = []
+    while len(taken) < 7 and sum(taken) < 2.0:
+        begin = time.monotonic()
+        action()
+        taken.append(time.monotonic() - begin)
+    return min(taken)
+
+
+class Pace:
+    """The times of the snapshots: one at random in each slot, and slots become longer where laps are long.
+
+    Args:
+        cost_seconds: what one snapshot takes.
+        seconds: length of the observation, or None to stop when it suffices.
+        max_snapshots: stop after so many.
+        clock: tells the lap time of the hand.
+        rng: draws the times.
+    """
+
+    def __init__(
+        self,
+        cost_seconds: float,
+        *,
+        seconds: float | None,
+        max_snapshots: int | None,
+        clock: LapClock,
+        rng: np.random.Generator,
+    ) -> None:
+        self.cost_seconds = cost_seconds
+        self.seconds = seconds
+        self._max_snapshots = max_snapshots
+        self._clock = clock
+        self._rng = rng
+        self.interval_seconds = self._first_interval()
+        self._slot_begin = -self.interval_seconds
+        self.due_seconds = 0.0
+        self.choose_next(0.0)
+
+    @property
+    def share(self) -> float:
+        """Return the share of one backend's time that the snapshots take."""
+        return self.cost_seconds / self.interval_seconds
+
+    def choose_next(self, now: float) -> None:
+        """Choose the time of the next snapshot, in the first slot that is not over."""
+        if self.seconds is None and self._clock.snapshots >= 5:
+            self._stretch()
+        self._slot_begin += self.interval_seconds
+        if self._slot_begin + self.interval_seconds < now:
+            self._slot_begin = now
+        self.due_seconds = self._slot_begin + self.interval_seconds * float(self._rng.random())
+
+    def reason_to_end(self, now: float) -> str | None:
+        """Return why the observation is over, or None."""
+        if self._max_snapshots is not None and self._clock.snapshots >= self._max_snapshots:
+            return "limit"
+        if self.seconds is not None:
+            return "time" if now >= self.seconds else None
+        if now >= LEAST_SECONDS and self._clock.suffices:
+            return "enough"
+        if now >= STILL_SECONDS and math.isinf(self._clock.lap_seconds):
+            return "still"
+        return "limit" if now >= MOST_SECONDS else None
+
+    @property
+    def wanted_seconds(self) -> float:
+        """Return how long the observation should be, infinite where the hand stands still."""
+        return max(LEAST_SECONDS, self._clock.wanted_seconds(self.interval_seconds))
+
+    def _first_interval(self) -> float:
+        wanted = 0.0 if self.seconds is None else self.seconds / WANTED_COUNT
+        wanted = min(max(wanted, SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
+        interval = max(wanted, self.cost_seconds / DUTY)
+        # A short observation of a large pool may cost more, to have a few snapshots at all.
+        return (
+            interval
+            if self.seconds is None
+            else min(interval, max(self.seconds / 4, self.cost_seconds / MOST_DUTY))
+        )
+
+    def _stretch(self) -> None:
+        """Space snapshots out where laps are long: an open-ended recording needs no thousands."""
+        lap_seconds = self._clock.lap_seconds
+        if not math.isinf(lap_seconds):
+            wanted = min(WANTED_LAPS * lap_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
+            self.interval_seconds = max(wanted, SHORTEST_INTERVAL_SECONDS, self.cost_seconds / DUTY)

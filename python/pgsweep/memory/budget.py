@@ -1,0 +1,365 @@
+"""Whether the memory suffices, now and at max_connections: `pgsweep memory budget`.
+
+Measured now: shared memory, page tables, private memory of each process, and what else the host uses. From
+these, for any number of connections n:
+
+    low   n connections as those of today: mean private memory, mean page tables; all shared memory there
+    high  each has used all of the pool, is as large as 95 % of today's are, and holds so many sorts and
+          hashes at once as are assumed, each as large as work_mem allows, and full temp_buffers;
+          autovacuum's workers are all at work
+
+Page tables: 8 bytes for each page of shared memory touched, 4 kB or huge, besides what a process has for
+itself. Page cache is what is left: it gives way to the rest, so it is no need but a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pgsweep.errors import MissingAbility
+from pgsweep.host.cgroup import MemoryCgroup, limit_of
+from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.procfile import PROC
+from pgsweep.host.procmem import own_page_tables
+from pgsweep.memory.processes import CLIENT, LocalServer, look
+from pgsweep.pg.connect import explained
+from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
+from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.memory import MemoryProcess, MemoryResult
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+PAGE_BYTES: Final = 4096
+TABLE_BYTES: Final = 4096
+_TABLE_SPANS: Final = (2 << 20, 1 << 30)
+"""What a page table of the last level maps, and one of the level above, on x86-64 and arm64."""
+_ENTRY_BYTES: Final = 8
+
+SCARCE_RATIO: Final = 0.1
+"""With less than this share of the memory left for cached files the verdict is `tight`."""
+
+_BACKEND_BYTES_PER_BUFFER = 64 + 52
+
+_SAMPLE = 8
+"""So many connections are asked for their mappings: they are alike."""
+
+_NAMED = 3
+"""So many roles with a work_mem of their own are named."""
+
+
+def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
+    """Return the page tables that one process needs for shared memory that it has touched in one piece.
+
+    The kernel has them in tables of 4 kB, 512 entries of 8 bytes: one for each 2 MB of pages of 4 kB, and on
+    the level above, where huge pages of 2 MB have their entries, one for each 1 GB (Linux's
+    Documentation/mm/page_tables.rst). What lies above those a process has anyway.
+
+    Args:
+        touched_bytes: shared memory.
+        page_bytes: 4096, or the size of the huge pages that it lies in.
+    """
+    return sum(-(-touched_bytes // span) * TABLE_BYTES for span in _TABLE_SPANS if span > page_bytes)
+
+
+def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
+    """Return how much of the shared memory a backend touches that has used every page of the pool.
+
+    The pool, and for each buffer its descriptor (64 bytes) and its place in the lookup table (52); the rest
+    belongs to the checkpointer, to other backends or to nobody yet (buf_init.c, buf_table.c).
+    """
+    return min(
+        segment_bytes, shared_buffers_bytes + shared_buffers_bytes // BLOCK_BYTES * _BACKEND_BYTES_PER_BUFFER
+    )
+
+
+def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) -> int:
+    """Return the page tables of a process without those for shared memory, on average of a few.
+
+    What it has less the entries for what it touched is too much where it touched a little here and there:
+    each table of 4 kB serves 2 MB. What its other mappings need at most is the other bound
+    (`own_page_tables`).
+
+    Args:
+        processes: of one kind.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    found = []
+    for process in processes[:_SAMPLE]:
+        entries = (process.shared_touched_bytes or 0) // PAGE_BYTES * _ENTRY_BYTES
+        bound = process.page_tables_bytes - entries
+        with suppress(OSError):
+            maps = (proc / str(process.pid) / "maps").read_text()
+            bound = min(bound, own_page_tables(maps)) if maps else bound
+        found.append(max(0, bound))
+    return round(sum(found) / len(found)) if found else 0
+
+
+def budget(local: LocalServer, *, max_connections: int | None = None, plan_nodes: int = 2) -> BudgetResult:
+    """Return the budget of a server.
+
+    Args:
+        local: the server.
+        max_connections: for so many connections; the setting by default.
+        plan_nodes: sorts and hashes that a connection is assumed to hold at once, at the high end.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+        MissingAbility: private memory may not be read.
+    """
+    with explained():
+        settings = read_memory_settings(local.connection)
+    seen = look(local)
+    if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
+        raise MissingAbility(
+            "the private memory of the server's processes may not be read, so there is no budget",
+            cause=seen.missing[0].why if seen.missing else None,
+            hint="run pgsweep as the server's user or as root: sudo -u postgres pgsweep memory budget ...",
+        )
+    return reckon(
+        seen,
+        settings,
+        local.server.version_num,
+        connections=max_connections or settings.max_connections,
+        plan_nodes=plan_nodes,
+        own_tables_bytes=measure_own_tables(connections_of(seen)),
+        cgroup_page_cache_bytes=_cgroup_page_cache(local.postmaster_pid),
+    )
+
+
+def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
+    """Return the client backends without our own; our own where there is no other."""
+    clients = [p for p in seen.processes if p.kind == CLIENT and not p.own]
+    return clients or [p for p in seen.processes if p.own]
+
+
+def _cgroup_page_cache(pid: int) -> int:
+    limit = limit_of(pid)
+    if limit is None or limit.limit_bytes is None:
+        return 0
+    version = 1 if (limit.path / "memory.limit_in_bytes").exists() else 2
+    try:
+        return MemoryCgroup(limit.path, version).page_cache_bytes()
+    except OSError:
+        return 0
+
+
+def reckon(
+    seen: MemoryResult,
+    settings: MemorySettings,
+    version_num: int,
+    *,
+    connections: int,
+    plan_nodes: int,
+    own_tables_bytes: int,
+    cgroup_page_cache_bytes: int = 0,
+    huge_page_bytes: int | None = None,
+) -> BudgetResult:
+    """Return the budget from what was seen.
+
+    Args:
+        seen: all processes.
+        settings: the server's.
+        version_num: as `server_version_num`.
+        connections: so many shall be possible.
+        plan_nodes: see `budget`.
+        own_tables_bytes: see `measure_own_tables`.
+        cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
+        huge_page_bytes: size of the huge pages; the kernel's default by default.
+    """
+    sample = connections_of(seen)
+    others = [p for p in seen.processes if p.kind != CLIENT]
+    n = max(1, len(sample))
+    mean = sum(p.private_bytes or 0 for p in sample) // n
+    p95 = sorted(p.private_bytes or 0 for p in sample)[-(-95 * n // 100) - 1] if sample else 0
+    size = seen.totals.shared_memory_size_bytes or settings.shared_memory or settings.shared_buffers
+    touched = touched_at_most(settings.shared_buffers, size)
+    shared_now = seen.totals.shared_memory_bytes or 0
+    page_bytes = PAGE_BYTES
+    if seen.huge_pages:
+        pool = read_huge_pages()
+        page_bytes = huge_page_bytes or (pool.size_bytes if pool else 2 << 20)
+    tables_mean = sum(p.page_tables_bytes for p in sample) // n
+    tables_full = own_tables_bytes + page_tables_of(touched, page_bytes)
+    # Connections of today may have more for themselves than a fresh one.
+    tables_full = max(tables_full, tables_mean)
+    tables_others = sum(p.page_tables_bytes for p in others)
+    tables_others_full = len(others) * tables_full
+    private_others = sum(p.private_bytes or 0 for p in others)
+    node, vacuum = settings.largest_node, settings.vacuum(version_num)
+    elsewhere, capacity, limit = _elsewhere(seen, cgroup_page_cache_bytes)
+    at = "" if seen.connections else " (pgsweep's own session, as there is no other)"
+    parts = [
+        BudgetPart(
+            name="shared memory",
+            now_bytes=shared_now,
+            low_bytes=size,
+            high_bytes=size,
+            kind="measured",
+            why=f"shared_buffers {format_bytes(settings.shared_buffers)} and "
+            f"{format_bytes(size - settings.shared_buffers)} "
+            f"around it; {format_bytes(shared_now)} of "
+            f"it are there now",
+        ),
+        BudgetPart(
+            name="page tables",
+            now_bytes=seen.totals.page_tables_bytes,
+            low_bytes=tables_others + connections * tables_mean,
+            high_bytes=tables_others_full + connections * tables_full,
+            kind="predicted",
+            why=f"{format_bytes(tables_mean)} a connection today, {format_bytes(tables_full)} once it has "
+            f"used all of the pool, in pages of {format_bytes(page_bytes)}",
+        ),
+        BudgetPart(
+            name="connections",
+            now_bytes=sum(p.private_bytes or 0 for p in seen.processes if p.kind == CLIENT),
+            low_bytes=connections * mean,
+            high_bytes=connections * p95,
+            kind="predicted",
+            why=f"private memory, {format_bytes(mean)} each on average today, 95 % below "
+            f"{format_bytes(p95)}{at}",
+        ),
+        BudgetPart(
+            name="background processes",
+            now_bytes=private_others,
+            low_bytes=private_others,
+            high_bytes=private_others,
+            kind="measured",
+            why=f"private memory of {len(others)} process{'es' if len(others) != 1 else ''}",
+        ),
+        BudgetPart(
+            name="work_mem",
+            now_bytes=0,
+            low_bytes=0,
+            high_bytes=(connections + settings.parallel_workers) * plan_nodes * node,
+            kind="assumed",
+            why=f"{plan_nodes} sorts or hashes of {format_bytes(node)} (work_mem x hash_mem_multiplier) in "
+            f"each connection and "
+            f"{settings.parallel_workers} parallel workers; what is in use now "
+            f"stands under connections",
+        ),
+        BudgetPart(
+            name="temp_buffers",
+            now_bytes=0,
+            low_bytes=0,
+            high_bytes=connections * settings.temp_buffers,
+            kind="assumed",
+            why=f"{format_bytes(settings.temp_buffers)} in each connection that uses temporary tables",
+        ),
+        BudgetPart(
+            name="autovacuum",
+            now_bytes=0,
+            low_bytes=0,
+            high_bytes=settings.autovacuum_workers * vacuum,
+            kind="assumed",
+            why=f"{settings.autovacuum_workers} workers of {format_bytes(vacuum)}",
+        ),
+        BudgetPart(
+            name="everything else",
+            now_bytes=elsewhere,
+            low_bytes=elsewhere,
+            high_bytes=elsewhere,
+            kind="measured",
+            why="the kernel and other programs" + (" in the memory cgroup" if limit is not None else ""),
+        ),
+    ]
+    return _judged(
+        seen,
+        parts,
+        capacity=capacity,
+        limit=limit,
+        connections=connections,
+        plan_nodes=plan_nodes,
+        each=(mean + tables_mean, p95 + tables_full + plan_nodes * node + settings.temp_buffers),
+        remarks=[
+            f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: "
+            "its connections may take more than is reckoned here"
+            for whose, size in settings.own_work_mem[:_NAMED]
+        ],
+    )
+
+
+def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
+    """Return what others use, how much there is in all, and the limit where that is what binds."""
+    host, totals = seen.host, seen.totals
+    limit = host.limit_bytes
+    if limit is not None and limit < host.memory_bytes:
+        # Not page cache, not shared memory, not ours: the kernel's own, and other programs in the group.
+        used = (host.limit_used_bytes or 0) - cgroup_page_cache_bytes
+        return max(0, used - (totals.private_bytes or 0) - totals.page_tables_bytes), limit, limit
+    available = host.memory_bytes if host.available_bytes is None else host.available_bytes
+    used = host.memory_bytes - available
+    return max(0, used - (totals.real_bytes or 0)), host.memory_bytes, None
+
+
+def _judged(
+    seen: MemoryResult,
+    parts: list[BudgetPart],
+    *,
+    capacity: int,
+    limit: int | None,
+    connections: int,
+    plan_nodes: int,
+    each: tuple[int, int],
+    remarks: list[str],
+) -> BudgetResult:
+    now, low, high = (
+        sum(getattr(part, field) for part in parts) for field in ("now_bytes", "low_bytes", "high_bytes")
+    )
+    possible, safe = (
+        max(0, (capacity - (total - connections * one)) // max(1, one))
+        for total, one in ((low, each[0]), (high, each[1]))
+    )
+    whose = "the memory cgroup's limit" if limit is not None else "the host's memory"
+    reasons = []
+    if low > capacity:
+        verdict = "will be killed"
+        reasons.append(
+            f"{connections} connections as those of today need {format_bytes(low)}, {whose} is "
+            f"{format_bytes(capacity)}: "
+            f"from {possible + 1} on processes are killed"
+        )
+    elif high > capacity:
+        verdict = "tight"
+        reasons.append(
+            f"as those of today {connections} connections fit; if each takes what the settings allow they "
+            f"need "
+            f"{format_bytes(high)}, {whose} is {format_bytes(capacity)}: {safe} would fit"
+        )
+    elif capacity - high < SCARCE_RATIO * capacity:
+        verdict = "tight"
+        reasons.append(
+            f"it fits, but leaves only {format_bytes(capacity - high)} for cached files at the high end"
+        )
+    else:
+        verdict = "fits"
+        reasons.append(
+            f"{connections} connections that take what the settings allow need {format_bytes(high)} of "
+            f"{format_bytes(capacity)}"
+        )
+    if seen.host.swap_bytes and low > capacity and limit is None:
+        reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")
+    tables = next(part for part in parts if part.name == "page tables")
+    if not seen.huge_pages and tables.high_bytes > capacity // 20:
+        reasons.append(
+            f"page tables may grow to {format_bytes(tables.high_bytes)}; huge pages would do away with "
+            f"nearly all of it: "
+            "pgsweep hugepages"
+        )
+    return BudgetResult(
+        server_version=seen.server_version,
+        memory_bytes=seen.host.memory_bytes,
+        capacity_bytes=capacity,
+        limit_bytes=limit,
+        connections=seen.connections,
+        max_connections=connections,
+        plan_nodes=plan_nodes,
+        parts=parts,
+        page_cache_bytes=(capacity - now, capacity - low, capacity - high),
+        verdict=verdict,
+        reasons=reasons + remarks,
+        safe_connections=safe,
+        possible_connections=possible,
+        missing=seen.missing,
+    )

@@ -1,0 +1,91 @@
+"""Set aside the huge pages that a result says are needed, or tell what that would write."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.host.hugepages import Pool, read_pools
+from pgsweep.host.reserve import Reserver
+from pgsweep.memory.hugepages.inspect import pool_record
+from pgsweep.records.hugepages import HugePagesChange, HugePagesResult
+from pgsweep.records.prediction import PlanStep
+
+
+def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> HugePagesResult:
+    """Return the result with what `apply` would write; nothing is written.
+
+    Raises:
+        MissingAbility: this host's huge pages are not the server's.
+        PgsweepError: how many it needs is not known.
+        UsageError: sysctl.d cannot keep pages of this size.
+    """
+    pool, target = _to_change(result)
+    lines = reserver.writes(pool, max(target, pool.persistent), persist=persist)
+    steps = [PlanStep(what="file", when="with --apply", text=f"{file}: {text}") for file, text in lines]
+    return msgspec.structs.replace(result, plan=steps)
+
+
+def apply(
+    result: HugePagesResult, reserver: Reserver, *, persist: bool, stop: threading.Event | None = None
+) -> HugePagesResult:
+    """Set aside the pages that a result says are needed, and return it with what became of them.
+
+    Args:
+        result: of the examination.
+        reserver: what changes the host.
+        persist: over a restart of the host too.
+        stop: set by a signal: all is put back.
+
+    Raises:
+        KeyboardInterrupt: `stop` was set; the number is as before.
+        MissingAbility: not root, or this host's huge pages are not the server's.
+        PgsweepError: how many it needs is not known, or the kernel does not give as many.
+        UsageError: sysctl.d cannot keep pages of this size.
+    """
+    pool, target = _to_change(result)
+    done = reserver.reserve(pool, target, persist=persist, stop=stop)
+    files = [done.state_file] + ([done.sysctl_file] if done.sysctl_file else [])
+    change = HugePagesChange(
+        what="reserved",
+        page_size_bytes=pool.size_bytes,
+        before=done.before,
+        after=done.after,
+        compacted=done.compacted,
+        files=files,
+    )
+    pools = read_pools()
+    now = next(found for found in pools if found.size_bytes == pool.size_bytes)
+    return msgspec.structs.replace(
+        result,
+        available=now.available,
+        pools=[pool_record(found, result.shared_memory_bytes) for found in pools],
+        change=change,
+    )
+
+
+def _to_change(result: HugePagesResult) -> tuple[Pool, int]:
+    pool = next((p for p in read_pools() if p.size_bytes == result.huge_page_size_bytes), None)
+    if result.available is None:
+        if result.missing:
+            raise MissingAbility(
+                "huge pages set aside here would not be the server's own",
+                cause=result.missing[0].why,
+                hint="run the same on its host, as root",
+            )
+        pool = None
+    if pool is None:
+        raise MissingAbility(
+            "this kernel has no huge pages of the wanted size",
+            cause="/sys/kernel/mm/hugepages does not have them",
+            hint="see which there are: ls /sys/kernel/mm/hugepages",
+        )
+    if result.target is None:
+        raise PgsweepError(
+            "how many huge pages the server needs is not known, so none are set aside",
+            cause=result.reasons[-1] if result.reasons else None,
+            hint="run it as a role with pg_monitor, on the server's host",
+        )
+    return pool, result.target

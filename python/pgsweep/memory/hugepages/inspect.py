@@ -1,0 +1,348 @@
+"""Huge pages for a server: how many exactly, whether it uses them, why not, and what they would save.
+
+    result = examine("dbname=shop")
+    result = examine("dbname=shop", settings={"shared_buffers": "128GB", "max_connections": "1000"})
+
+Costs the server a few short statements and nothing else; page tables are read from /proc/PID/status of its
+processes. What changes the host is in apply.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from pgsweep.errors import ClusterError
+from pgsweep.host.cgroup import huge_page_limit_of, limit_of
+from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
+from pgsweep.host.pagetables import model, of_connection, vm_peak_bytes
+from pgsweep.host.postmaster import Search, search, user_of
+from pgsweep.host.procmem import read_family
+from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
+from pgsweep.memory.hugepages.steps import steps_for
+from pgsweep.pg.bindir import ServerBinaries
+from pgsweep.pg.catalog import read_server
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.queries import load
+from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
+from pgsweep.records.cache import Missing
+from pgsweep.records.hugepages import (
+    HugePagePool,
+    HugePagesMethods,
+    HugePagesResult,
+    PageTables,
+)
+from pgsweep.units import parse_bytes
+
+_USUAL_PAGE_BYTES = 2 << 20
+"""The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
+
+# port/sysv_shmem.c, `CreateAnonymousSegment`: the hint names the size in whole huge pages.
+_LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(currently (\d+) bytes\)")
+
+
+class _Size(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of the shared memory, or as near as it can be told; `notes` say why it is not exact."""
+
+    exact_bytes: int | None
+    likely_bytes: int | None
+    notes: list[str]
+
+
+def examine(
+    conninfo: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    page_bytes: int | None = None,
+    connections: int | None = None,
+    scratch: ScratchServer | None = None,
+) -> HugePagesResult:
+    """Return how many huge pages a server needs, with its settings or with others.
+
+    Args:
+        conninfo: as libpq understands it.
+        settings: to be asked about instead of the server's own, as in postgresql.conf.
+        page_bytes: size of the pages; the server's or the kernel's default by default.
+        connections: for how many to predict page tables; max_connections by default.
+        scratch: for asking about other settings, where the caller has one of the server's release already.
+
+    Raises:
+        UsageError: the text is no connection string.
+        ConnectionFailed: the server cannot be reached, or went away.
+        ClusterError: the server does not take the settings.
+    """
+    changes = dict(settings or {})
+    with connect(conninfo) as connection, explained():
+        server = read_server(connection)
+        facts = read_facts(connection)
+        row = connection.execute(load("postmaster", server.version_num)).fetchone()
+        assert row is not None
+    found = search(*row)
+    pid = found.pid
+    if pid is None and facts.by_socket and len(found.closed) == 1:
+        pid = found.closed[0]  # much about a process anybody may read
+    here = pid is not None or facts.by_socket
+    pools = read_pools() if here else []
+    mapping = shared_memory(pid) if pid is not None else None
+    size_of_page = (
+        page_bytes
+        or facts.huge_page_bytes
+        or next((pool.size_bytes for pool in pools if pool.is_default), _USUAL_PAGE_BYTES)
+    )
+    size = (
+        _with_other_settings(facts, mapping, changes, find_release(found.pid, server.version_num), scratch)
+        if changes
+        else _of_running(facts, mapping, size_of_page)
+    )
+    pool = next((pool for pool in pools if pool.size_bytes == size_of_page), None)
+    needed = None if size.likely_bytes is None else -(-size.likely_bytes // size_of_page)
+    status = _status(facts, mapping)
+    own = -(-mapping.size_bytes // size_of_page) if mapping is not None and mapping.huge else 0
+    if facts.huge_page_bytes not in (0, size_of_page):
+        own = 0  # the server's pages are of another size
+    target = None if pool is None or needed is None else _target(pool, needed, own)
+    buffers = changes.get("shared_buffers", f"{server.shared_buffers_blocks}")
+    result = HugePagesResult(
+        server_version=server.version,
+        huge_pages=facts.huge_pages,
+        settings=changes,
+        status=status,
+        shared_buffers_bytes=_bytes_of(buffers, server.block_size_bytes),
+        shared_memory_bytes=size.likely_bytes,
+        huge_pages_needed=needed,
+        huge_page_size_bytes=size_of_page,
+        available=None if pool is None else pool.available,
+        target=target,
+        reasons=[],
+        methods=HugePagesMethods(
+            exact=None if size.exact_bytes is None else -(-size.exact_bytes // size_of_page),
+            server=facts.server_pages if not changes and page_bytes is None else None,
+            vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
+        ),
+        page_tables=_page_tables(pid, mapping, size, connections or _connections(facts, changes)),
+        pools=[pool_record(p, size.likely_bytes) for p in pools],
+        transparent=read_transparent() if here else {},
+        steps=[],
+        missing=_missing(here, found, pid),
+    )
+    around = Circumstances(
+        pid=pid,
+        here=here,
+        own_pages=own,
+        shared_memory_type=facts.shared_memory_type,
+        setting_page_bytes=facts.huge_page_bytes,
+        memory_limit=None if pid is None else limit_of(pid),
+        huge_limit=None if pid is None else huge_page_limit_of(pid, size_of_page),
+    )
+    return msgspec.structs.replace(
+        result, reasons=[*reasons_for(result, around), *size.notes], steps=steps_for(result, around.contained)
+    )
+
+
+def explain_log(text: str) -> HugePagesResult | None:
+    """Return what the log of a server that did not start says about huge pages.
+
+    Args:
+        text: of the log; the last refusal counts.
+
+    Returns:
+        Nothing where no such refusal stands there.
+    """
+    sizes = [match.group(1) for match in _LOG_SIZE.finditer(text)]
+    if not sizes:
+        return None
+    named = [int(found) for found in sizes if found]
+    pools = read_pools()
+    pool = next((pool for pool in pools if pool.is_default), None)
+    page = pool.size_bytes if pool is not None else _USUAL_PAGE_BYTES
+    size = named[-1] if named else None
+    needed = None if size is None else -(-size // page)
+    result = HugePagesResult(
+        server_version="",
+        huge_pages="on",
+        settings={},
+        status="off",
+        shared_buffers_bytes=0,
+        shared_memory_bytes=size,
+        huge_pages_needed=needed,
+        huge_page_size_bytes=page,
+        available=pool.available if pool else None,
+        target=None if pool is None or needed is None else _target(pool, needed, 0),
+        reasons=[],
+        methods=HugePagesMethods(exact=needed, server=None, vmpeak=None),
+        page_tables=None,
+        pools=[pool_record(p, size) for p in pools],
+        transparent=read_transparent(),
+        steps=[],
+    )
+    around = Circumstances(here=True, not_started=True)
+    return msgspec.structs.replace(
+        result, reasons=reasons_for(result, around), steps=steps_for(result, around.contained)
+    )
+
+
+def _of_running(facts: SharedMemoryFacts, mapping: SharedMemory | None, page_bytes: int) -> _Size:
+    size = facts.requested_bytes or (mapping.size_bytes if mapping is not None else None)
+    if size is not None:
+        return _Size(exact_bytes=size, likely_bytes=size, notes=[])
+    if facts.server_pages is not None:
+        # The server counts in its own pages, rounded up, and up to 18 one more for a whole number of them.
+        likely = facts.server_pages * (facts.huge_page_bytes or page_bytes)
+        if facts.server_pages_exact:
+            return _Size(exact_bytes=None, likely_bytes=likely, notes=[])
+        note = (
+            "the number is the server's own (shared_memory_size_in_huge_pages), which may be one too many; "
+            "a member of pg_monitor gets the exact one"
+        )
+        return _Size(exact_bytes=None, likely_bytes=likely, notes=[note])
+    note = (
+        "how much shared memory the server has is told to superusers only before version 15 "
+        "(pg_shmem_allocations), or on its host to its user and root"
+    )
+    return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
+
+
+def _with_other_settings(
+    facts: SharedMemoryFacts,
+    mapping: SharedMemory | None,
+    changes: Mapping[str, str],
+    binaries: ServerBinaries | None,
+    scratch: ScratchServer | None,
+) -> _Size:
+    """Ask a server of the same release, which is asked about the present settings too, to see that it agrees.
+
+    Raises:
+        ClusterError: it does not take the settings.
+    """
+    if scratch is None:
+        if binaries is None:
+            note = (
+                "how much these settings take cannot be told: no PostgreSQL of the server's version is "
+                "installed here; on its host, or with the server stopped: "
+                + " ".join(
+                    ["postgres -D DIR -C shared_memory_size_in_huge_pages"]
+                    + [f"-c {name}={value}" for name, value in changes.items()]
+                )
+            )
+            return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
+        with ScratchServer(binaries, wal_segment_bytes=facts.wal_segment_bytes) as own:
+            return _with_other_settings(facts, mapping, changes, binaries, own)
+    try:
+        present = scratch.requested_bytes(facts.settings)
+        base = facts.settings
+        notes = []
+    except ClusterError as error:
+        # A library that is installed with the server only.
+        base = {k: v for k, v in facts.settings.items() if k != "shared_preload_libraries" and "." not in k}
+        present = scratch.requested_bytes(base)
+        notes = [f"not exact: the server's settings cannot be tried here ({error.cause})"]
+    asked = scratch.requested_bytes({**base, **changes})
+    running = _of_running(facts, mapping, _USUAL_PAGE_BYTES).exact_bytes
+    if running is not None and not notes and _agree(present, running, facts, mapping):
+        return _Size(exact_bytes=asked, likely_bytes=asked, notes=[])
+    if running is None:
+        if facts.sees_all_settings and not notes:
+            return _Size(exact_bytes=asked, likely_bytes=asked, notes=[])
+        notes.append("not exact: this role does not see all settings; a member of pg_monitor does")
+        return _Size(exact_bytes=None, likely_bytes=asked, notes=notes)
+    if not notes:
+        notes = [
+            "not exact: a server of this release with the settings that are seen here would request "
+            f"{present} bytes, and the running one has {running}; the difference was added"
+        ]
+    return _Size(exact_bytes=None, likely_bytes=asked + max(0, running - present), notes=notes)
+
+
+def _agree(present: int, running: int, facts: SharedMemoryFacts, mapping: SharedMemory | None) -> bool:
+    """Return whether two sizes are the same; one in huge pages is rounded up to them."""
+    huge = mapping.huge if mapping is not None else facts.huge_pages_status == "on"
+    return present == running or (huge and 0 <= running - present < (facts.huge_page_bytes or 1 << 30))
+
+
+def _status(facts: SharedMemoryFacts, mapping: SharedMemory | None) -> str:
+    if mapping is not None:
+        return "on" if mapping.huge else "off"
+    return facts.huge_pages_status if facts.huge_pages_status in ("on", "off") else "unknown"
+
+
+def _target(pool: Pool, needed: int, own: int) -> int:
+    """Return what nr_hugepages must be for a server that starts after it has given back its own pages."""
+    back = max(0, own - pool.surplus)  # surplus pages go with the server
+    return pool.persistent + max(0, needed - pool.available - back)
+
+
+def _vmpeak(pid: int, page_bytes: int) -> int | None:
+    peak = vm_peak_bytes(pid)
+    return None if peak is None else -(-peak // page_bytes)
+
+
+def _page_tables(
+    pid: int | None, mapping: SharedMemory | None, size: _Size, connections: int
+) -> PageTables | None:
+    tables = read_family(pid) if pid is not None else []
+    now = mapping.size_bytes if mapping is not None else size.likely_bytes
+    if not tables or now is None:
+        return None
+    found = model(tables, mapping or SharedMemory(now, huge=any(table.huge_pages for table in tables)))
+    later = size.likely_bytes or now
+    return PageTables(
+        processes=len(tables),
+        now_bytes=sum(table.page_tables for table in tables),
+        with_huge_pages_bytes=found.with_huge_bytes,
+        without_huge_pages_bytes=found.without_huge_bytes,
+        connections=connections,
+        connections_ordinary_bytes=connections * of_connection(found.base_bytes, later, huge=False),
+        connections_huge_bytes=connections * of_connection(found.base_bytes, later, huge=True),
+    )
+
+
+def _connections(facts: SharedMemoryFacts, changes: Mapping[str, str]) -> int:
+    wanted = changes.get("max_connections", "")
+    return int(wanted) if wanted.isdigit() else facts.max_connections
+
+
+def pool_record(pool: Pool, size_bytes: int | None) -> HugePagePool:
+    """Return the kernel's pool with how many of its pages hold shared memory of that size."""
+    return HugePagePool(
+        page_size_bytes=pool.size_bytes,
+        is_default=pool.is_default,
+        total=pool.total,
+        free=pool.free,
+        reserved=pool.reserved,
+        surplus=pool.surplus,
+        overcommit=pool.overcommit,
+        available=pool.available,
+        needed=None if size_bytes is None else -(-size_bytes // pool.size_bytes),
+    )
+
+
+def _missing(here: bool, found: Search, pid: int | None) -> list[Missing]:
+    if found.pid is not None:
+        return []
+    if not here and found.closed:
+        why = (
+            "the server may be one of those that run here as "
+            f"{user_of(found.closed[0]) or 'another user'}, whose memory this user may not read"
+        )
+        return [Missing(what="huge pages of the host", why=why, enable="sudo pgsweep hugepages ...")]
+    if not here:
+        why = "the server's process is not on this host: what its kernel has set aside is not seen"
+        return [Missing(what="huge pages of the host", why=why, enable="run pgsweep on the server's host")]
+    if pid is None:
+        why = (
+            "connected by a Unix socket, but the process is not seen (it is in another container's namespace)"
+        )
+        return [Missing(what="the server's process", why=why, enable="run pgsweep on the host, as root")]
+    why = f"the server runs as {user_of(pid) or 'another user'}, whose processes this user may not look into"
+    return [Missing(what="the server's memory", why=why, enable="sudo pgsweep hugepages ...")]
+
+
+def _bytes_of(text: str, block_bytes: int) -> int:
+    """Return the bytes of a setting of shared_buffers: a number without a unit is blocks.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    return int(text) * block_bytes if text.isdigit() else parse_bytes(text)

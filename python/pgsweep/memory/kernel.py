@@ -1,0 +1,370 @@
+"""The kernel's settings that matter to a database host: `pgsweep memory kernel`.
+
+Each has its present value, what we would set, the reason, who says so, and how sure that is. Nothing is set.
+`documented` means that PostgreSQL's or the kernel's documentation recommends it in so many words;
+`experience` that it is widely advised and that the mechanism is documented, but that its worth on this host
+was not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.host.kernel import KernelFacts, read_kernel
+from pgsweep.host.machine import describe_machine
+from pgsweep.host.postmaster import postmasters
+from pgsweep.host.procmem import read_family
+from pgsweep.memory.processes import opened
+from pgsweep.records.cache import Missing
+from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.units import format_bytes
+
+_VM = "kernel: Documentation/admin-guide/sysctl/vm.rst"
+_PG_OVERCOMMIT = "PostgreSQL: Managing Kernel Resources, Linux Memory Overcommit"
+_PG_HUGE = "PostgreSQL: huge_pages"
+
+BACKGROUND_BYTES: Final = 512 << 20
+"""Recommended dirty_background_bytes: a second of writing or less on today's SSDs."""
+
+LARGEST_BACKGROUND_BYTES: Final = 1 << 30
+"""More unwritten data than this is said to be too much."""
+
+
+def examine(conninfo: str) -> KernelResult:
+    """Return the settings of this host, with those of the server's process where it runs here.
+
+    Without a connection the only server that runs here is taken, or none.
+
+    Args:
+        conninfo: as libpq understands it.
+
+    Raises:
+        UsageError: the text is no connection string.
+        MissingAbility: the server runs on another host, whose kernel this is not.
+    """
+    missing: list[Missing] = []
+    pid: int | None = None
+    version = None
+    try:
+        with opened(conninfo) as server:
+            pid, version = server.postmaster_pid, server.server.version
+    except ConnectionFailed as refused:
+        running = postmasters()
+        pid = running[0] if len(running) == 1 else None
+        why = f"no connection ({refused.message})"
+        if pid is not None:
+            why += f"; process {pid}, the only server here, is taken"
+        missing.append(Missing(what="the server", why=why, enable=refused.hint))
+    except MissingAbility as absent:
+        if postmasters():
+            # It may be one of them that we may not look into.
+            why = f"{absent.message}; if it runs elsewhere, this is not its kernel"
+            missing.append(Missing(what="the server's process", why=why, enable=absent.hint))
+            return _result(None, None, missing)
+        raise MissingAbility(
+            "the server does not run here, and this host's kernel is not its kernel",
+            cause=absent.message,
+            hint="run `pgsweep memory kernel` on the server's host",
+        ) from absent
+    return _result(pid, version, missing)
+
+
+def _result(pid: int | None, version: str | None, missing: list[Missing]) -> KernelResult:
+    children = [status.pid for status in read_family(pid) if status.pid != pid] if pid is not None else []
+    facts = read_kernel(pid, children)
+    return KernelResult(
+        machine=describe_machine(),
+        memory_bytes=facts.memory.total,
+        server_version=version,
+        postmaster_pid=pid,
+        settings=advise(facts),
+        missing=missing,
+    )
+
+
+def advise(facts: KernelFacts) -> list[KernelSetting]:
+    """Return every setting with its judgement."""
+    found = [
+        *_dirty(facts),
+        *_overcommit(facts),
+        _swappiness(facts),
+        _transparent(facts),
+        *_numa(facts),
+        _oom(facts),
+        _read_ahead(facts),
+    ]
+    return [setting for setting in found if setting is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """How much may lie unwritten: by the setting in bytes where it is not 0, else by its share."""
+
+    name: str
+    shown: str
+    effective_bytes: int
+
+
+def _limit(facts: KernelFacts, name: str) -> _Limit | None:
+    absolute, ratio = facts.sysctls.get(f"{name}_bytes"), facts.sysctls.get(f"{name}_ratio")
+    if absolute:
+        return _Limit(f"{name}_bytes", str(absolute), absolute)
+    if ratio is None:
+        return None
+    # "available" memory is the free and the reclaimable (mm/page-writeback.c, global_dirtyable_memory).
+    base = facts.memory.available if facts.memory.available is not None else facts.memory.free
+    return _Limit(f"{name}_ratio", str(ratio), base * ratio // 100)
+
+
+def _dirty(facts: KernelFacts) -> list[KernelSetting | None]:
+    background, limit = _limit(facts, "vm.dirty_background"), _limit(facts, "vm.dirty")
+    found: list[KernelSetting | None] = []
+    if background is not None:
+        much = background.effective_bytes > LARGEST_BACKGROUND_BYTES
+        found.append(
+            KernelSetting(
+                name=background.name,
+                value=f"{background.shown} ({format_bytes(background.effective_bytes)} now)",
+                good=not much,
+                recommendation=f"vm.dirty_background_bytes = {BACKGROUND_BYTES}" if much else None,
+                reason="the kernel begins to write at this much; what lies unwritten when a checkpoint "
+                "calls fsync is "
+                "written while everybody waits. The checkpointer hints its own writes "
+                "(checkpoint_flush_after), backends "
+                "do not (backend_flush_after is 0). Advice for large hosts goes up to 4 GB",
+                source=_VM,
+                certainty="experience",
+                command=f"sysctl -w vm.dirty_background_bytes={BACKGROUND_BYTES}" if much else None,
+            )
+        )
+    if limit is not None:
+        much = limit.effective_bytes > 8 * LARGEST_BACKGROUND_BYTES
+        below = background is not None and limit.effective_bytes <= background.effective_bytes
+        wanted = 4 * BACKGROUND_BYTES
+        found.append(
+            KernelSetting(
+                name=limit.name,
+                value=f"{limit.shown} ({format_bytes(limit.effective_bytes)} now)",
+                good=not much and not below,
+                recommendation=f"vm.dirty_bytes = {wanted}" if much or below else None,
+                reason="at this much every process that writes is made to wait; it must lie well above the "
+                "background limit",
+                source=_VM,
+                certainty="experience",
+                command=f"sysctl -w vm.dirty_bytes={wanted}" if much or below else None,
+            )
+        )
+    expire, writeback = (facts.sysctls.get(f"vm.dirty_{name}_centisecs") for name in ("expire", "writeback"))
+    if expire is not None:
+        found.append(
+            KernelSetting(
+                name="vm.dirty_expire_centisecs",
+                value=str(expire),
+                good=expire <= 6000,
+                recommendation=None if expire <= 6000 else "3000",
+                reason="data older than this is written in any case; the default of 30 s is well below a "
+                "checkpoint's "
+                "distance, so a checkpoint finds little left to write",
+                source=_VM,
+                certainty="experience",
+                command=None if expire <= 6000 else "sysctl -w vm.dirty_expire_centisecs=3000",
+            )
+        )
+    if writeback is not None:
+        found.append(
+            KernelSetting(
+                name="vm.dirty_writeback_centisecs",
+                value=str(writeback),
+                good=writeback != 0,
+                recommendation=None if writeback else "500",
+                reason="how often the kernel looks for old unwritten data; 0 is never: then only the limits "
+                "above make it "
+                "write. Smaller values (100 is advised for large hosts) make smaller waves",
+                source=_VM,
+                certainty="documented" if writeback == 0 else "experience",
+                command=None if writeback else "sysctl -w vm.dirty_writeback_centisecs=500",
+            )
+        )
+    return found
+
+
+def _overcommit(facts: KernelFacts) -> list[KernelSetting | None]:
+    mode = facts.sysctls.get("vm.overcommit_memory")
+    if mode is None:
+        return []
+    memory = facts.memory
+    ratio = facts.sysctls.get("vm.overcommit_ratio", 50)
+    kbytes = facts.sysctls.get("vm.overcommit_kbytes", 0)
+    # CommitLimit = (RAM - huge pages) * ratio / 100 + swap (Documentation/mm/overcommit-accounting.rst).
+    base = max(1, memory.total - memory.huge_pages)
+    limit = (kbytes * 1024 if kbytes else base * ratio // 100) + memory.swap_total
+    strict = mode == 2
+    wanted = 80
+    tight = memory.committed is not None and limit < memory.committed * 1.25
+    small = not kbytes and ratio < wanted and memory.swap_total < base * (wanted - ratio) // 100
+    text = f"{format_bytes(limit)} would be promised at most under vm.overcommit_memory = 2"
+    if strict:
+        text = f"{format_bytes(limit)} are promised at most"
+    if memory.committed is not None:
+        text += f", {format_bytes(memory.committed)} are promised now"
+    name = "vm.overcommit_kbytes" if kbytes else "vm.overcommit_ratio"
+    return [
+        KernelSetting(
+            name=name,
+            value=str(kbytes or ratio),
+            good=not (tight or small),
+            recommendation=f"vm.overcommit_ratio = {wanted}" if tight or small else None,
+            reason=f"{text}; half of the memory is little for a host with little swap. Huge pages do not "
+            f"count",
+            source=_PG_OVERCOMMIT,
+            certainty="experience",
+            command=f"sysctl -w vm.overcommit_ratio={wanted}" if tight or small else None,
+        ),
+        KernelSetting(
+            name="vm.overcommit_memory",
+            value=str(mode),
+            good=strict,
+            recommendation=None if strict else "2",
+            reason="with 2 a process that wants more than there is gets an error and its transaction fails; "
+            "otherwise the "
+            "kernel promises more than it has and then kills a process, and if one of PostgreSQL's is "
+            "killed, all "
+            "sessions end and the server recovers. For hosts that PostgreSQL has to itself; the ratio comes "
+            "first",
+            source=_PG_OVERCOMMIT,
+            certainty="documented",
+            command=None if strict else "sysctl -w vm.overcommit_memory=2",
+        ),
+    ]
+
+
+def _swappiness(facts: KernelFacts) -> KernelSetting | None:
+    value = facts.sysctls.get("vm.swappiness")
+    if value is None:
+        return None
+    no_swap = facts.memory.swap_total == 0
+    good = no_swap or 1 <= value <= 10
+    reason = "the server's private memory shall not be swapped out in favour of the page cache"
+    if value == 0:
+        reason = "0 means no swapping until memory has nearly run out, which is when processes are killed"
+    if no_swap:
+        reason = "there is no swap, so it has no effect"
+    return KernelSetting(
+        name="vm.swappiness",
+        value=str(value),
+        good=good,
+        recommendation=None if good else "10",
+        reason=reason,
+        source=_VM,
+        certainty="experience",
+        command=None if good else "sysctl -w vm.swappiness=10",
+    )
+
+
+def _transparent(facts: KernelFacts) -> KernelSetting | None:
+    value = facts.transparent_huge_pages
+    if value is None:
+        return None
+    good = value != "always"
+    return KernelSetting(
+        name="transparent_hugepage/enabled",
+        value=value,
+        good=good,
+        recommendation=None if good else "madvise",
+        reason="PostgreSQL's documentation discourages transparent huge pages: putting them together has "
+        "cost some servers "
+        "more than they gave. They are no substitute for huge_pages, see `pgsweep hugepages`",
+        source=_PG_HUGE,
+        certainty="documented",
+        command=None if good else "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    )
+
+
+def _numa(facts: KernelFacts) -> list[KernelSetting | None]:
+    found: list[KernelSetting | None] = []
+    reclaim, balancing = facts.sysctls.get("vm.zone_reclaim_mode"), facts.sysctls.get("kernel.numa_balancing")
+    nodes = facts.numa_nodes
+    if reclaim is not None:
+        found.append(
+            KernelSetting(
+                name="vm.zone_reclaim_mode",
+                value=str(reclaim),
+                good=reclaim == 0,
+                recommendation=None if reclaim == 0 else "0",
+                reason="otherwise page cache is thrown away on one NUMA node while another has free memory",
+                source=_VM,
+                certainty="documented",
+                command=None if reclaim == 0 else "sysctl -w vm.zone_reclaim_mode=0",
+            )
+        )
+    if balancing is not None:
+        good = nodes == 1 or balancing == 0
+        found.append(
+            KernelSetting(
+                name="kernel.numa_balancing",
+                value=str(balancing),
+                good=good,
+                recommendation=None if good else "0",
+                reason="one NUMA node: it has no effect"
+                if nodes == 1
+                else f"{nodes} NUMA nodes: the kernel unmaps pages to see who uses them; every backend uses "
+                f"the shared memory, "
+                "so moving it follows no one",
+                source="kernel: Documentation/admin-guide/sysctl/kernel.rst",
+                certainty="experience",
+                command=None if good else "sysctl -w kernel.numa_balancing=0",
+            )
+        )
+    return found
+
+
+def _oom(facts: KernelFacts) -> KernelSetting | None:
+    score, child = facts.postmaster_oom_score_adj, facts.child_oom_score_adj
+    if score is None:
+        return None
+    spared, children_not = score <= -900, child is None or child > score
+    good = spared and children_not
+    value = str(score) if child is None or child == score else f"{score}, its children {child}"
+    systemd = (
+        "in the systemd unit: OOMScoreAdjust=-1000, Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj "
+        "PG_OOM_ADJUST_VALUE=0"
+    )
+    reason = "when memory runs out the kernel shall kill a backend, never the postmaster, which could not "
+    "be replaced"
+    if spared and not children_not:
+        reason += "; its children have the same score and would be spared too: PG_OOM_ADJUST_FILE is not set"
+    return KernelSetting(
+        name="oom_score_adj of the postmaster",
+        value=value,
+        good=good,
+        recommendation=None if good else f"-1000, children 0; {systemd}",
+        reason=reason,
+        source=_PG_OVERCOMMIT,
+        certainty="documented",
+        # Not by writing to /proc: without PG_OOM_ADJUST_FILE in the postmaster's environment all new
+        # children would inherit the score, and nothing would be left to kill.
+        command=None,
+    )
+
+
+def _read_ahead(facts: KernelFacts) -> KernelSetting | None:
+    device = facts.data_device
+    if device is None:
+        return None
+    wanted = 4 << 20 if device.rotational else 128 << 10
+    good = device.read_ahead_bytes >= wanted
+    kilobytes = wanted // 1024
+    return KernelSetting(
+        name=f"read_ahead_kb of {device.name}",
+        value=str(device.read_ahead_bytes // 1024),
+        good=good,
+        recommendation=None if good else str(kilobytes),
+        reason="how far the kernel reads ahead of a sequential scan; PostgreSQL before 17 leaves that to it "
+        "wholly. "
+        + ("Disks that turn gain by megabytes" if device.rotational else "The default of 128 kB suits SSDs"),
+        source="kernel: Documentation/block/queue-sysfs.rst",
+        certainty="experience",
+        command=None if good else f"echo {kilobytes} > /sys/block/{device.name}/queue/read_ahead_kb",
+    )

@@ -1,0 +1,59 @@
+"""The buffer pool at one moment, by whichever way is open."""
+
+from __future__ import annotations
+
+from pgsweep.pg.buffercache import Snapshot, SnapshotReader
+from pgsweep.residency.access import Access, server_gone
+
+
+class PoolReader:
+    """Reads the pool again and again; what need be done only once is done here.
+
+    Args:
+        access: the server.
+        filenodes: of the files whose buffers are of interest, which makes less to send by SQL; None for all.
+            Buffers of other files may be among those returned.
+    """
+
+    def __init__(self, access: Access, filenodes: tuple[int, ...] | None = None) -> None:
+        self._access = access
+        self._sql: SnapshotReader | None = None
+        if access.pool_source == "sql":
+            assert access.buffercache is not None
+            self._sql = SnapshotReader(
+                access.connection,
+                access.buffercache,
+                access.server.shared_buffers_blocks,
+                filenodes=filenodes,
+            )
+
+    def read(self) -> Snapshot:
+        """Return the used buffers.
+
+        Raises:
+            ConnectionFailed: the server has gone.
+            psycopg.Error: the statement was refused.
+        """
+        if self._sql is not None:
+            return self._sql.take()
+        memory = self._access.memory
+        assert memory is not None
+        try:
+            table = memory.read()
+        except OSError as error:
+            raise server_gone() from error
+        hand = table["hand"]
+        return Snapshot(
+            frame=table["frame"],
+            spc=table["spc"],
+            db=table["db"],
+            rel=table["rel"],
+            fork=table["fork"],
+            block=table["block"],
+            usage_count=table["usage_count"],
+            dirty=table["dirty"],
+            pinned=table["pinned"],
+            used_frames=len(table["frame"]),
+            zero_frames=int((table["usage_count"] == 0).sum()),
+            hand_frames=None if hand is None else hand[1] * table["buffers"] + hand[0],
+        )

@@ -1,0 +1,267 @@
+"""A trace in the form that the simulator takes: numbered pages, flags, rings, drops, the pool at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.sizing.inference.scans import scan_rings
+from pgsweep.sizing.inference.sightings import Table, file_keys
+
+Floats = NDArray[np.float64]
+
+HIT, MISS, EXTENSION = range(3)
+"""Kinds of accesses in the evidence, and outcomes of a replay."""
+
+STRATEGY, REPEAT, EXTEND, DROP, UNCOUNTED = 7, 8, 16, 32, 64
+"""Bits of the simulator's flags (core/src/trace.rs)."""
+
+BULKREAD = 1
+
+_PAGE = ("spc", "db", "rel", "fork", "block")
+_ALL_FORKS = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolState:
+    """What the server's pool held when the trace began.
+
+    Attributes:
+        pages: dense ids.
+        usage_counts: of each.
+        frames: the buffer of each, from 0.
+        hand: the buffer at which the clock hand stood.
+    """
+
+    pages: NDArray[np.uint32]
+    usage_counts: NDArray[np.uint8]
+    frames: NDArray[np.uint32]
+    hand: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Accesses in the form that the simulator takes.
+
+    A row is an access, or a page that is dropped (flag 32).
+
+    Attributes:
+        pages: dense ids, shape (rows,).
+        seconds: time of each row from the beginning.
+        duration_seconds: how long was watched, also where nothing happened before or after the accesses.
+        flags: the simulator's (strategy, repeat, extension, drop, not counted).
+        owner_access, owner, owner_blocks: rings, as the simulator takes them.
+        page_group: group of each page, shape (pages,).
+        group_pages: how many pages each group has, visited or not.
+        group_names: name of each group, for words; may be empty.
+        counted: which rows are accesses of the database.
+        missed: which accesses the server missed itself.
+        new_page: which pages were created during the trace.
+        start: the pool at the beginning, where it was seen.
+    """
+
+    pages: NDArray[np.uint32]
+    seconds: Floats
+    duration_seconds: float
+    flags: NDArray[np.uint8]
+    owner_access: NDArray[np.uint64]
+    owner: NDArray[np.uint32]
+    owner_blocks: NDArray[np.uint32]
+    page_group: NDArray[np.int64]
+    group_pages: Floats
+    group_names: tuple[str, ...] = ()
+    counted: NDArray[np.bool_]
+    missed: NDArray[np.bool_]
+    new_page: NDArray[np.bool_]
+    start: PoolState | None = None
+
+
+def from_evidence(
+    accesses: Table,
+    relations: Table,
+    database_oid: int,
+    *,
+    seconds: float = 0.0,
+    recovery_pid: int | None = None,
+    pool_blocks: int = 0,
+    drops: Table | None = None,
+    snapshot: Table | None = None,
+    hand: int | None = None,
+) -> Trace:
+    """Number the pages of the evidence's tables and group them, by relation and a rest.
+
+    Args:
+        accesses, relations, drops: tables of the evidence.
+        database_oid: whose accesses are counted, as the server counts them (pg_stat_database).
+        seconds: how long was watched, where that is longer than the accesses show.
+        recovery_pid: the process that replays the log on a stand-by. What it accesses moves the pool and is
+            counted for no database (ReadBufferWithoutRelcache, bufmgr.c).
+        pool_blocks: size of the traced pool, 0 where it is not known.
+        snapshot: rows of the evidence's table `snapshots`: the pool when the trace began.
+        hand: the buffer at which the clock hand stood then.
+    """
+    parts = [accesses]
+    if snapshot is not None:
+        parts.append(snapshot)
+    if drops is not None and len(drops["row"]):
+        parts.append(_blocks_of_dropped(drops, relations))
+    columns = [np.concatenate([part[name] for part in parts]) for name in _PAGE]
+    count = len(accesses["block"])
+    ids, names = _native.dense_ids(*columns)
+    pages = ids[:count]
+    key, relation_key = file_keys(names, relations)
+    order = np.argsort(relation_key, kind="stable")
+    rest = len(relation_key)
+    if rest:
+        found = order[np.minimum(np.searchsorted(relation_key[order], key), rest - 1)]
+        page_group = np.where(relation_key[found] == key, found, rest)
+    else:
+        page_group = np.full(len(key), rest)
+    seen = np.bincount(page_group, minlength=rest + 1).astype(np.float64)
+    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
+    blocks = blocks + relations["fsm_blocks"] + relations["vm_blocks"]
+    group_pages = np.maximum(np.append(blocks, 0.0), seen)
+
+    extends = accesses["kind"] == EXTENSION
+    new_page = np.zeros(len(key), dtype=bool)
+    new_page[pages[extends]] = True
+    rings = scan_rings(accesses, relations, drops, key[pages], relation_key, pool_blocks)
+    flags = rings.strategy.astype(np.uint8)
+    flags |= np.where((accesses["flags"] & 2) > 0, REPEAT, 0).astype(np.uint8)
+    flags |= np.where(extends, EXTEND, 0).astype(np.uint8)
+    counted = accesses["db"] == database_oid
+    if recovery_pid is not None:
+        counted &= accesses["pid"] != recovery_pid
+    flags |= np.where(counted, 0, UNCOUNTED).astype(np.uint8)
+    at = accesses["time_ns"].astype(np.float64) / 1e9
+    trace = Trace(
+        pages=pages,
+        seconds=at,
+        duration_seconds=max(seconds, float(at.max()) if len(at) else 0.0),
+        flags=flags,
+        owner_access=rings.access,
+        owner=rings.owner,
+        owner_blocks=rings.blocks,
+        page_group=page_group.astype(np.int64),
+        group_pages=group_pages,
+        group_names=(*(str(name) for name in relations["name"]), "other relations"),
+        counted=counted,
+        missed=accesses["kind"] == MISS,
+        new_page=new_page,
+        start=_pool_state(snapshot, hand, ids[count:]),
+    )
+    if drops is None or not len(drops["row"]) or not len(key):
+        return trace
+    return _with_drops(trace, drops, dict(names))
+
+
+def _pool_state(snapshot: Table | None, hand: int | None, ids: NDArray[np.uint32]) -> PoolState | None:
+    if snapshot is None or hand is None or not len(snapshot["frame"]):
+        return None
+    return PoolState(
+        pages=ids[: len(snapshot["frame"])].copy(),
+        usage_counts=snapshot["usage_count"].astype(np.uint8),
+        frames=(snapshot["frame"] - 1).astype(np.uint32),
+        hand=hand,
+    )
+
+
+def _blocks_of_dropped(drops: Table, relations: Table) -> Table:
+    """Return the blocks that dropped relations had at the beginning: a warm pool may hold any of them."""
+    drop_key, relation_key = file_keys(drops, relations)
+    parts: dict[str, list[NDArray[np.uint32]]] = {name: [] for name in _PAGE}
+    for row in np.flatnonzero(np.isin(relation_key, drop_key) & (relations["blocks_begin"] > 0)):
+        blocks = np.arange(int(relations["blocks_begin"][row]), dtype=np.uint32)
+        parts["block"].append(blocks)
+        for name in ("spc", "db", "rel"):
+            parts[name].append(np.full(len(blocks), relations[name][row], dtype=np.uint32))
+        parts["fork"].append(np.zeros(len(blocks), dtype=np.uint32))
+    none = np.zeros(0, dtype=np.uint32)
+    table = {name: np.concatenate([none, *columns]) for name, columns in parts.items()}
+    table["fork"] = table["fork"].astype(np.uint8)
+    return table
+
+
+def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
+    """Return the trace with a row for every page that DROP or TRUNCATE takes out of the pool."""
+    order = np.lexsort((names["rel"], names["spc"], names["db"]))
+    columns = [names[name][order].astype(np.int64) for name in ("db", "spc", "rel")]
+    begins = np.flatnonzero(np.append(True, np.any([np.diff(column) != 0 for column in columns], axis=0)))
+    ends = np.append(begins[1:], len(order))
+    files = {
+        (int(columns[0][b]), int(columns[1][b]), int(columns[2][b])): order[b:e]
+        for b, e in zip(begins, ends, strict=True)
+    }
+    at: list[NDArray[np.int64]] = []
+    dropped: list[NDArray[np.int64]] = []
+    for row in range(len(drops["row"])):
+        db, spc, rel = (int(drops[name][row]) for name in ("db", "spc", "rel"))
+        if rel:
+            pages = files.get((db, spc, rel), np.zeros(0, dtype=np.int64))
+        else:
+            pages = np.flatnonzero(names["db"] == db)
+        if int(drops["fork"][row]) != _ALL_FORKS:
+            pages = pages[names["fork"][pages] == drops["fork"][row]]
+        pages = pages[names["block"][pages] >= drops["first_block"][row]]
+        dropped.append(pages)
+        at.append(np.full(len(pages), min(int(drops["row"][row]), len(trace.pages)), dtype=np.int64))
+    position = np.concatenate(at)
+    sequence = np.argsort(position, kind="stable")
+    position, page = position[sequence], np.concatenate(dropped)[sequence]
+    if len(trace.pages):
+        when = trace.seconds[np.minimum(position, len(trace.pages) - 1)]
+    else:
+        when = np.zeros(len(position))
+    access = trace.owner_access.astype(np.int64)
+    return Trace(
+        pages=np.insert(trace.pages, position, page.astype(np.uint32)),
+        seconds=np.insert(trace.seconds, position, when),
+        duration_seconds=trace.duration_seconds,
+        flags=np.insert(trace.flags, position, np.uint8(DROP)),
+        owner_access=(access + np.searchsorted(position, access, side="right")).astype(np.uint64),
+        owner=trace.owner,
+        owner_blocks=trace.owner_blocks,
+        page_group=trace.page_group,
+        group_pages=trace.group_pages,
+        group_names=trace.group_names,
+        counted=np.insert(trace.counted, position, False),
+        missed=np.insert(trace.missed, position, False),
+        new_page=trace.new_page,
+        start=trace.start,
+    )
+
+
+def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
+    """Wrap a foreign trace: one group, as many pages as it names, no rings, nothing known of misses."""
+    count = int(pages.max()) + 1 if len(pages) else 0
+    none = np.zeros(0, dtype=np.uint32)
+    return Trace(
+        pages=pages,
+        seconds=seconds,
+        duration_seconds=float(seconds[-1] - seconds[0]) if len(seconds) else 0.0,
+        flags=np.zeros(len(pages), dtype=np.uint8),
+        owner_access=np.zeros(0, dtype=np.uint64),
+        owner=none,
+        owner_blocks=none,
+        page_group=np.zeros(count, dtype=np.int64),
+        group_pages=np.array([float(count)]),
+        counted=np.ones(len(pages), dtype=bool),
+        missed=np.zeros(len(pages), dtype=bool),
+        new_page=np.zeros(count, dtype=bool),
+    )
+
+
+def rings_at(trace: Trace, blocks: int, rules: _native.Rules) -> NDArray[np.bool_]:
+    """Return which of the rows in `owner_access` go through a ring in a pool of that size."""
+    strategy = trace.flags[trace.owner_access.astype(np.int64)] & STRATEGY
+    buffers = np.array([rules.ring_buffers(number, blocks) if number else 0 for number in range(4)])
+    sizes, index = np.unique(trace.owner_blocks, return_inverse=True)
+    large = np.array([rules.scan_uses_ring(int(table), blocks) for table in sizes], dtype=bool)[index.ravel()]
+    uses = buffers[strategy] > 0
+    scans = strategy == BULKREAD
+    uses[scans] &= large[trace.owner[scans]]
+    return np.asarray(uses)

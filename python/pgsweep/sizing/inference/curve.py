@@ -1,0 +1,198 @@
+"""From rates to every other size: one clock pass as the free variable, no root finding.
+
+A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
+visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
+scans are apart: of a relation larger than a quarter of the pool they go through a ring and leave hardly a
+trace in it (heapam.c, initscan), which is decided again at each size; else their pages come round together
+(scans.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.inference.rates import GRID, Rates
+from pgsweep.sizing.inference.scan_counts import loop_absent
+
+Floats = NDArray[np.float64]
+
+LAP_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
+"""Times of a clock pass relative to today's at which the model is evaluated."""
+
+_PSEUDO_MISSES = 10.0
+"""How many misses it takes for a group's own counter to weigh as much as the rates and the clock pass do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """What the server's counters say about a group, per second.
+
+    Attributes:
+        misses: reads that the server counted.
+        accesses: to blocks, as counted; infinite where they are not known.
+        extensions: new blocks, where the server counts each as a read (before 16), else 0.
+        scans: full sequential scans.
+        scanned_blocks: size of the relation that they scan.
+        participants: processes that take part in a scan, each with a ring of its own.
+    """
+
+    misses: float
+    accesses: float = float("inf")
+    extensions: float = 0.0
+    scans: float = 0.0
+    scanned_blocks: float = 0.0
+    participants: float = 1.0
+
+    @property
+    def scan_accesses(self) -> float:
+        """Accesses of scans, per second."""
+        return self.scans * self.scanned_blocks
+
+    def ringed(self, blocks: float) -> bool:
+        """Return whether scans of the relation go through a ring in a pool of that many blocks."""
+        return self.scanned_blocks > blocks / 4
+
+
+class Curve:
+    """Resident pages and misses of all groups as functions of the time of a clock pass.
+
+    Args:
+        rates: of each group.
+        flows: of each group.
+        observed_blocks: size of the pool under observation.
+        lap_seconds: time of its clock pass.
+        seconds: for how long misses were counted.
+        loops: scans without a ring come at intervals; else at random, as other visits do.
+        ring_blocks: buffers of a scan's ring in a pool of that many blocks.
+        settled_seconds: for how long pools of other sizes have run when they are looked at. What each scan
+            leaves of its ring gathers over that time.
+    """
+
+    def __init__(
+        self,
+        rates: list[Rates],
+        flows: list[Flow],
+        observed_blocks: int,
+        lap_seconds: float,
+        seconds: float,
+        *,
+        loops: bool = True,
+        ring_blocks: Callable[[int], int] = lambda _: 0,
+        settled_seconds: float = float("inf"),
+    ) -> None:
+        self._ring_blocks = ring_blocks
+        self._settled_seconds = settled_seconds
+        self.flows = flows
+        self._seconds = seconds
+        self.observed_blocks = observed_blocks
+        self.lap_seconds = lap_seconds
+        self._own: list[Floats] = []
+        # By group: pages that scans pass by in a ring; misses of other visits, misses of scans and absence of
+        # pages that scans visit as well.
+        self._beside: list[Floats] = []
+        self._among: list[tuple[Floats, Floats]] = []
+        for group, flow in zip(rates, flows, strict=True):
+            scan_visits = flow.scans * lap_seconds
+            own = GRID
+            if scan_visits > 0 and not flow.ringed(observed_blocks):
+                own = np.maximum(GRID - scan_visits, GRID[0])
+            if scan_visits > 0:
+                # What scans leave of the accesses that were counted bounds the other visits.
+                left = max(flow.accesses - flow.scan_accesses, 0.0) * lap_seconds
+                visits = float(group.pages @ own)
+                own = own * min(1.0, left / visits) if visits > 0 else own
+                own = np.maximum(own, 1e-9)
+            self._own.append(own)
+            beside = _absent(own, group)
+            self._beside.append(beside)
+            if scan_visits <= 0:
+                self._among.append((beside, beside))
+            elif loops:
+                missed, absent = loop_absent(scan_visits * LAP_SCALES)
+                self._among.append((beside * missed[:, None], beside * absent[:, None]))
+            else:
+                mixed = _absent(own + scan_visits, group)
+                self._among.append((mixed, mixed))
+
+    def miss_rate(self, pages: list[Floats], blocks: int) -> float:
+        """Return the misses per second of a pool of that many blocks.
+
+        Args:
+            pages: for each group the number of pages at each grid point (fitted, or drawn again).
+        """
+        resident = np.zeros(len(LAP_SCALES))
+        resident_today = 0.0
+        misses = np.zeros(len(LAP_SCALES))
+        for index, (flow, group_pages) in enumerate(zip(self.flows, pages, strict=True)):
+            scan_missed, absent = self._tables(index, blocks)
+            _, absent_today = self._tables(index, self.observed_blocks)
+            resident += (1 - absent) @ group_pages
+            resident_today += float((1 - _today(absent_today)) @ group_pages)
+            factor = self._factor(index, group_pages)
+            misses += factor / self.lap_seconds * (absent @ (group_pages * self._own[index]))
+            missed = factor * flow.scans * (scan_missed @ group_pages)
+            misses += np.minimum(missed, flow.scan_accesses) + flow.extensions
+        # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
+        resident += self.observed_blocks - resident_today
+        at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(LAP_SCALES))
+        return float(np.interp(at, np.log(LAP_SCALES), misses))
+
+    def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
+        """Return how often a scan misses and how much of the time pages are absent, shape (laps, grid)."""
+        flow = self.flows[index]
+        if not flow.ringed(blocks):
+            return self._among[index]
+        beside = self._beside[index]
+        if flow.scans <= 0:
+            return beside, beside
+        absent = beside * (1 - self._left_by_rings(flow, blocks))[:, None]
+        return absent, absent
+
+    def _left_by_rings(self, flow: Flow, blocks: int) -> Floats:
+        """Return which part of a relation lies in the pool because rings of scans were left there, by pass.
+
+        A ring's buffers stay when its scan ends, and a later scan that finds such a page keeps it: it raises
+        a count of 0 to 1 (bufmgr.c, PinBuffer). So where scans come more often than the hand, every scan adds
+        its ring to what the others left, until all of the relation is there.
+        """
+        left = flow.participants * self._ring_blocks(blocks) / flow.scanned_blocks
+        lost, _ = loop_absent(flow.scans * self.lap_seconds * LAP_SCALES)
+        gathered = np.minimum(left / np.maximum(lost, 1e-6), left * (1 + self._settled_seconds * flow.scans))
+        return np.minimum(gathered, 1.0)
+
+    def expected_misses(self, pages: list[Floats]) -> list[float]:
+        """Return today's misses of each group per second as rates and scans have them, not as counted."""
+        return [self._expected(index, group) for index, group in enumerate(pages)]
+
+    def _expected(self, index: int, pages: Floats) -> float:
+        flow = self.flows[index]
+        scan_missed, absent = self._tables(index, self.observed_blocks)
+        own = float(_today(absent) @ (pages * self._own[index])) / self.lap_seconds
+        return own + flow.scans * float(_today(scan_missed) @ pages)
+
+    def _factor(self, index: int, pages: Floats) -> float:
+        """Return by what the misses of a group are multiplied, such that today's come out as counted.
+
+        A group that hardly ever misses today has no misses to measure that by: what the clock pass says holds
+        then, or else nothing of it would ever miss at any smaller size.
+        """
+        flow = self.flows[index]
+        expected = self._expected(index, pages)
+        counted = max(flow.misses - flow.extensions, 0.0)
+        return (counted * self._seconds + _PSEUDO_MISSES) / (expected * self._seconds + _PSEUDO_MISSES)
+
+
+def _today(table: Floats) -> Floats:
+    position = float(np.interp(0.0, np.log(LAP_SCALES), np.arange(len(LAP_SCALES))))
+    low = int(position)
+    share = position - low
+    return np.asarray(table[low] * (1 - share) + table[low + 1] * share)
+
+
+def _absent(visits_per_lap: Floats, rates: Rates) -> Floats:
+    """Return P(absent), shape (laps, grid)."""
+    return np.ascontiguousarray(rates.law(LAP_SCALES[:, None] * visits_per_lap[None, :])[:, :, 0])

@@ -1,0 +1,79 @@
+"""What both ways of reading evidence come to: a curve with its interval, and how far it may be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.records.prediction import LEVELS, Level
+
+Floats = NDArray[np.float64]
+
+RELIABLE: Final[Level] = "reliable"
+ROUGH: Final[Level] = "rough"
+REFUSED: Final[Level] = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something that speaks against a prediction.
+
+    Attributes:
+        level: what the prediction can be at best; `reliable` for a remark that changes nothing.
+        reason: a sentence.
+    """
+
+    level: Level
+    reason: str
+
+
+def judged(doubts: Sequence[Doubt]) -> tuple[Level, list[str]]:
+    """Return the worst level among doubts, and their reasons, the gravest first."""
+    ordered = sorted(doubts, key=lambda doubt: LEVELS.index(doubt.level), reverse=True)
+    reasons = list(dict.fromkeys(doubt.reason for doubt in ordered))
+    return (ordered[0].level if ordered else "reliable"), reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A predicted curve.
+
+    Attributes:
+        sizes_blocks: sizes asked for.
+        miss_ratio: at each, with `low` and `high` bounding 90 %.
+        lap_seconds: time of a clock pass at today's size.
+        level: how far the curve may be trusted; where it is refused its numbers are for tests only.
+        reasons: every reason for caution, the gravest first.
+    """
+
+    sizes_blocks: tuple[int, ...]
+    miss_ratio: Floats
+    low: Floats
+    high: Floats
+    lap_seconds: float
+    level: Level
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the curve may be shown."""
+        return self.level != "refused"
+
+
+def refused(*doubts: Doubt) -> Estimate:
+    """Return an estimate that holds nothing but the reasons why there is none."""
+    none = np.zeros(0)
+    level, reasons = judged(doubts)
+    return Estimate(
+        sizes_blocks=(),
+        miss_ratio=none,
+        low=none,
+        high=none,
+        lap_seconds=float("nan"),
+        level=level,
+        reasons=reasons,
+    )

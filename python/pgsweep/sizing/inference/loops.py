@@ -1,0 +1,133 @@
+"""What becomes of a page that scans visit again and again, without a ring.
+
+Such visits come at nearly equal distances, and the law of random visits does not hold for them: a page stays
+for good if the clock pass takes longer than the distance of two scans, and is gone at every scan if the pass
+takes less than half of it. So single pages are followed: the scans before the trace are drawn from the gaps
+seen in it, visits outside scans are random ones at the page's own rate, and the hand comes once a lap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.inference.visits import Scanned
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LAPS_OF_MEMORY = 14
+"""A page is evicted by the sixth pass after its last visit, so that older things hardly matter."""
+
+_MOST_SCANS = 32
+"""Scans followed into the past; more in so many laps keep a page at the highest count."""
+
+_LONGEST_GAP = 1e3
+_DOUBT = 0.2
+"""How many gaps seen weigh as much as the chance of an unheard-of one."""
+
+_CHUNK_PAGES = 20_000
+_HIGHEST = 5
+
+
+def states_before(
+    first_seconds: Floats,
+    scanned: Scanned,
+    rates: Floats,
+    batch: Floats,
+    laps: Floats,
+    duration_seconds: float,
+    random: np.random.Generator,
+) -> Ints:
+    """Draw the state of pages when the trace begins: 0 for absent, or 1 + usage_count.
+
+    Args:
+        first_seconds: when a scan first visits each page in the trace.
+        scanned: the gaps between its visits.
+        rates: visits per second of each page, outside scans.
+        batch: how many accesses those bring: probabilities of 1 to 5.
+        laps: seconds of a clock pass, for each page.
+        duration_seconds: of the trace.
+    """
+    states = np.zeros(len(first_seconds), dtype=np.int64)
+    for begin in range(0, len(first_seconds), _CHUNK_PAGES):
+        part = slice(begin, begin + _CHUNK_PAGES)
+        times = _scans_before(first_seconds[part], scanned, duration_seconds, random)
+        states[part] = _follow(times, rates[part], batch, laps[part], random)
+    return states
+
+
+def _scans_before(
+    first_seconds: Floats, scanned: Scanned, duration_seconds: float, random: np.random.Generator
+) -> Floats:
+    """Draw when each page was scanned before the trace: times below 0, ascending, shape (pages, scans).
+
+    The gap into which the beginning of the trace falls is one of those seen that are long enough. How much
+    the
+    few gaps seen can be relied on follows their number: it may also be another one, longer than all that was
+    seen, by how much being open; for certain where none was seen.
+    """
+    pages = len(first_seconds)
+    gaps = scanned.gaps_seconds
+    unseen = random.random((pages, _MOST_SCANS)) < _DOUBT / (max(scanned.rounds, 1.0) - 1 + _DOUBT)
+    # At least this long was no scan: until the first one, or from the only one to the end.
+    quiet = np.maximum(first_seconds, duration_seconds - first_seconds if scanned.rounds < 2 else 0.0)
+    long = quiet[:, None] / np.maximum(random.random((pages, _MOST_SCANS)), 1 / _LONGEST_GAP)
+    if len(gaps):
+        drawn = gaps[random.integers(0, len(gaps), (pages, _MOST_SCANS))]
+        enough = np.searchsorted(gaps, first_seconds)
+        picked = enough + (random.random(pages) * (len(gaps) - enough)).astype(np.int64)
+        fits = enough < len(gaps)
+        drawn[:, 0] = np.where(fits, gaps[np.minimum(picked, len(gaps) - 1)], first_seconds)
+        # Once the first gap is known to be an ordinary one there is no reason to doubt the others.
+        if scanned.rounds >= 2:
+            unseen[:, 1:] = False
+        drawn = np.where(unseen, np.maximum(long, drawn), drawn)
+    else:
+        drawn = long
+    return np.asarray((first_seconds[:, None] - np.cumsum(drawn, axis=1))[:, ::-1])
+
+
+def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: np.random.Generator) -> Ints:
+    """Follow pages through scans, other visits and passes of the hand; return their states at time 0."""
+    pages = len(rates)
+    sizes = np.cumsum(batch)
+    now = np.maximum(-_LAPS_OF_MEMORY * laps, scans[:, 0] - 1e-9)
+    # Where the scans drawn do not reach back so far, they are more than a lap can take away.
+    crowded = now > -_LAPS_OF_MEMORY * laps
+    count = np.where(crowded, _HIGHEST, -1)
+    place = np.arange(pages)
+    going = place[now < 0]
+    for _ in range(4 * _LAPS_OF_MEMORY):
+        if not len(going):
+            break
+        at, rate, lap, held = now[going], rates[going], laps[going], count[going]
+        absent = held < 0
+        later = scans[going] > at[:, None]
+        following = np.where(later.any(axis=1), scans[going, np.argmax(later, axis=1)], 0.0)
+        visit = at + random.exponential(1.0, len(going)) / rate
+        arrival = np.minimum(visit, following)
+        loaded = np.where(following <= visit, 1, _batches(np.ones(len(going), dtype=np.int64), sizes, random))
+        # Present: to the next pass, or to the beginning of the trace.
+        until = np.minimum(at + lap, 0.0)
+        inside = (later & (scans[going] <= until[:, None])).sum(axis=1)
+        others = random.poisson(np.minimum(rate * (until - at), 50.0))
+        raised = np.minimum(held + inside + _batches(others, sizes, random), _HIGHEST)
+        passed = at + lap < 0
+        present = np.where(passed, raised - 1, raised)
+        count[going] = np.where(absent, np.where(arrival < 0, loaded, -1), present)
+        now[going] = np.where(absent, np.minimum(arrival, 0.0), until)
+        going = going[now[going] < 0]
+    return count + 1
+
+
+def _batches(visits: Ints, sizes: Floats, random: np.random.Generator) -> Ints:
+    """Draw how many accesses so many visits bring, as far as it matters: 5 at most."""
+    total = np.zeros(len(visits), dtype=np.int64)
+    for number in range(_HIGHEST):
+        more = np.flatnonzero(visits > number)
+        total[more] += 1 + np.searchsorted(sizes[:-1], random.random(len(more)))
+    return total

@@ -1,0 +1,223 @@
+"""From snapshots close together to rates: the likelihood of a page's whole path, not of single states.
+
+Snapshots within a few laps of each other show one residence several times; taken for independent, they make
+a page that came once pass for a warm one. Where the clock hand is seen (evidence of source `peek`), what
+happens between two snapshots is a Markov chain whose state is observed whole: a page is absent, or resident
+at a usage_count and so many steps of a lap after the hand's last visit to its buffer, which the buffer's
+number and the hand tell. So the likelihood of a path is the product of its transition probabilities, exact
+but for the length of the step: visits come at random and raise the count, the hand lowers it when it comes
+and evicts at 0, and a visit to an absent page loads it right behind the hand.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.inference.rates import GRID, Rates
+from pgsweep.sizing.inference.sightings import Sightings
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+STEPS: Final = 8
+"""Steps of a lap."""
+
+_COUNTS: Final = 6
+_STATES: Final = 1 + _COUNTS * STEPS
+_MOST_SNAPSHOTS: Final = 24
+_MOST_PAGES: Final = 10_000
+"""Of a group; of more a random part is enough."""
+
+_FORGOTTEN_LAPS: Final = 60
+_NEAR: Final = 0.5
+"""Passes between snapshots, below which the hand has not come again to what was loaded in between."""
+
+_ENOUGH_LOADS: Final = 200
+_LEAST: Final = 1e-7
+"""What the model excludes happens all the same: a buffer is pinned when the hand comes, a page is dropped."""
+
+
+def path_likelihoods(
+    seen: Sightings, group: int, chosen: Integers, batch: Floats, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return the likelihoods of the paths of a group's pages, and how many pages each of them stands for.
+
+    Args:
+        seen: with frames and the hand.
+        chosen: snapshots, ascending; of many only some are used.
+        batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
+        random: draws the pages where there are very many.
+
+    Returns:
+        Shape (paths, grid), the largest of each row 1; and shape (paths,).
+    """
+    if len(chosen) > _MOST_SNAPSHOTS:
+        chosen = chosen[np.linspace(0, len(chosen) - 1, _MOST_SNAPSHOTS).round().astype(np.int64)]
+    hands = seen.hand_frames[chosen]
+    counts, frames, weights = _paths(seen, group, chosen, random)
+    since = (hands[None, :] - frames) * STEPS // seen.pool_frames
+    states = np.where(counts >= 0, 1 + counts * STEPS + since % STEPS, 0)
+    # How many steps end in between depends on the buffer; where the page is in none, any will do.
+    frame = np.where(counts[:, :-1] >= 0, frames[:, :-1], frames[:, 1:])
+    ends = [(at[None, :] - frame) * STEPS // seen.pool_frames for at in (hands[:-1], hands[1:])]
+    ended = ends[1] - ends[0]
+    alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
+    pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
+    states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
+    one = _one_step(batch)
+    powers = [one]
+
+    def after(steps: int) -> Floats:
+        """Return the chain's matrix to a power, by squaring."""
+        product: Floats | None = None
+        bit = 0
+        while steps:
+            if bit == len(powers):
+                powers.append(powers[-1] @ powers[-1])
+            if steps & 1:
+                product = powers[bit] if product is None else product @ powers[bit]
+            steps >>= 1
+            bit += 1
+        return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
+
+    # After very many laps any state is forgotten, but not at which step of the lap the hand is.
+    forgotten = _FORGOTTEN_LAPS * STEPS
+    logs = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))[states[:, 0]]
+    for at in range(len(chosen) - 1):
+        before, then = states[:, at], states[:, at + 1]
+        for steps in np.unique(ended[:, at]).tolist():
+            here = ended[:, at] == steps
+            moved = after(steps if steps < forgotten else forgotten + steps % STEPS)
+            table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
+            logs[here] += table[before[here] * _STATES + then[here]]
+    return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
+
+
+def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Floats | None:
+    """Return the batch law from the usage counts at which pages are first seen, or nothing if few are.
+
+    A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
+    and those of later visits, which `rates` lets take away again.
+    """
+    hands = seen.hand_frames
+    near = np.diff(hands) < _NEAR * seen.pool_frames
+    members = seen.page_group[seen.page] == group
+    page, snapshot = seen.page[members], seen.snapshot[members]
+    order = np.lexsort((snapshot, page))
+    page, snapshot, count = page[order], snapshot[order], seen.usage_count[members][order]
+    new = np.ones(len(page), dtype=bool)
+    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
+    new &= snapshot > 0
+    new[new] = near[snapshot[new] - 1]
+    first = np.bincount(count[new], minlength=_COUNTS)[1:].astype(np.float64)
+    if first.sum() < _ENOUGH_LOADS:
+        return None
+    first /= first.sum()
+    if rates is None:
+        return first
+    half_passes = float(np.diff(hands)[near].mean()) / seen.pool_frames / 2
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    later = _visits(first, GRID * half_passes)[:, 1:, 1:]
+    mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
+    from scipy.optimize import nnls
+
+    batch = np.asarray(nnls(mixed.T, first)[0], dtype=np.float64)
+    return np.asarray(batch / batch.sum())
+
+
+def _paths(
+    seen: Sightings, group: int, chosen: Integers, random: np.random.Generator
+) -> tuple[Integers, Integers, Floats]:
+    """Return usage counts (-1: absent) and buffers (0 then) of pages, shape (pages, snapshots), and weights.
+
+    The last row are the pages never seen.
+    """
+    members = np.flatnonzero(seen.page_group == group)
+    column = np.full(seen.snapshots, -1)
+    column[chosen] = np.arange(len(chosen))
+    row = np.full(len(seen.page_group), -1)
+    row[members] = np.arange(len(members))
+    take = (column[seen.snapshot] >= 0) & (row[seen.page] >= 0)
+    place = (row[seen.page[take]], column[seen.snapshot[take]])
+    counts = np.full((len(members), len(chosen)), -1)
+    frames = np.zeros_like(counts)
+    counts[place], frames[place] = seen.usage_count[take], seen.frame[take]
+    found = np.flatnonzero((counts >= 0).any(axis=1))
+    weight = 1.0
+    if len(found) > _MOST_PAGES:
+        weight = len(found) / _MOST_PAGES
+        found = random.choice(found, _MOST_PAGES, replace=False)
+    never = max(seen.groups[group].pages - weight * len(found), 0.0)
+    absent = np.full((1, len(chosen)), -1)
+    return (
+        np.vstack([counts[found], absent]),
+        np.vstack([frames[found], absent * 0]),
+        np.append(np.full(len(found), weight), never),
+    )
+
+
+def _one_step(batch: Floats) -> Floats:
+    """Return the chain over one step at each rate of the grid, shape (grid, states, states).
+
+    A state stands for the middle of its step, so the hand comes half way between the last step and the first.
+    """
+    rates = GRID / STEPS
+    visits, half = _visits(batch, rates), _visits(batch, rates / 2)
+    state = 1 + np.arange(_COUNTS) * STEPS
+    chain = np.zeros((len(GRID), _STATES, _STATES))
+    chain[:, 0, 0] = np.exp(-rates)
+    chain[:, 0, state] = _loads(batch, rates)
+    for since in range(STEPS - 1):
+        chain[:, (state + since)[:, None], (state + since + 1)[None, :]] = visits
+    last = state + STEPS - 1
+    chain[:, last[:, None], state[None, :]] = half[:, :, 1:] @ half[:, :-1]
+    # Evicted half way, it may be loaded again in the other half.
+    chain[:, last[:, None], state[None, :]] += half[:, :, :1] * _loads(batch, rates / 2)[:, None, :]
+    chain[:, last, 0] = half[:, :, 0] * np.exp(-rates / 2)[:, None]
+    return chain
+
+
+def _loads(batch: Floats, means: Floats) -> Floats:
+    """Return with which probability an absent page is loaded and then stands at each count, shape (means, 6).
+
+    Loaded at a random moment, it may be visited again in what is left of the time.
+    """
+    loaded = np.einsum("k,gkd->gd", batch, _visits(batch, means / 2)[:, 1:])
+    return np.asarray(loaded * (1 - np.exp(-means))[:, None])
+
+
+def _visits(batch: Floats, means: Floats) -> Floats:
+    """Return what visits of these mean numbers make of a usage_count, shape (means, 6, 6)."""
+    one = np.zeros((_COUNTS, _COUNTS))
+    for count in range(_COUNTS):
+        for more, share in enumerate(batch, start=1):
+            one[count, min(count + more, _COUNTS - 1)] += share
+    law = np.zeros((len(means), _COUNTS, _COUNTS))
+    power, rest = np.eye(_COUNTS), np.ones(len(means))
+    # After five visits a count is at its cap, whatever it was.
+    for number in range(_COUNTS - 1):
+        mass = np.exp(-means) * means**number / factorial(number)
+        law += mass[:, None, None] * power
+        rest -= mass
+        power = power @ one
+    law[:, :, -1] += np.maximum(rest, 0.0)[:, None]
+    return law
+
+
+def _at_rest(chain: Floats) -> Floats:
+    """Return the law of the states long after the beginning, shape (states, grid)."""
+    # The coldest pages come once in ten thousand laps.
+    long = chain
+    for _ in range(22):
+        long = long @ long
+        long /= long.sum(axis=2, keepdims=True)
+    # Pages that never leave keep their place in the lap; no place is likelier than another.
+    law = long[:, :1, :]
+    laps = [law]
+    for _ in range(STEPS - 1):
+        laps.append(laps[-1] @ chain)
+    return np.ascontiguousarray(np.mean(laps, axis=0)[:, 0, :].T)

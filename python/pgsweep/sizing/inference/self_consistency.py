@@ -1,0 +1,159 @@
+"""Whether what was inferred agrees with what was counted, before any of it is shown.
+
+A model that explains today's pool must give back today's misses, relation by relation, and the pages that
+were seen in the pool; otherwise what it says of other sizes rests on the factor that makes it fit. What was
+seen in the first half must be what was seen in the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.sizing.inference.estimate import Doubt
+
+Floats = NDArray[np.float64]
+
+_TODAY_ROUGH, _TODAY_REFUSED = 0.003, 0.03
+"""By how much the miss ratio predicted at today's size may differ from the measured one, beside its noise."""
+
+_MISSES_ROUGH, _MISSES_REFUSED = 0.25, 0.8
+"""Misses that relations have too many or too few, of all."""
+
+_RESIDENT_ROUGH, _RESIDENT_REFUSED = 0.05, 0.2
+"""Of the pool."""
+
+_FOREIGN_ROUGH, _FOREIGN_REFUSED = 0.1, 0.8
+_UNKNOWN_ROUGH, _UNKNOWN_REFUSED = 0.05, 0.3
+"""Of the pool: pages of other databases, and of relations that the catalog does not name."""
+
+_SHIFT_ROUGH = 0.15
+"""Of the accesses: those that fall on another relation in the second half than in the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A group of pages, as it was counted and as the model has it today.
+
+    Attributes:
+        counted_misses: per second.
+        expected_misses: per second, by the fitted rates and scans alone.
+        seen_resident: mean number of its pages in a snapshot.
+        expected_resident: by the fitted rates.
+    """
+
+    name: str
+    counted_misses: float
+    expected_misses: float
+    seen_resident: float
+    expected_resident: float
+
+
+def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]:
+    """Return what speaks against a curve by its own value at today's size.
+
+    Args:
+        noise: standard error of the measured miss ratio.
+    """
+    off = abs(predicted - measured)
+    if off <= _TODAY_ROUGH + 2 * noise:
+        return []
+    return [
+        Doubt(
+            "refused" if off > _TODAY_REFUSED + 2 * noise else "rough",
+            f"for today's size the method gives a miss ratio of {predicted:.1%} where {measured:.1%} was "
+            "measured: it does not explain this load",
+        )
+    ]
+
+
+def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float) -> list[Doubt]:
+    """Return what speaks against the parts that a curve is made of.
+
+    Args:
+        pool: buffers, of those that were looked at.
+        seconds: for how long misses were counted.
+    """
+    doubts = []
+    total = max(sum(part.counted_misses for part in parts), 1e-9)
+    # What few misses differ from is chance.
+    off = [
+        max(abs(p.counted_misses - p.expected_misses) - 3 * np.sqrt(max(p.counted_misses, 0) / seconds), 0.0)
+        for p in parts
+    ]
+    share = sum(off) / total
+    if share > _MISSES_ROUGH:
+        worst = parts[int(np.argmax(off))]
+        doubts.append(
+            Doubt(
+                "refused" if share > _MISSES_REFUSED else "rough",
+                f"the usage counts let expect {worst.expected_misses:,.0f} misses a second on "
+                f"`{worst.name}`, the server counted {worst.counted_misses:,.0f}: its pages are not visited "
+                "as the method assumes (scans, bulk operations, or relations that come and go)",
+            )
+        )
+    apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
+    if apart > _RESIDENT_ROUGH:
+        worst = max(parts, key=lambda p: abs(p.seen_resident - p.expected_resident))
+        doubts.append(
+            Doubt(
+                "refused" if apart > _RESIDENT_REFUSED else "rough",
+                f"the rates found for `{worst.name}` let expect {worst.expected_resident:,.0f} of its pages "
+                f"in the pool, {worst.seen_resident:,.0f} were seen",
+            )
+        )
+    return doubts
+
+
+def stranger_doubts(other_databases: float, unknown: float) -> list[Doubt]:
+    """Return what speaks against a curve of a pool that holds pages of others.
+
+    Args:
+        other_databases: share of the pool that holds their pages.
+        unknown: share that holds pages of this database that belong to no relation of the catalog.
+    """
+    doubts = []
+    if other_databases > _FOREIGN_ROUGH:
+        doubts.append(
+            Doubt(
+                "refused" if other_databases > _FOREIGN_REFUSED else "rough",
+                f"{other_databases:.0%} of the pool holds pages of other databases, which take their part of "
+                "any other size too; how much they would take is not known",
+            )
+        )
+    if unknown > _UNKNOWN_ROUGH:
+        doubts.append(
+            Doubt(
+                "refused" if unknown > _UNKNOWN_REFUSED else "rough",
+                f"{unknown:.0%} of the pool holds pages of relations that were created, rewritten or dropped "
+                "during the recording: their sizes are not known",
+            )
+        )
+    return doubts
+
+
+def shift_doubts(names: Sequence[str], first: Floats, second: Floats) -> list[Doubt]:
+    """Return what speaks against a curve whose load moved from relation to relation.
+
+    Args:
+        names: of relations.
+        first: their accesses in the first half.
+        second: the same in the second half.
+    """
+    if first.sum() <= 0 or second.sum() <= 0:
+        return []
+    before, after = first / first.sum(), second / second.sum()
+    shift = float(np.abs(before - after).sum() / 2)
+    if shift <= _SHIFT_ROUGH:
+        return []
+    worst = int(np.argmax(np.abs(before - after)))
+    return [
+        Doubt(
+            "rough",
+            f"the load changed: `{names[worst]}` had {before[worst]:.0%} of the accesses in the first half "
+            f"of the recording, {after[worst]:.0%} in the second",
+        )
+    ]

@@ -1,0 +1,286 @@
+"""The state from which a simulated pool starts: drawn from what a trace says about each page.
+
+A trace begins in the middle of things. At today's size its own first seconds warm the pool; a pool eight
+times as large would need minutes. So each pool starts in a state drawn from a model. The number of visits
+that a page had during the trace gives a distribution of its rate (Poisson mixture, empirical Bayes, per
+relation; pages never visited included), its rate and the clock pass at that size give the chance that it lies
+in the pool, and at which usage_count. Given the rate, what happened before the trace is independent of what
+happened in it, so the drawn state may stand before the trace it was derived from.
+
+Scans are apart. At a size where a table's scans go through a ring they leave nothing in the pool. At a size
+where they do not, they visit every page of the table in turn: the scans before the trace are drawn from
+the gaps between those in it, and each page is followed through them (pgsweep.sizing.inference.loops).
+
+Pages made during the trace have no past, but others like them were made before it, and fill a part of the
+pool until the hand has passed them often enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.errors import UsageError
+from pgsweep.sizing.inference.accesses import BULKREAD, Trace
+from pgsweep.sizing.inference.loops import states_before
+from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LAPS = 160
+_SAMPLED_PAGES = 48
+
+_READ_STREAMS_FROM = 18
+_PINNED_AHEAD = 5
+"""How many times its size a ring leaves behind where reads are in flight: a buffer that is still pinned when
+its turn comes is replaced by one from the pool (freelist.c: GetBufferFromRing). Measured on 18.6: 2 to 5."""
+
+_MOST_STRANGERS = 1 << 25
+"""Pages drawn into a pool that the trace never names, some 80 bytes each: 256 GB of shared_buffers."""
+
+NO_PAGE = 2**32 - 1
+"""What an empty buffer holds, in the outcome of a replay."""
+
+
+class WarmPools:
+    """Draws stationary states of pools of any size.
+
+    Args:
+        trace: what is replayed.
+        visits: counted from it.
+        rules: of the server; they decide which scans have a ring at a size.
+    """
+
+    def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules) -> None:
+        self._trace = trace
+        self._visits = visits
+        self._rules = rules
+        self._laps = np.geomspace(1e-4, 1e6, _LAPS) * max(visits.duration_seconds, 1e-3) / 100
+        self._by_group = by_group(trace)
+        self._members = {group: named[~trace.new_page[named]] for group, named in self._by_group}
+        self._never = {
+            group: max(float(trace.group_pages[group]) - len(named), 0.0) for group, named in self._by_group
+        }
+        resident = np.zeros(_LAPS)
+        random = np.random.default_rng(0)
+        self._scans_add: dict[int, Floats] = {}
+        for group, _ in self._by_group:
+            rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
+            law = _native.clock_law(rates, visits.batches[group])[:, 0].reshape(_LAPS, -1)
+            resident += (1 - law) @ visits.weights[group]
+            if group in visits.scanned:
+                posterior, index = self._posterior(group, visits.scanned[group].pages)
+                by_value = (1 - law) @ posterior[:-1].T
+                only = self._only_scanned(group)
+                resident -= by_value[:, index[only]].sum(axis=1)
+                self._scans_add[group] = self._looping(group, random) - by_value[:, index[~only]].sum(axis=1)
+            resident += self._lately_made(group, self._laps).sum(axis=-1)
+        self._resident = resident
+
+    @property
+    def most_resident(self) -> float:
+        """Return how many pages there are to fill a pool with."""
+        return float(self._visits.weights.sum())
+
+    def loops(self, blocks: int) -> dict[int, Scanned]:
+        """Return the groups whose scans use no ring in a pool of that size."""
+        return {
+            group: scanned
+            for group, scanned in self._visits.scanned.items()
+            if not self._rules.scan_uses_ring(scanned.blocks, blocks)
+        }
+
+    def lingering(self, blocks: int) -> dict[int, Scanned]:
+        """Return the groups whose scans use a ring in a pool of that size, and whose pages stay all the same.
+
+        Every new ring takes buffers from the pool and leaves them behind when its scan ends. Where the next
+        scan comes before the hand has gone round, it finds those pages and keeps them at usage_count 1, so
+        that from scan to scan more of the table stays (freelist.c: GetBufferFromRing; bufmgr.c: PinBuffer).
+        """
+        lap = self.lap_seconds(blocks)
+        loops = self.loops(blocks)
+        return {
+            group: scanned
+            for group, scanned in self._visits.scanned.items()
+            if group not in loops and len(scanned.gaps_seconds) and np.median(scanned.gaps_seconds) < lap
+        }
+
+    def left_behind(self, group: int, blocks: int) -> float:
+        """Return how many pages of a group each of its scans leaves behind in a pool of that size."""
+        scanned = self._visits.scanned[group]
+        streams = _PINNED_AHEAD if self._rules.version >= _READ_STREAMS_FROM else 1
+        return float(self._rules.ring_buffers(BULKREAD, blocks) * scanned.participants * streams)
+
+    def gathered(self, blocks: int, seconds: float) -> float:
+        """Return which part of the pages that rings leave behind has gathered after so long (`lingering`)."""
+        parts = [
+            seconds / float(np.median(one.gaps_seconds)) * self.left_behind(group, blocks) / len(one.pages)
+            for group, one in self.lingering(blocks).items()
+        ]
+        return min(*parts, 1.0) if parts else 0.0
+
+    def lap_seconds(self, blocks: int, *, gathered: float = 0.0) -> float:
+        """Return the time of a clock pass in a pool of that size; infinite where everything fits.
+
+        Args:
+            gathered: part of the pages that rings leave behind and that are there.
+        """
+        loops = self.loops(blocks)
+        resident = self._resident.copy()
+        for group, add in self._scans_add.items():
+            resident += add * (1.0 if group in loops else gathered)
+        # Drawn for the scanned tables, and so not quite monotonic.
+        resident = np.maximum.accumulate(np.maximum(resident, 1e-9))
+        if blocks >= resident[-1]:
+            return float("inf")
+        return float(np.exp(np.interp(np.log(blocks), np.log(resident), np.log(self._laps))))
+
+    def draw_pages(
+        self, blocks: int, random: np.random.Generator, *, gathered: float = 0.0
+    ) -> tuple[Ints, Ints]:
+        """Return pages and usage counts of such contents; pages never visited are numbered behind.
+
+        Args:
+            gathered: part of the pages that rings leave behind and that are there (`lingering`).
+        """
+        lap = min(self.lap_seconds(blocks, gathered=gathered), float(self._laps[-1]))
+        trace = self._trace
+        loops = self.loops(blocks)
+        held = self._visits.scanned if gathered > 0 else loops
+        pages: list[Ints] = []
+        counts: list[Ints] = []
+        stranger = len(trace.page_group)
+        for group, _ in self._by_group:
+            members = self._members[group]
+            law = _native.clock_law(lap * self._visits.grid, self._visits.batches[group])
+            posterior, index = self._posterior(group, members)
+            states = np.cumsum(posterior @ law, axis=1)
+            states /= states[:, -1:]
+            draws = random.random(len(members))
+            state = (draws[:, None] > states[:-1][index]).sum(axis=1)
+            if group in self._visits.scanned and group not in loops:
+                # Nothing but its scans ever brought such a page in, and they took it out again.
+                state[
+                    np.searchsorted(members, self._visits.scanned[group].pages[self._only_scanned(group)])
+                ] = 0
+            if group in held:
+                looping = held[group]
+                followed = states_before(
+                    looping.first_seconds,
+                    looping,
+                    self._rates(group, looping.pages, random),
+                    self._visits.batches[group],
+                    np.full(len(looping.pages), lap),
+                    self._visits.duration_seconds,
+                    random,
+                )
+                at = np.searchsorted(members, looping.pages)
+                if group not in loops:
+                    # A hit through a ring raises the count to 1 and no further.
+                    stayed = random.random(len(at)) < gathered
+                    followed = np.maximum(np.where(stayed, np.minimum(followed, 2), 0), state[at])
+                state[at] = followed
+            inside = state > 0
+            pages.append(members[inside])
+            counts.append(state[inside] - 1)
+            expected = self._never[group] * float(1 - states[-1][0]) + stranger - len(trace.page_group)
+            if expected > _MOST_STRANGERS:
+                raise UsageError(
+                    f"a pool of {format_bytes(blocks * BLOCK_BYTES)} is too large to replay the trace in",
+                    cause=f"it would hold {expected:.2g} pages that the trace never names",
+                    hint="name smaller sizes, for example --sizes 1GB,2GB,4GB",
+                )
+            unseen = random.multinomial(int(self._never[group]), np.diff(states[-1], prepend=0.0))[1:]
+            unseen = unseen + random.poisson(self._lately_made(group, np.array([lap]))[0])
+            pages.append(np.arange(stranger, stranger + int(unseen.sum())))
+            counts.append(np.repeat(np.arange(6), unseen))
+            stranger += int(unseen.sum())
+        page = np.concatenate(pages) if pages else np.zeros(0, dtype=np.int64)
+        count = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
+        chosen = random.permutation(len(page))[:blocks]
+        return page[chosen], count[chosen]
+
+    @property
+    def repeated_row(self) -> int | None:
+        """Return a row late in the trace at which scans stand as at its beginning; None without scans."""
+        if not self._visits.scanned:
+            return None
+        largest = max(self._visits.scanned.values(), key=lambda scanned: len(scanned.pages))
+        when = largest.last_begin_seconds - float(largest.first_seconds.min())
+        return int(np.searchsorted(self._trace.seconds, when)) if when > 0 else None
+
+    def with_scanned_of(
+        self,
+        drawn: tuple[Ints, Ints],
+        later: _native.ReplayOutcomes,
+        blocks: int,
+        random: np.random.Generator,
+    ) -> _native.PoolContents:
+        """Return a drawn state with the scanned pages in their buffers, and the hand, as a replay left them.
+
+        What a scan reads lies side by side, so that the hand takes all of it or nothing of it.
+        """
+        left = later["frame_pages"].astype(np.int64)
+        named = np.concatenate([one.pages for one in self._visits.scanned.values()])
+        highest = max(int(pages.max(initial=0)) for pages in (left[left != NO_PAGE], drawn[0], named))
+        scanned = np.zeros(highest + 1, bool)
+        scanned[named] = True
+        frames = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
+        free = random.permutation(np.setdiff1d(np.arange(blocks), frames))
+        others = random.permutation(np.flatnonzero(~scanned[drawn[0]]))[: len(free)]
+        return _native.PoolContents(
+            np.concatenate([left[frames], drawn[0][others]]).astype(np.uint32),
+            np.concatenate([later["frame_usage_counts"][frames], drawn[1][others]]).astype(np.uint8),
+            frames=np.concatenate([frames, free[: len(others)]]).astype(np.uint32),
+            hand=later["hand"] % blocks,
+        )
+
+    def _posterior(self, group: int, members: Ints) -> tuple[Floats, Ints]:
+        """Return the law of the rate for each number of visits, last for none, and the row of each page."""
+        visits = self._visits
+        values, index = np.unique(visits.of_page[members], return_inverse=True)
+        # In logarithms: a page may be visited more often than any rate with weight makes likely.
+        prior = np.log(np.maximum(visits.weights[group], 1e-300))
+        logs = log_poisson(np.append(values, 0), visits.grid * visits.duration_seconds) + prior
+        posterior = scaled(logs)
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        return posterior, index.ravel()
+
+    def _only_scanned(self, group: int) -> NDArray[np.bool_]:
+        """Return which of the scanned pages of a group nothing else visited."""
+        return np.asarray(self._visits.of_page[self._visits.scanned[group].pages] == 0)
+
+    def _rates(self, group: int, members: Ints, random: np.random.Generator) -> Floats:
+        """Draw the rate of each page's visits outside scans, in visits per second."""
+        posterior, index = self._posterior(group, members)
+        below = np.cumsum(posterior, axis=1)[index]
+        point = (random.random(len(members))[:, None] * below[:, -1:] > below).sum(axis=1)
+        return np.asarray(self._visits.grid[np.minimum(point, len(self._visits.grid) - 1)])
+
+    def _looping(self, group: int, random: np.random.Generator) -> Floats:
+        """Return how many scanned pages of a group are resident at each lap, where its scans use no ring."""
+        scanned = self._visits.scanned[group]
+        chosen = random.choice(len(scanned.pages), _SAMPLED_PAGES)
+        state = states_before(
+            np.tile(scanned.first_seconds[chosen], _LAPS),
+            scanned,
+            np.tile(self._rates(group, scanned.pages[chosen], random), _LAPS),
+            self._visits.batches[group],
+            np.repeat(self._laps, _SAMPLED_PAGES),
+            self._visits.duration_seconds,
+            random,
+        )
+        return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
+
+    def _lately_made(self, group: int, laps: Floats) -> Floats:
+        """Return how many pages made before the trace and left alone are at usage_count 0 to 5, by lap."""
+        growth = self._visits.growth.get(group)
+        if growth is None:
+            return np.zeros((len(laps), 6))
+        at_least = np.cumsum(growth.usage_counts[::-1])[::-1]
+        made = growth.pages_per_second * laps[:, None] * at_least[None, :]
+        room = np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))
+        return np.asarray(made * room[:, None])

@@ -1,0 +1,415 @@
+"""A curve of miss ratios over sizes of shared_buffers, from evidence of either kind or from a foreign trace.
+
+Snapshots (`record --source sql` or `peek`) are inverted through the law of the clock, traces (`record
+--source trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told
+in docs/concepts/prediction.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pgsweep.errors import EvidenceError, PgsweepError, UsageError
+from pgsweep.plain import shell_word
+from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
+from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
+
+if TYPE_CHECKING:
+    from pgsweep import _native
+    from pgsweep.evidence.exported import ExportedTrace
+    from pgsweep.evidence.store import Evidence, EvidenceMeta
+    from pgsweep.sizing.inference.accesses import Trace
+    from pgsweep.sizing.inference.estimate import Doubt, Estimate
+    from pgsweep.sizing.inference.unfilled import Unfilled
+
+SMALLEST_BYTES = 128 * 1024
+"""shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
+
+LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
+"""shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
+
+MOST_SIZES = 1000
+
+DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+__all__ = ["predict"]
+
+
+def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
+    """Predict the miss ratio at other sizes of shared_buffers.
+
+    Args:
+        evidence: a folder written by `record`, or a file NAME.oracleGeneral. One that pgsweep exported is
+        taken
+            for the evidence that it comes from, as long as what was written beside it is there.
+        sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
+        seed: of the resampling behind the intervals; the same seed gives the same result.
+
+    Raises:
+        EvidenceError: the evidence cannot be read, or holds no access.
+        UsageError: a size is too small.
+    """
+    if sizes_bytes is not None:
+        _check_sizes(sizes_bytes)
+    _check_threads()
+    from pgsweep.evidence.store import Evidence
+
+    if evidence.is_file():
+        from pgsweep.evidence.exported import ExportedTrace
+
+        exported = ExportedTrace.open(evidence)
+        if exported is None:
+            return _from_foreign_trace(evidence, sizes_bytes)
+        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
+        estimate, observed = _from_trace(exported, sizes, seed)
+        return _result("trace", estimate, observed, _warnings(exported))
+    opened = Evidence.open(evidence)
+    pool_blocks = opened.meta.shared_buffers_blocks
+    if pool_blocks < 16:
+        raise EvidenceError(
+            f"`{evidence}` does not tell the size of shared_buffers",
+            cause="the recording was cut before the server had answered",
+            hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
+        )
+    sizes = _blocks(sizes_bytes, pool_blocks)
+    source = opened.meta.source
+    if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
+        raise EvidenceError(
+            f"`{evidence}` holds no observation",
+            cause="the recording was cut short before its first part was written",
+            hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
+        )
+    if source in {"sql", "peek"}:
+        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
+    if source != "trace":
+        raise EvidenceError(
+            f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
+            hint="record with --source sql, peek or trace",
+        )
+    estimate, observed = _from_trace(opened, sizes, seed)
+    return _result(source, estimate, observed, _warnings(opened))
+
+
+def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
+    newer = beyond_tested(evidence.meta.server_version_num)
+    return [*([newer] if newer else []), *evidence.warnings]
+
+
+def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
+    """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
+    from pgsweep import _native
+    from pgsweep.evidence.oracle_general import read_oracle_general
+    from pgsweep.sizing.inference.traces import estimate_cold
+
+    trace = read_oracle_general(path)
+    sizes = (
+        _blocks(sizes_bytes, 0)
+        if sizes_bytes is not None
+        else tuple(sorted({max(trace.objects >> shift, 16) for shift in range(7)}))
+    )
+    # A trace that never saw PostgreSQL is replayed by the newest rules there are.
+    rules = _native.Rules(NEWEST_TESTED_MAJOR)
+    estimate = estimate_cold(trace.pages, trace.objects, sizes_blocks=sizes, rules=rules)
+    observed = Observed(
+        shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
+    )
+    return _result("import", estimate, observed, trace.warnings)
+
+
+def _from_snapshots(
+    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
+) -> PredictResult:
+    """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
+    from pgsweep.evidence.sampling import BlockSample
+    from pgsweep.sizing.inference.estimate import Doubt, judged, refused
+    from pgsweep.sizing.inference.observations import pool_observations
+    from pgsweep.sizing.inference.snapshots import estimate, read_totals
+    from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
+
+    meta = evidence.meta
+    relations = evidence.table("relations")
+    counters = evidence.table("counters")
+    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
+    rate = BlockSample.from_meta(meta.sampling).rate
+    seen = pool_observations(
+        evidence.table("snapshots", columns),
+        evidence.table("snapshot_times"),
+        counters,
+        pool_blocks=meta.shared_buffers_blocks,
+        rate=rate,
+    )
+    totals = read_totals(counters, relations, meta.database)
+    if meta.settings.get("track_counts") == "off":
+        why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
+        none = _observed(meta, 0.0, 0, totals.seconds)
+        return _result(meta.source, refused(Doubt("refused", why)), none, _warnings(evidence))
+    accesses = totals.hits + totals.misses
+    if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
+        raise _nothing_seen(meta)
+    observed = _observed(meta, totals.misses / accesses, round(accesses), totals.seconds)
+    warnings = [*seen.warnings, *_warnings(evidence)]
+    calm = unfilled(
+        seen.used_blocks,
+        seen.hand_frames,
+        counters,
+        relations,
+        totals,
+        database_oid=meta.database_oid,
+        server_version_num=meta.server_version_num,
+        pool_blocks=meta.shared_buffers_blocks,
+    )
+    if calm is not None:
+        if any_size:
+            sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
+        found = estimate_unfilled(calm, totals, sizes_blocks)
+        result = _result(meta.source, found, observed, warnings)
+        return msgspec.structs.replace(
+            result, no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks)
+        )
+    found = estimate(
+        seen.snapshots,
+        relations,
+        totals,
+        database_oid=meta.database_oid,
+        server_version_num=meta.server_version_num,
+        pool_blocks=meta.shared_buffers_blocks,
+        sizes_blocks=sizes_blocks,
+        sampling_rate=rate,
+        hand_frames=seen.hand_frames,
+        rules=rules_of(meta),
+        seed=seed,
+    )
+    filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
+    doubts = [
+        *([] if filling is None else [Doubt("refused", filling)]),
+        *_server_doubts(meta),
+        *(Doubt(found.level, text) for text in found.reasons),
+    ]
+    level, reasons = judged(doubts)
+    return _result(meta.source, replace(found, level=level, reasons=reasons), observed, warnings)
+
+
+def _rounded_up(blocks: int) -> int:
+    """Return whole megabytes, as people set sizes; below a megabyte the blocks themselves."""
+    megabyte = (1 << 20) // BLOCK_BYTES
+    return blocks if blocks < megabyte else -(-blocks // megabyte) * megabyte
+
+
+def _no_eviction(calm: Unfilled, sizes_blocks: tuple[int, ...], pool_blocks: int) -> NoEviction:
+    below = calm.known_below_blocks
+    return NoEviction(
+        used_bytes=calm.used_blocks * BLOCK_BYTES,
+        removable_bytes=max(pool_blocks - calm.known_from_blocks, 0) * BLOCK_BYTES,
+        known_from_bytes=calm.known_from_blocks * BLOCK_BYTES,
+        known_below_bytes=None if below is None else below * BLOCK_BYTES,
+        filling_bytes=calm.filling_blocks * BLOCK_BYTES,
+        unknown_bytes=[size * BLOCK_BYTES for size in sizes_blocks if not calm.knows(size)],
+    )
+
+
+def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
+    """Return what a server does that its counters do not show."""
+    from pgsweep.sizing.inference.estimate import Doubt
+
+    doubts = []
+    if meta.settings.get("in_hot_standby") == "on":
+        doubts.append(
+            Doubt(
+                "rough",
+                "the server is a standby: replay of WAL uses the pool too, and nobody counts its accesses",
+            )
+        )
+    if meta.ended_by == "server":
+        doubts.append(Doubt("rough", "the server went away during the recording: what followed is not in it"))
+    return doubts
+
+
+def _from_trace(
+    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int
+) -> tuple[Estimate, Observed]:
+    from pgsweep.sizing.inference.traces import estimate
+
+    meta = evidence.meta
+    trace = trace_of(evidence)
+    if not trace.counted.any():
+        raise _nothing_seen(meta)
+    extensions_are_reads = meta.server_version_num < 160000
+    found = estimate(
+        trace,
+        pool_blocks=meta.shared_buffers_blocks,
+        sizes_blocks=sizes_blocks,
+        rules=rules_of(meta),
+        extensions_are_reads=extensions_are_reads,
+        lost_events=meta.lost_events,
+        seed=seed,
+    )
+    misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
+    return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+
+
+def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
+    """Return the accesses of recorded evidence as the simulator takes them.
+
+    Raises:
+        EvidenceError: a table cannot be read.
+    """
+    import numpy as np
+
+    from pgsweep.sizing.inference.accesses import from_evidence
+
+    meta = evidence.meta
+    recovery = meta.host.get("recovery_pid")
+    snapshots, hand = evidence.table("snapshots"), None
+    first = snapshots["snapshot"] == 0
+    counters = evidence.table("counters")
+    hands = np.flatnonzero((counters["scope"] == "pool") & (counters["name"] == "next_victim"))
+    if len(hands):
+        hand = int(counters["value"][hands[0]])
+    return from_evidence(
+        evidence.table("accesses"),
+        evidence.table("relations"),
+        meta.database_oid,
+        # A limit of events ends what is known with the last of them.
+        seconds=0.0 if meta.ended_by == "limit" else meta.seconds,
+        recovery_pid=None if recovery is None else int(recovery),
+        pool_blocks=meta.shared_buffers_blocks,
+        drops=evidence.table("drops"),
+        snapshot={name: column[first] for name, column in snapshots.items()},
+        hand=hand,
+    )
+
+
+def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
+    """Return misses and accesses of the database as the server itself counts them."""
+    extends = (trace.flags & 16) > 0
+    reads = trace.counted & ~extends
+    misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
+    if extensions_are_reads:
+        new = int((trace.counted & extends).sum())
+        return misses + new, accesses + new
+    return misses, accesses
+
+
+def rules_of(meta: EvidenceMeta) -> _native.Rules:
+    """Return the rules of the server that the evidence was taken from: version and settings of its rings."""
+    from pgsweep import _native
+
+    def number(name: str, otherwise: int) -> int:
+        text = meta.settings.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else otherwise
+
+    workers = number("autovacuum_worker_slots", number("autovacuum_max_workers", 3))
+    backends = (
+        number("max_connections", 100)
+        + workers
+        + number("max_worker_processes", 8)
+        + number("max_wal_senders", 10)
+        + 2
+    )
+    version = meta.server_version_num // 10000
+    vacuum_kb = number("vacuum_buffer_usage_limit", -1)
+    try:
+        return _native.Rules(
+            min(max(version, 12), 20),
+            max_backends=backends,
+            io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
+            effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
+            vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
+        )
+    except (ValueError, OverflowError) as error:
+        raise EvidenceError(
+            "the settings in this evidence are not those of a server",
+            cause=str(error),
+            hint="record again: pgsweep record -o NAME.evidence",
+        ) from error
+
+
+def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:
+    return Observed(
+        shared_buffers_bytes=meta.shared_buffers_blocks * meta.block_size_bytes,
+        miss_ratio=miss_ratio,
+        accesses=accesses,
+        seconds=seconds,
+    )
+
+
+def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
+    return EvidenceError(
+        f"nothing happened in the database `{meta.database}` while it was observed",
+        cause="the load ran in another database, or not at that time",
+        hint="record again while the load runs, with -d naming its database",
+    )
+
+
+def _check_threads() -> None:
+    """Refuse to begin where the threads that the work is shared among cannot be started.
+
+    Later on it would be a library that fails, in the middle and in words of its own.
+    """
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise PgsweepError(
+            "no further thread could be started",
+            cause="the number of tasks is limited: for the user, the service or the container",
+            hint="raise the limit: ulimit -u, TasksMax= of the service, --pids-limit of the container",
+        ) from error
+    finally:
+        done.set()
+
+
+def _check_sizes(sizes_bytes: Sequence[int]) -> None:
+    if not sizes_bytes:
+        raise UsageError("no size is given", hint="for example: --sizes 64MB,128MB,1GB")
+    for size in sizes_bytes:
+        if size < SMALLEST_BYTES:
+            raise UsageError(
+                f"{format_bytes(size)} is smaller than the least shared_buffers, 128 kB",
+                hint="give sizes of 128kB or more, for example --sizes 64MB,128MB,1GB",
+            )
+        if size > LARGEST_BYTES:
+            raise UsageError(
+                f"{size} bytes are more than the largest shared_buffers, {format_bytes(LARGEST_BYTES)}",
+                hint="give smaller sizes, for example --sizes 64MB,128MB,1GB",
+            )
+    if len(sizes_bytes) > MOST_SIZES:
+        raise UsageError(
+            f"{len(sizes_bytes)} sizes are too many, {MOST_SIZES} are possible",
+            hint="give fewer, for example --sizes 64MB,128MB,1GB",
+        )
+
+
+def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, ...]:
+    if sizes_bytes is not None:
+        return tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
+    largest = LARGEST_BYTES // BLOCK_BYTES
+    return tuple(sorted({min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS}))
+
+
+def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
+    """Return the record of an estimate; a refused one has no points."""
+    points = [
+        CurvePoint(
+            shared_buffers_bytes=blocks * BLOCK_BYTES,
+            miss_ratio=float(ratio),
+            low=float(low),
+            high=float(high),
+        )
+        for blocks, ratio, low, high in zip(
+            found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
+        )
+        if found.level != "refused"
+    ]
+    verdict = Verdict(level=found.level, reasons=list(dict.fromkeys([*found.reasons, *warnings])))
+    return PredictResult(source=source, observed=observed, points=points, verdict=verdict)

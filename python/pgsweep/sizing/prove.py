@@ -1,0 +1,271 @@
+"""Proves a prediction: the traced accesses, through a real PostgreSQL, at other sizes.
+
+For each size a private server is restarted with that shared_buffers, its pool is brought into a state drawn
+from the model of the steady workload (the same kind of state that the prediction starts from), and the
+accesses of the trace are made again, one by one, in their order. The server counts its own hits and misses.
+Beside that stand the prediction and the simulator, the latter from the very same state: where simulator and
+server differ, the rules are wrong; where both differ from the prediction, the drawn state decides and the
+trace is too short for the size.
+
+Not reproduced: rings (see testbed.replay_server), pages dropped during the trace. A block that a backend
+accesses while it has it pinned is a hit without effect on any server; such accesses are counted and not made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.store import Evidence
+from pgsweep.host.machine import describe_machine
+from pgsweep.progress import Progress, Silent
+from pgsweep.records.proof import Interval, ProveResult, ProveRow
+from pgsweep.sizing.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace
+from pgsweep.sizing.inference.visits import count_visits
+from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.sizing.predict import predict, rules_of, trace_of
+from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+MAX_ACCESSES = 1_000_000
+"""More are rarely worth the time: a million accesses tell a miss ratio to 0.0005."""
+
+_WARM_UP_SHARE = 0.05  # of the trace, not counted: the same share that the prediction leaves out
+_SECONDS_PER_ACCESS = 8e-6
+_RESTART_SECONDS = 1.5
+_EXTENSIONS_ARE_READS_BEFORE = 160000
+
+
+def prove(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    max_accesses: int = MAX_ACCESSES,
+    bindir: Path | None = None,
+    work_dir: Path | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> ProveResult:
+    """Replay a trace through a real server at other sizes and compare with the prediction.
+
+    Args:
+        evidence: a folder written by `record --source trace`.
+        sizes_bytes: sizes to try; without, an eighth to eight times the size at which it was recorded.
+        max_accesses: no more than so many accesses of the trace, from its beginning.
+        bindir: the bin folder of the server to try; the wheel's PostgreSQL 18 by default.
+        work_dir: where the server's data directory is made.
+        progress: told of every size.
+        seed: of the drawn states.
+
+    Raises:
+        UsageError: the evidence holds no trace.
+        EvidenceError: it cannot be read, or holds no access.
+        ClusterError: no server, or a size that this machine has no memory for.
+    """
+    listener = progress or Silent()
+    started = time.monotonic()
+    opened = Evidence.open(evidence)
+    if opened.meta.source != "trace":
+        raise UsageError(
+            f"`{evidence}` holds no accesses to replay, it was recorded with --source {opened.meta.source}",
+            hint="pgsweep record --source trace",
+        )
+    for size in sizes_bytes or ():
+        check_size(size)
+    listener.stage("predicting from the whole trace")
+    predicted = predict(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    if predicted.verdict.level == "refused":
+        raise EvidenceError(
+            f"`{evidence}` allows no prediction that could be proved",
+            cause="; ".join(predicted.verdict.reasons),
+            hint=f"pgsweep predict {evidence}",
+        )
+    tried = [point for point in predicted.points if can_try(point.shared_buffers_bytes)]
+    trace = trace_of(opened)
+    notes = []
+    if not tried:
+        check_size(predicted.points[0].shared_buffers_bytes)
+    if len(tried) < len(predicted.points):
+        largest = format_bytes(predicted.points[-1].shared_buffers_bytes)
+        notes.append(f"sizes up to {largest} were left out: this machine has no memory for them")
+    part = _Part.of(trace, max_accesses)
+    accesses = (trace.flags & DROP) == 0
+    if part.length < accesses.sum():
+        notes.append(f"the first {part.length:,} of {accesses.sum():,} accesses were replayed")
+    if not accesses.all():
+        notes.append(
+            "pages that were dropped during the trace stay in the pool here until the hand takes them"
+        )
+    ringed = int(((part.flags & STRATEGY) > 0).sum())
+    if ringed:
+        notes.append(f"{ringed / part.length:.1%} of the accesses may use rings; they are plain ones here")
+    rules = rules_of(opened.meta)
+    pools = WarmPools(trace, count_visits(trace), rules)
+    reads = opened.meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE
+    random = np.random.default_rng(seed)
+    states = [_State.draw(pools, point.shared_buffers_bytes // BLOCK_BYTES, random) for point in tried]
+    # Pages behind the trace's are those of its database that it never visits.
+    page_count = max([len(trace.page_group), *(state.first_free_page for state in states)])
+    counted_pages = np.ones(page_count, dtype=bool)
+    counted_pages[trace.pages[accesses]] = trace.counted[accesses]
+    rows = []
+    with ReplayServer(counted_pages, bindir=bindir, work_dir=work_dir) as server:
+        for number, (point, state) in enumerate(zip(tried, states, strict=True), start=1):
+            work = len(part.accesses) + len(state.accesses)
+            listener.stage(
+                f"replaying at {format_bytes(point.shared_buffers_bytes)} ({number} of {len(states)})",
+                _RESTART_SECONDS + work * _SECONDS_PER_ACCESS,
+            )
+            begun = time.monotonic()
+
+            def done(_accesses: int, begun: float = begun) -> None:
+                listener.advance(time.monotonic() - begun)
+
+            blocks = point.shared_buffers_bytes // BLOCK_BYTES
+            warm = np.concatenate([state.accesses, part.beginning])
+            counts = server.replay(blocks, warm, part.accesses, done)
+            rows.append(
+                ProveRow(
+                    shared_buffers_bytes=point.shared_buffers_bytes,
+                    measured_miss_ratio=part.ratio(counts, extensions_are_reads=reads),
+                    simulated_miss_ratio=part.simulate(
+                        blocks, counts, state, page_count, rules, extensions_are_reads=reads
+                    ),
+                    predicted=Interval(miss_ratio=point.miss_ratio, low=point.low, high=point.high),
+                    accesses=part.count(counts, extensions_are_reads=reads),
+                )
+            )
+        version, version_num = server.version, server.version_num
+    if version_num // 10000 != opened.meta.server_version_num // 10000:
+        notes.append(f"recorded on PostgreSQL {opened.meta.server_version}, replayed on {version}")
+    errors = [abs(row.predicted.miss_ratio - row.measured_miss_ratio) for row in rows]
+    simulator_errors = [abs(row.simulated_miss_ratio - row.measured_miss_ratio) for row in rows]
+    within = [row.predicted.low <= row.measured_miss_ratio <= row.predicted.high for row in rows]
+    return ProveResult(
+        evidence=str(evidence),
+        observed_shared_buffers_bytes=opened.meta.shared_buffers_blocks * BLOCK_BYTES,
+        server_version=version,
+        machine=describe_machine(),
+        seconds=time.monotonic() - started,
+        notes=notes,
+        rows=rows,
+        mean_abs_error=sum(errors) / len(errors),
+        max_abs_error=max(errors),
+        simulator_max_abs_error=max(simulator_errors),
+        within_interval_ratio=sum(within) / len(within),
+        verdict=predicted.verdict,
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of the trace that is replayed.
+
+    Attributes:
+        length: accesses of the trace that it covers, from the beginning; drops are none.
+        begin: where counting begins.
+        pages, flags: of the trace, cut to the length.
+        beginning: what is accessed before, repeats left out.
+        accesses: what is accessed from there on, repeats left out.
+        repeats: accesses of the database that are hits without effect.
+        extensions: accesses of the database that make a page.
+    """
+
+    length: int
+    begin: int
+    pages: NDArray[np.uint32]
+    flags: NDArray[np.uint8]
+    beginning: NDArray[np.int64]
+    accesses: NDArray[np.int64]
+    repeats: int
+    extensions: int
+
+    @classmethod
+    def of(cls, trace: Trace, max_accesses: int) -> _Part:
+        rows = np.flatnonzero((trace.flags & DROP) == 0)[:max_accesses]
+        length = len(rows)
+        begin = int(length * _WARM_UP_SHARE)
+        pages, flags, counted = trace.pages[rows], trace.flags[rows], trace.counted[rows]
+        made = (flags & REPEAT) == 0
+        after = np.arange(length) >= begin
+        return cls(
+            length=length,
+            begin=begin,
+            pages=pages,
+            flags=flags,
+            beginning=pages[made & ~after].astype(np.int64),
+            accesses=pages[made & after].astype(np.int64),
+            repeats=int((~made & after & counted).sum()),
+            extensions=int(((flags & EXTEND > 0) & after & counted).sum()),
+        )
+
+    def count(self, counts: ReplayCounts, *, extensions_are_reads: bool) -> int:
+        """Return how many accesses the observed server would count: a new page is none from version 16 on."""
+        return counts.accesses + self.repeats - (0 if extensions_are_reads else self.extensions)
+
+    def ratio(self, counts: ReplayCounts, *, extensions_are_reads: bool) -> float:
+        """Return the miss ratio as the observed server counts; here a new page is always a miss."""
+        misses = counts.misses - (0 if extensions_are_reads else self.extensions)
+        return misses / max(self.count(counts, extensions_are_reads=extensions_are_reads), 1)
+
+    def simulate(
+        self,
+        blocks: int,
+        server: ReplayCounts,
+        state: _State,
+        page_count: int,
+        rules: _native.Rules,
+        *,
+        extensions_are_reads: bool,
+    ) -> float:
+        """Return the simulator's miss ratio of the very same accesses from the very same pool."""
+        own = np.arange(page_count, page_count + len(server.own_frames), dtype=np.uint32)
+        begin = _native.PoolContents(own, server.own_usage_counts, frames=server.own_frames)
+        warm = state.accesses.astype(np.uint32)
+        plain = (self.flags & ~np.uint8(STRATEGY)).astype(np.uint8)
+        counts = _native.replay(
+            np.concatenate([warm, self.pages]),
+            [blocks],
+            rules,
+            flags=np.concatenate([np.zeros(len(warm), dtype=np.uint8), plain]),
+            windows=np.array([self.begin, self.length], dtype=np.uint64) + np.uint64(len(warm)),
+            warm=[begin],
+        )
+        misses, accesses = int(counts["misses"].sum()), int(counts["accesses"].sum())
+        extensions = int(counts["extensions"].sum()) if extensions_are_reads else 0
+        return (misses + extensions) / max(accesses + extensions, 1)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a pool holds when the replay begins.
+
+    Attributes:
+        pages: in the order of their buffers.
+        usage_counts: 1 to 5.
+    """
+
+    pages: NDArray[np.int64]
+    usage_counts: NDArray[np.int64]
+
+    @classmethod
+    def draw(cls, pools: WarmPools, blocks: int, random: np.random.Generator) -> _State:
+        """Draw a state; usage count 0 becomes 1, which is what loading a page leaves behind."""
+        pages, usage_counts = pools.draw_pages(blocks, random)
+        return cls(pages, np.maximum(usage_counts, 1))
+
+    @property
+    def first_free_page(self) -> int:
+        return int(self.pages.max()) + 1 if len(self.pages) else 0
+
+    @property
+    def accesses(self) -> NDArray[np.int64]:
+        """Return accesses that bring an empty pool into this state: each page as often as its usage count."""
+        return np.repeat(self.pages, self.usage_counts)

@@ -1,0 +1,1 @@
+"""Save what both caches hold, restore it, and compare."""

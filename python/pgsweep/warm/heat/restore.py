@@ -1,0 +1,316 @@
+"""Bring saved heat back: `pgsweep warm restore`.
+
+    heat = read_heat(Path("shop.heat"))
+    result = restore("dbname=shop", Path("shop.heat"), heat, RestoreOptions(), stop=threading.Event())
+
+What is resident already is not read again, so a restore that was cut short is resumed by starting it anew,
+and one in which the server restarts goes on by itself. Into a pool in use it goes several rounds.
+
+Scattered blocks are first asked of the operating system (pg_prewarm's mode prefetch, posix_fadvise(2)), a
+whole call of them at once, and then read: so the device has many requests to work on, though the server
+reads them one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psycopg
+
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.queries import load
+from pgsweep.records.heat import HeatRelation, WarmRestoreResult
+from pgsweep.records.warm import WarmTrouble
+from pgsweep.residency.access import opened
+from pgsweep.warm.block_ranges import Call
+from pgsweep.warm.files import FileReader
+from pgsweep.warm.heat.file import Heat
+from pgsweep.warm.heat.order import HeatCall
+from pgsweep.warm.heat.restore_plan import (
+    RestoreOptions,
+    RestorePlan,
+    plan_restore,
+    result_of,
+    server_files,
+    statements_of,
+    touches_left,
+)
+from pgsweep.warm.heat.restore_rounds import Left, another_round
+from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
+from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
+from pgsweep.warm.run.run import Listener
+from pgsweep.warm.session import Read, others_note
+from pgsweep.warm.throttle import PATIENCE_SECONDS, patiently
+from pgsweep.warm.work import Work
+
+_STARTS = 3
+"""So often a restore is begun because the server was restarted meanwhile."""
+
+_MOSTLY_THERE = 0.95
+"""Where so much is resident already, what cannot be read is told with its relation, and is no failure."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What came of all the work."""
+
+    troubles: list[WarmTrouble] = field(default_factory=list)
+    restarts: int = 0
+    stopped: bool = False
+    touches_left_out: bool = False
+    left: list[Left] = field(default_factory=list)
+
+    def add(self, outcome: WorkOutcome) -> None:
+        self.troubles += outcome.troubles
+        self.restarts += 1 if outcome.again_calls else 0
+        self.stopped |= outcome.stopped
+
+
+def restore(
+    conninfo: str,
+    path: Path,
+    heat: Heat,
+    options: RestoreOptions,
+    *,
+    stop: threading.Event,
+    listener: Listener | None = None,
+) -> WarmRestoreResult:
+    """Bring saved heat back, and measure what came of it.
+
+    Args:
+        conninfo: any database of the server; the others are entered as the same role.
+        path: where the heat was read from, for the result.
+        heat: what was saved.
+        options: how.
+        stop: ends it after the calls that are under way.
+        listener: is told the cost before it is spent, and how it goes.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached, or went away and did not come back.
+        MissingAbility: the pool cannot be looked at.
+        PgsweepError: nothing at all could be read; says why.
+    """
+    begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    wait_for_server(conninfo, options.wait_seconds, stop)
+    with opened(conninfo, options.source) as access:
+        plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
+        result = result_of(plan, path, options, at)
+
+    def look_again() -> RestorePlan:
+        with opened(conninfo, options.source) as access:
+            return plan_restore(access, heat, options)
+
+    done, starts = _Done(), 1
+    while True:
+        with _marked(conninfo, listener if starts == 1 and not done.left else None, stop):
+            _carry_out(conninfo, plan, options, stop, listener, done)
+        now = patiently(look_again, PATIENCE_SECONDS, stop)
+        crowded, restarted = plan.touches_at_once, now.started != plan.started
+        ended = done.stopped or stop.is_set()
+        plan = now
+        if restarted and starts < _STARTS and not ended:
+            starts += 1
+            done.restarts = max(1, done.restarts)
+            continue
+        relations = _with_errors(now.relations, done.troubles)
+        if ended or options.rate_bytes_per_second is not None or not (crowded or done.left):
+            break
+        plan.pages = []
+        done.left.append(_left(plan, relations))
+        if not another_round(done.left, len(plan.order.block), int(plan.order.usage_count.sum())):
+            break
+    return msgspec.structs.replace(
+        result,
+        dry_run=False,
+        seconds=time.monotonic() - begun,
+        after=plan.before,
+        relations=relations,
+        touches_left_out=done.touches_left_out,
+        rounds=max(1, len(done.left)),
+        pushed_out_bytes=done.left[0].gone_blocks * plan.access.server.block_size_bytes if done.left else 0,
+        restarts=done.restarts,
+        stopped=done.stopped or stop.is_set(),
+    )
+
+
+def dry_run(conninfo: str, path: Path, heat: Heat, options: RestoreOptions) -> WarmRestoreResult:
+    """Return what a restore would do, with the statements that it would send.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: the pool cannot be looked at, or pg_prewarm not be used.
+    """
+    begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    wait_for_server(conninfo, options.wait_seconds, threading.Event())
+    with opened(conninfo, options.source) as access:
+        plan = plan_restore(access, heat, options)
+        result = result_of(plan, path, options, at)
+        with explained():
+            statements = list(statements_of(plan, server_files(plan)))
+    return msgspec.structs.replace(result, statements=statements, seconds=time.monotonic() - begun)
+
+
+def wait_for_server(conninfo: str, seconds: float, stop: threading.Event) -> None:
+    """Wait until a server accepts connections.
+
+    Raises:
+        ConnectionFailed: it does not, in that time.
+    """
+    patiently(lambda: connect(conninfo).close(), seconds, stop)
+
+
+class HeatReader:
+    """Reads calls into the pool; unless it only touches, the operating system is asked for all of it first.
+
+    Args:
+        conninfo: of any database of the server.
+        server_started: is told when the server was started, at each connection.
+        files: the server's, where they are on this host; elsewhere the server itself asks for them.
+    """
+
+    def __init__(
+        self, conninfo: str, server_started: Callable[[int], None], files: FileReader | None
+    ) -> None:
+        self._files = files
+        self._ahead = PrewarmReader(conninfo, "prefetch", server_started=server_started)
+        self._buffer = PrewarmReader(conninfo, "buffer", server_started=server_started)
+
+    def open(self, database: str) -> None:
+        """Connect to a database now, rather than with the first call.
+
+        Raises:
+            ConnectionFailed: the server cannot be reached.
+        """
+        self._buffer.open(database)
+
+    def read(self, call: Call) -> Read:
+        """Read a call.
+
+        Raises:
+            Lost: the session has gone.
+        """
+        ahead = call.ahead if isinstance(call, HeatCall) else call.pieces
+        if self._files is not None:
+            self._files.ask(ahead)
+        elif len(ahead) > 1:
+            self._ahead.read(Call(call.number, call.database, ahead))
+        return self._buffer.read(call)
+
+    def cancel(self) -> None:
+        """End the statement that another thread waits for."""
+        self._ahead.cancel()
+        self._buffer.cancel()
+
+    def close(self) -> None:
+        """End the sessions."""
+        self._ahead.close()
+        self._buffer.close()
+
+
+@contextlib.contextmanager
+def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> Iterator[None]:
+    """Let other warmers of this server know of this one, and the user of them."""
+    connection, others = patiently(lambda: _mark(conninfo), PATIENCE_SECONDS, stop)
+    with contextlib.closing(connection):
+        if others and listener is not None:
+            listener.note(others_note(others))
+        yield
+
+
+def _mark(conninfo: str) -> tuple[psycopg.Connection, int]:
+    """Return a session that carries the mark of a warmer, and how many others carry it."""
+    connection = connect(conninfo)
+    try:
+        with explained():
+            row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection, 0 if row is None else int(row[0])
+
+
+def _carry_out(
+    conninfo: str,
+    plan: RestorePlan,
+    options: RestoreOptions,
+    stop: threading.Event,
+    listener: Listener | None,
+    done: _Done,
+) -> None:
+    """Do what was planned: read into the pool, then into the page cache, then touch."""
+    sums, files = plan.sums, server_files(plan)
+    at_once = sums.touches if plan.touches_at_once else sums.first_touches
+    block_bytes = plan.access.server.block_size_bytes
+
+    def worked(calls: Iterator[HeatCall], blocks: int) -> WorkOutcome:
+        work: Work
+
+        def reader() -> HeatReader:
+            return HeatReader(conninfo, work.server_started, files)
+
+        probe = LatencyProbe(conninfo)
+        how = options.work(block_bytes, pool=True)
+        work = Work(calls, reader, how, total_blocks=blocks, probe=probe)
+        try:
+            return work.run(stop, None if listener is None else listener.state)
+        finally:
+            probe.close()
+
+    def look() -> tuple[Iterator[HeatCall], int] | None:
+        with opened(conninfo, options.source) as access:
+            return touches_left(plan, access)
+
+    if sums.read_blocks + at_once:
+        outcome = worked(plan.calls("all" if plan.touches_at_once else "reads"), sums.read_blocks + at_once)
+        failure = nothing_at_all(outcome)
+        if failure is not None and plan.before.resident < _MOSTLY_THERE:
+            raise failure
+        done.add(outcome)
+    if plan.pages and not stop.is_set():
+        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
+    if sums.touches > at_once and not stop.is_set():
+        left = patiently(look, PATIENCE_SECONDS, stop)
+        done.touches_left_out = left is None
+        if left is not None and left[1]:
+            done.add(worked(*left))
+
+
+def _read_pages(
+    conninfo: str,
+    plan: RestorePlan,
+    options: RestoreOptions,
+    stop: threading.Event,
+    listener: Listener | None,
+    files: FileReader | None,
+) -> WorkOutcome:
+    def reader() -> PageCacheReader | PrewarmReader:
+        return PrewarmReader(conninfo, "read") if files is None else PageCacheReader(files)
+
+    probe = LatencyProbe(conninfo, files)
+    how = options.work(plan.access.server.block_size_bytes, pool=False)
+    work = Work(plan.pages, reader, how, probe=probe)
+    try:
+        return work.run(stop, None if listener is None else listener.state)
+    finally:
+        probe.close()
+
+
+def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Left:
+    """Return what a new plan comes to, but for what could not be read a moment ago."""
+    failed = sum(row.target_bytes - row.resident_bytes for row in relations if row.error)
+    failed_blocks = failed // plan.access.server.block_size_bytes
+    return Left(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
+
+
+def _with_errors(rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble]) -> list[HeatRelation]:
+    why = {(trouble.database, trouble.schema, trouble.relation): trouble.why for trouble in troubles}
+    return [
+        msgspec.structs.replace(row, error=why.get((row.database, row.schema, row.relation))) for row in rows
+    ]

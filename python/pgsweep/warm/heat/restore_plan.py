@@ -1,0 +1,274 @@
+"""What a restore would do: which blocks, in which order, by which statements."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pgsweep.host.datafiles import find_data_files
+from pgsweep.pg.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.connect import explained
+from pgsweep.plain import shown
+from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
+from pgsweep.residency.access import Access, PoolSource
+from pgsweep.residency.pool import PoolReader
+from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
+from pgsweep.warm.files import FileReader, places_of
+from pgsweep.warm.heat.check import PoolNow, cached_now, compare, source_of
+from pgsweep.warm.heat.file import NOT_IN_POOL, Heat
+from pgsweep.warm.heat.match import Sight, Target, find_targets, look_around
+from pgsweep.warm.heat.order import (
+    HeatCall,
+    Part,
+    RestoreOrder,
+    RestoreSums,
+    order_blocks,
+    page_cache_pieces,
+    restore_calls,
+    sums_of,
+)
+from pgsweep.warm.heat.restore_rounds import much_is_gone
+from pgsweep.warm.outcome import WorkOptions
+from pgsweep.warm.statements import statement_text
+
+Into = Literal["pool", "page-cache", "both"]
+
+CALL_BLOCKS = 1024
+"""8 MB: what is asked of the operating system at once, before it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """How to restore.
+
+    Attributes:
+        heat: bring usage counts back too, by touching.
+        budget_bytes: of the pool, at most; None for all that it holds.
+        connections: how many sessions read at once.
+        rate_bytes_per_second: None for no limit.
+        max_latency_seconds: pause while a block takes longer; None for never.
+        wait_seconds: for a server that does not accept connections yet.
+        source: how to look at the pool.
+    """
+
+    into: Into = "both"
+    heat: bool = True
+    budget_bytes: int | None = None
+    connections: int = 2
+    rate_bytes_per_second: float | None = None
+    max_latency_seconds: float | None = None
+    wait_seconds: float = 0.0
+    source: PoolSource = "auto"
+
+    def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
+        """Return them as the executor wants them."""
+        return WorkOptions(
+            block_bytes=block_bytes,
+            connections=self.connections,
+            rate_bytes_per_second=self.rate_bytes_per_second,
+            max_latency_seconds=self.max_latency_seconds,
+            pool=pool,
+        )
+
+
+@dataclass(slots=True)
+class RestorePlan:
+    """What is to be done, and what was found.
+
+    Attributes:
+        sums: what is to be done in the pool; nothing where it is left alone.
+        calls: make the calls that do it, or a part of them.
+        pages: into the page cache alone.
+        touches_at_once: each portion as it is read; else when all else is done, as no query waits for it.
+        started: when the server was, where that may be asked.
+    """
+
+    access: Access
+    heat: Heat
+    sight: Sight
+    targets: list[Target]
+    order: RestoreOrder
+    sums: RestoreSums
+    calls: Callable[[Part], Iterator[HeatCall]]
+    pages: list[Call]
+    before: HeatState
+    relations: list[HeatRelation]
+    touches_at_once: bool
+    started: datetime.datetime | None
+
+
+def plan_restore(
+    access: Access, heat: Heat, options: RestoreOptions, *, note: Callable[[str], None] | None = None
+) -> RestorePlan:
+    """Return what is to be read, in order.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+    """
+    server = access.server
+    block_bytes = server.block_size_bytes
+    sight = look_around(access, heat)
+    targets = find_targets(heat, sight, block_bytes)
+    with explained():
+        pool = PoolReader(access).read()
+    pages_seen = sight.pages if heat.meta.sees_page_cache else None
+    before, relations = compare(targets, pool, pages_seen, access)
+    now = PoolNow(pool)
+    budget = None if options.budget_bytes is None else options.budget_bytes // block_bytes
+    order = order_blocks(
+        targets,
+        [now.usage_of(target) for target in targets],
+        restore_blocks(server.shared_buffers_blocks, budget),
+        server.shared_buffers_blocks - pool.used_frames,
+    )
+    fills_pool, fills_page_cache = options.into != "page-cache", options.into != "pool"
+    whole = block_bytes // access.page_bytes
+    cached = [cached_now(target, sight.pages, whole) for target in targets]
+    uncached = None
+    pages: list[Call] = []
+    if fills_page_cache and heat.meta.sees_page_cache:
+        pieces = page_cache_pieces(targets, cached)
+        pages = list(calls_of(_fitting(pieces, access), options.work(block_bytes, pool=False).call_blocks))
+        if sight.pages is not None:
+            uncached = [
+                target.block[target.page_cache & ~there]
+                for target, there in zip(targets, cached, strict=True)
+                if there is not None
+            ]
+    size = min(CALL_BLOCKS, options.work(block_bytes, pool=True).call_blocks)
+
+    def calls(part: Part) -> Iterator[HeatCall]:
+        return restore_calls(order, size, part=part, heat=options.heat, uncached=uncached)
+
+    sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums()
+    if note is not None and access.pool_source == "sql":
+        note(access.cost_note() + ", before and after each round")
+    return RestorePlan(
+        access,
+        heat,
+        sight,
+        targets,
+        order,
+        sums,
+        calls,
+        pages,
+        before,
+        relations,
+        order.crowded,
+        sight.started,
+    )
+
+
+def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall], int] | None:
+    """Return the calls that touch what lacks accesses now, and how many accesses these are.
+
+    Nothing where the server's own queries have pushed out some of what was read: there the clock hand is at
+    work, which lowers counts as fast as touching raises them, and the queries touch what they need. Tried
+    under load (benchmarks/restore), touching then slowed the queries for some seconds and kept no more of the
+    blocks resident.
+
+    Args:
+        plan: its reading is done.
+        access: a session that lives.
+    """
+    with explained():
+        now = PoolNow(PoolReader(access).read())
+    found = [now.usage_of(target) for target in plan.targets]
+    wanted = len(plan.order.block)
+    resident = sum(
+        int(np.count_nonzero(target.pooled & (level != NOT_IN_POOL)))
+        for target, level in zip(plan.targets, found, strict=True)
+    )
+    if much_is_gone(wanted - resident, wanted):
+        return None
+    levels = [np.where(level == NOT_IN_POOL, MAX_USAGE_COUNT, level) for level in found]
+    order = order_blocks(plan.targets, levels, wanted, access.server.shared_buffers_blocks)
+    return restore_calls(order, CALL_BLOCKS, part="touches"), sums_of(order, heat=True).touches
+
+
+def _fitting(pieces: Iterator[Piece], access: Access) -> Iterator[Piece]:
+    """Yield as many pieces as the host and the memory cgroups have room for, where the host is this one."""
+    block_bytes = access.server.block_size_bytes
+    room: float = float("inf")
+    if access.postmaster_pid is not None:
+        size = access.server.shared_buffers_blocks * block_bytes
+        budget = page_cache_budget_of(access.postmaster_pid, size, None, past_server=access.sees_page_cache)
+        room = budget.budget_bytes
+    for piece in pieces:
+        room -= piece.blocks * block_bytes
+        if room < 0:
+            return
+        yield piece
+
+
+def result_of(
+    plan: RestorePlan, path: Path, options: RestoreOptions, at: datetime.datetime
+) -> WarmRestoreResult:
+    """Return the plan as a result of which nothing has been done yet."""
+    server = plan.access.server
+    block_bytes = server.block_size_bytes
+    return WarmRestoreResult(
+        source=source_of(path, plan.heat),
+        server_version=server.version,
+        database=server.database,
+        dry_run=True,
+        same_cluster=plan.sight.same_cluster,
+        at=at.isoformat(timespec="milliseconds"),
+        seconds=0.0,
+        to_pool_bytes=plan.sums.read_blocks * block_bytes,
+        to_page_cache_bytes=sum(call.blocks for call in plan.pages) * block_bytes,
+        left_out_bytes=plan.order.left_out * block_bytes,
+        touches=plan.sums.touches,
+        ranges=plan.sums.ranges + sum(len(call.pieces) for call in plan.pages),
+        connections=options.connections,
+        before=plan.before,
+        after=None,
+        relations=plan.relations,
+        missing=plan.sight.missing,
+    )
+
+
+def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
+    """Yield every statement and system call, with the bytes that it reads.
+
+    Args:
+        plan: what is to be done.
+        files: the server's, where they are on this host.
+    """
+    server, connection = plan.access.server, plan.access.connection
+    for call in plan.calls("all") if plan.sums.read_blocks + plan.sums.touches else ():
+        size = call.blocks * server.block_size_bytes
+        where = f"-- database {shown(call.database or server.database)}, {size} bytes"
+        if call.touches:
+            where += ", resident by then: raises usage counts"
+        elif files is not None:
+            yield files.asking(call.ahead)
+        elif len(call.ahead) > 1:
+            yield f"{where}\n{statement_text(connection, call.ahead, 'prefetch')}"
+        yield f"{where}\n{statement_text(connection, call.pieces, 'buffer')}"
+    for read in plan.pages:
+        if files is not None:
+            yield files.reading(read.pieces)
+        else:
+            size = read.blocks * server.block_size_bytes
+            text = statement_text(connection, read.pieces, "read")
+            yield f"-- database {shown(read.database or server.database)}, {size} bytes\n{text}"
+
+
+def server_files(plan: RestorePlan) -> FileReader | None:
+    """Return the server's files, where they are on this host."""
+    access = plan.access
+    if not access.sees_page_cache or access.postmaster_pid is None:
+        return None
+    return FileReader(
+        find_data_files(access.postmaster_pid, access.server.version_num),
+        places_of((target.database, target.oid, target.fork[:3]) for target in plan.targets),
+        access.server.block_size_bytes,
+        access.segment_blocks,
+    )

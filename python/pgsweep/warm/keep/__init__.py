@@ -1,0 +1,1 @@
+"""Keep chosen relations resident while other queries flood the pool."""

@@ -1,0 +1,325 @@
+"""Keeping chosen relations resident against floods: `pgsweep warm keep`.
+
+In rounds: look at the pool, touch the blocks whose usage_count will not carry them past the hand until the
+next round, read again those that have gone, the hottest first and at a bounded rate. A block that clients use
+often is not touched: they keep it. Nothing outlives the process, and nothing is written.
+
+    result = Keeper("dbname=shop", KeepOptions(names=["orders"], indexes=True)).run(seconds=600)
+
+What it costs: each touch is an access of ours, which the server counts as a hit of that relation; each block
+read again pushes out another; the pool is that much smaller for all others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.buffercache import memory_query, snapshot_of_query
+from pgsweep.pg.connect import explained
+from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
+from pgsweep.residency.access import Access, PoolSource, opened
+from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.warm.keep.choice import stretches
+from pgsweep.warm.keep.ledger import Ledger
+from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
+from pgsweep.warm.keep.session import (
+    LOCK_TIMEOUT,
+    Kept,
+    Place,
+    claim,
+    claim_statement,
+    find_kept,
+    places_statement,
+    read_places,
+    refusal,
+    touch_statements,
+    written_out,
+)
+from pgsweep.warm.keep.state import Tracked
+
+APPLICATION_NAME: Final = "pgsweep warm keep"
+
+DEFAULT_BUDGET_SHARE: Final = 0.25
+MOST_BUDGET_SHARE: Final = 0.75
+"""Of shared_buffers: with more held, the hand would turn ever faster in what is left for all others."""
+
+DEFAULT_RATE_BYTES: Final = 32 << 20
+
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be kept, and how.
+
+    Attributes:
+        names: of relations, as `regclass` reads them; of a partitioned one its partitions.
+        indexes: with the tables' indexes.
+        toast: with their TOAST relations.
+        budget_bytes: never keep more than that; None for a quarter of shared_buffers, into which the
+            relations must then fit.
+        rate_bytes: blocks that have gone are read again at so many bytes a second at most.
+        interval_seconds: from one round to the next; None adapts it to the lap of the hand.
+        source: how the pool is looked at.
+        report_seconds: from one report to the next.
+    """
+
+    names: list[str]
+    indexes: bool = False
+    toast: bool = False
+    budget_bytes: int | None = None
+    rate_bytes: int = DEFAULT_RATE_BYTES
+    interval_seconds: float | None = None
+    source: PoolSource = "auto"
+    report_seconds: float = 10.0
+
+
+class Keeper:
+    """Keeps relations of one database resident.
+
+    Args:
+        conninfo: as libpq understands it.
+        options: what and how.
+        report: told now and then what went on.
+        note: told in words what happens: a lost connection, a relation that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        options: KeepOptions,
+        *,
+        report: Callable[[WarmKeepMoment], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        self._conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION_NAME)
+        self._options = options
+        self._report, self._tell = report, note
+        self._relations: list[Tracked] = []
+        self._ledger = Ledger()
+        self._reported = self._ledger.copy()
+        self._budget_bytes = 0
+
+    def run(self, *, seconds: float | None = None, stop: threading.Event | None = None) -> WarmKeepResult:
+        """Keep the relations resident until told to stop.
+
+        A server that goes away is waited for; its pool is then filled again, the hottest blocks first.
+
+        Args:
+            seconds: end after that time.
+            stop: set it to end.
+
+        Raises:
+            UsageError: no such relation, or larger than the budget.
+            ConnectionFailed: the server cannot be reached at the beginning.
+            MissingAbility: the pool cannot be looked at, no pg_prewarm, or no relation may be read.
+            PgsweepError: another keeper has one of the relations.
+        """
+        stop = stop or threading.Event()
+        begin = time.monotonic()
+        until = math.inf if seconds is None else begin + seconds
+        ended_by, pause, rounds_before = "", _FIRST_PAUSE_SECONDS, 0
+        access: Access | None = None
+        away_since: float | None = None
+        while not ended_by:
+            try:
+                with self._session() as (access, rounds):
+                    if away_since is not None:
+                        self._ledger.absent(time.monotonic() - away_since)
+                        away_since = None
+                    ended_by = rounds.keep_on(until, stop, lambda: self._tell_of(rounds))
+                    self._check_rights(ended_by)
+            except PgsweepError as error:
+                if access is None or self._ledger.rounds == 0:
+                    raise
+                self._note(f"{error.message}; trying again")
+                away_since = away_since or time.monotonic()
+                if self._ledger.rounds > rounds_before:
+                    pause = _FIRST_PAUSE_SECONDS
+                    self._ledger.reconnects += 1
+                rounds_before = self._ledger.rounds
+                stop.wait(min(pause, max(0.0, until - time.monotonic())))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                if stop.is_set() or time.monotonic() >= until:
+                    ended_by = "stop" if stop.is_set() else "time"
+        assert access is not None
+        if away_since is not None:
+            self._ledger.absent(time.monotonic() - away_since)
+        return self._ledger.result(
+            access,
+            self._relations,
+            budget_bytes=self._budget_bytes,
+            ended_by=ended_by,
+            seconds=time.monotonic() - begin,
+        )
+
+    def plan(self) -> WarmKeepPlan:
+        """Return what the first round would do; looks once and does nothing else.
+
+        Raises:
+            PgsweepError: as `run`.
+        """
+        with self._session(claiming=False) as (access, rounds):
+            connection, server = access.connection, access.server
+            for relation in self._relations:
+                relation.trouble, relation.enable = refusal(relation.kept, connection)
+                if relation.trouble is not None:
+                    self._note(f"{relation.kept.label}: {relation.trouble}; {relation.enable}")
+            rounds.look(time.monotonic())
+            if not any(relation.active for relation in self._relations):
+                self._check_rights("gone")
+            missing = sum(len(relation.missing()) for relation in self._relations)
+            rounds.tokens = rounds.burst
+            oids = [relation.kept.oid for relation in self._relations]
+            statements = [LOCK_TIMEOUT]
+            statements += [written_out(connection, claim_statement(connection, oid)) for oid in oids]
+            statements.append(written_out(connection, places_statement(connection, oids)))
+            if access.pool_source == "sql":
+                assert access.buffercache is not None
+                filenodes = tuple(sorted(relation.place.file[2] for relation in self._relations))
+                statements.append(memory_query(server.version_num, server.shared_buffers_blocks).strip())
+                statements.append(
+                    snapshot_of_query(server.version_num, access.buffercache, filenodes).strip()
+                )
+            due, again = list(rounds.due()), list(rounds.again())
+            for relation, blocks, times in [*due, *again]:
+                for statement in touch_statements(
+                    server.version_num, rounds.prewarm, relation.kept.oid, stretches(blocks, times)
+                ):
+                    statements.append(written_out(connection, statement))
+            touched = sum(int(times.sum()) for _, _, times in due)
+            return WarmKeepPlan(
+                server_version=server.version,
+                database=server.database,
+                pool_source=access.pool_source,
+                budget_bytes=self._budget_bytes,
+                rate_bytes_per_second=self._options.rate_bytes,
+                read_bytes=missing * server.block_size_bytes,
+                touch_blocks=touched,
+                relations=[relation.record(server.block_size_bytes) for relation in self._relations],
+                statements=statements,
+                notes=list(self._ledger.notes),
+            )
+
+    @contextmanager
+    def _session(self, *, claiming: bool = True) -> Iterator[tuple[Access, Rounds]]:
+        """Connect; the first time find the relations, each time claim them."""
+        options = self._options
+        with opened(self._conninfo, options.source) as access:
+            with explained():
+                if not self._relations:
+                    self._find(access)
+                if claiming:
+                    self._claim(access)
+                block = access.server.block_size_bytes
+                rounds = Rounds(
+                    access,
+                    self._relations,
+                    self._ledger,
+                    budget_blocks=self._budget_bytes // block,
+                    rate_blocks=options.rate_bytes / block,
+                    interval_seconds=options.interval_seconds,
+                    note=self._note,
+                )
+            if access.pool_source == "sql" and not self._ledger.rounds:
+                self._note(f"{access.cost_note()}; no more than {LOOK_SHARE:.0%} of its time")
+            yield access, rounds
+
+    def _find(self, access: Access) -> None:
+        options = self._options
+        kept = find_kept(access.connection, options.names, indexes=options.indexes, toast=options.toast)
+        places = read_places(access.connection, [relation.oid for relation in kept])
+        self._relations = [_tracked(relation, places) for relation in kept if relation.oid in places]
+        server = access.server
+        pool_bytes = server.shared_buffers_blocks * server.block_size_bytes
+        size_bytes = sum(len(relation.chosen) for relation in self._relations) * server.block_size_bytes
+        self._budget_bytes = budget(options.budget_bytes, pool_bytes, size_bytes)
+
+    def _claim(self, access: Access) -> None:
+        for relation in self._relations:
+            if relation.dropped:
+                continue
+            ours, holder = claim(access.connection, relation.kept.oid)
+            if not ours:
+                raise PgsweepError(
+                    f"`{relation.kept.label}` is being kept already",
+                    cause="by another pgsweep"
+                    + (f", through the server's process {holder}" if holder else ""),
+                    hint="name other relations, or end that one: "
+                    + (f"SELECT pg_terminate_backend({holder})" if holder else "Ctrl-C where it runs"),
+                )
+
+    def _check_rights(self, ended_by: str) -> None:
+        """Fail where no relation could be kept from the beginning.
+
+        Raises:
+            MissingAbility: none may be read.
+        """
+        refused = next((r for r in self._relations if not r.dropped and r.trouble is not None), None)
+        if ended_by == "gone" and self._ledger.own_accesses == 0 and refused is not None:
+            raise MissingAbility(
+                f"`{refused.kept.label}` cannot be kept", cause=refused.trouble, hint=refused.enable
+            )
+
+    def _tell_of(self, rounds: Rounds) -> None:
+        if self._report is None or self._ledger.at - self._reported.at < self._options.report_seconds:
+            return
+        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.lap_seconds))
+        self._reported = self._ledger.copy()
+
+    def _note(self, text: str) -> None:
+        if text not in self._ledger.notes:
+            self._ledger.notes.append(text)
+        if self._tell is not None:
+            self._tell(text)
+
+
+def budget(wanted_bytes: int | None, pool_bytes: int, size_bytes: int) -> int:
+    """Return how much may be kept.
+
+    Args:
+        wanted_bytes: as the user said, or None.
+        pool_bytes: shared_buffers.
+        size_bytes: of the relations.
+
+    Raises:
+        UsageError: more than the pool should give, or the relations do not fit and nobody said what then.
+    """
+    most = int(pool_bytes * MOST_BUDGET_SHARE)
+    if wanted_bytes is not None and wanted_bytes < BLOCK_BYTES:
+        raise UsageError(
+            f"a budget of {format_bytes(wanted_bytes)} is less than a block",
+            cause="a number without a unit is bytes",
+            hint=f"--budget {int(pool_bytes * DEFAULT_BUDGET_SHARE) >> 20}MB is a quarter of this pool",
+        )
+    if wanted_bytes is None:
+        default = int(pool_bytes * DEFAULT_BUDGET_SHARE)
+        if size_bytes > default:
+            raise UsageError(
+                f"the relations have {format_bytes(size_bytes)}, a quarter of shared_buffers is "
+                f"{format_bytes(default)}",
+                cause="so much of the pool is not taken from all others unasked",
+                hint=f"--budget {default >> 20}MB keeps their hottest blocks; --budget may be up to "
+                f"{most >> 20}MB here",
+            )
+        return default
+    if wanted_bytes > most:
+        raise UsageError(
+            f"a budget of {format_bytes(wanted_bytes)} is too much of a pool of {format_bytes(pool_bytes)}",
+            cause="with more than three quarters held, all others would have next to nothing",
+            hint=f"--budget {most >> 20}MB at most",
+        )
+    return wanted_bytes
+
+
+def _tracked(kept: Kept, places: dict[int, Place]) -> Tracked:
+    return Tracked(kept, places[kept.oid])

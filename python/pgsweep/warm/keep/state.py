@@ -1,0 +1,183 @@
+"""What is known of the kept relations from one look to the next, and of the clock hand."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.pg.buffercache import Snapshot
+from pgsweep.pg.catalog import MAIN_FORK
+from pgsweep.records.warm_keep import WarmKeepRelation
+from pgsweep.warm.keep.choice import Heat
+from pgsweep.warm.keep.session import Kept, Place
+
+_WINDOW_LOOKS: Final = 8
+
+
+class HandSpeed:
+    """How fast the clock hand turns, by the last few looks.
+
+    Where the hand itself is not seen the speed is a lower bound (see `evidence.laps`).
+
+    Args:
+        pool_frames: in the whole pool.
+    """
+
+    def __init__(self, pool_frames: int) -> None:
+        self._pool_frames = pool_frames
+        self._looks: deque[tuple[float, int, int, float, int | None]] = deque(maxlen=_WINDOW_LOOKS)
+        self.hand: int | None = None
+
+    def add(self, seconds: float, pool: Snapshot, allocations: float) -> None:
+        """Tell of one look: when it was, what was seen, and the server's cumulative buffers_alloc."""
+        self._looks.append((seconds, pool.zero_frames, pool.used_frames, allocations, pool.hand_frames))
+        self.hand = None if pool.hand_frames is None else pool.hand_frames % self._pool_frames
+
+    @property
+    def looks(self) -> int:
+        """How many looks it was told of, of late."""
+        return len(self._looks)
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frames that the hand passes in a second: in the last moment or over some looks, what is more."""
+        return max(self._speed(2), self._speed(len(self._looks)))
+
+    @property
+    def lap_seconds(self) -> float:
+        """One turn at that speed; infinite where the hand stands still."""
+        speed = self.frames_per_second
+        return self._pool_frames / speed if speed > 0 else math.inf
+
+    def _speed(self, looks: int) -> float:
+        clock = LapClock(self._pool_frames)
+        for seconds, zero, used, allocations, hand in list(self._looks)[-looks:]:
+            clock.add(seconds, zero_frames=zero, used_frames=used, allocations=allocations, hand_frames=hand)
+        lap = clock.lap_seconds
+        return 0.0 if math.isinf(lap) else self._pool_frames / lap
+
+
+@dataclass
+class Tracked:
+    """One kept relation: what was seen of it and done to it.
+
+    Attributes:
+        chosen: by block, whether it is to be kept.
+        expected: by block, whether it was resident when last looked at or touched.
+        frames, blocks, usage_counts: of its resident blocks at the last look, parallel, by ascending block.
+        share: of its chosen blocks, those resident at the last look; None where none is chosen.
+        trouble: why it is not kept; `enable` what would allow it.
+        rest_until: it is left alone until then, as somebody holds a lock on it.
+        dropped: it is there no more.
+    """
+
+    kept: Kept
+    place: Place
+    heat: Heat = field(init=False)
+    chosen: NDArray[np.bool_] = field(init=False)
+    expected: NDArray[np.bool_] = field(init=False)
+    frames: NDArray[np.int64] = field(init=False)
+    blocks: NDArray[np.int64] = field(init=False)
+    usage_counts: NDArray[np.uint8] = field(init=False)
+    share: float | None = None
+    share_before: float | None = None
+    share_seconds: float = 0.0
+    shared_seconds: float = 0.0
+    touched_blocks: int = 0
+    read_blocks: int = 0
+    trouble: str | None = None
+    enable: str | None = None
+    rest_until: float = 0.0
+    dropped: bool = False
+
+    def __post_init__(self) -> None:
+        self._forget(self.place.blocks or 0)
+
+    def _forget(self, blocks: int) -> None:
+        self.heat = Heat(blocks)
+        self.chosen = np.zeros(blocks, dtype=np.bool_)
+        self.expected = np.zeros(blocks, dtype=np.bool_)
+        self.frames = self.blocks = np.zeros(0, dtype=np.int64)
+        self.usage_counts = np.zeros(0, dtype=np.uint8)
+
+    @property
+    def active(self) -> bool:
+        """Whether it can be kept at all."""
+        return not self.dropped and self.trouble is None
+
+    @property
+    def share_mean(self) -> float | None:
+        """The share of its chosen blocks that was resident, over time."""
+        return self.shared_seconds / self.share_seconds if self.share_seconds > 0 else self.share
+
+    def move(self, place: Place) -> None:
+        """Take note of where it lies now: what was rewritten is another relation of the same name."""
+        blocks = len(self.chosen) if place.blocks is None else place.blocks
+        if place.file != self.place.file:
+            self._forget(blocks)
+        elif blocks != len(self.chosen):
+            self.heat.resize(blocks)
+            self.chosen, self.expected = _resized(self.chosen, blocks), _resized(self.expected, blocks)
+        self.place = place
+
+    def see(self, pool: Snapshot, seconds: float) -> None:
+        """Find its buffers in a look."""
+        tablespace, database, filenode = self.place.file
+        mine = np.flatnonzero(pool.rel == filenode)
+        mine = mine[
+            (pool.db[mine] == database) & (pool.spc[mine] == tablespace) & (pool.fork[mine] == MAIN_FORK)
+        ]
+        # A look is no picture of one moment: a block that moved meanwhile may be seen twice.
+        numbers, first = np.unique(pool.block[mine].astype(np.int64), return_index=True)
+        inside = numbers < len(self.chosen)
+        self.blocks, mine = numbers[inside], mine[first[inside]]
+        self.frames = pool.frame[mine].astype(np.int64) - 1
+        self.usage_counts = pool.usage_count[mine]
+        self.heat.see(self.blocks, self.usage_counts, seconds)
+
+    def count(self, seconds: float) -> int:
+        """Measure the share that is resident; return how many blocks were lost since the last look."""
+        resident = np.zeros(len(self.chosen), dtype=np.bool_)
+        resident[self.blocks] = True
+        wanted = int(self.chosen.sum())
+        lost = int((self.chosen & self.expected & ~resident).sum())
+        self.expected = resident
+        self.share = int((self.chosen & resident).sum()) / wanted if wanted else None
+        if self.share is not None:
+            if self.share_before is None:
+                self.share_before = self.share
+            self.share_seconds += seconds
+            self.shared_seconds += self.share * seconds
+        return lost
+
+    def missing(self) -> NDArray[np.int64]:
+        """Return the blocks that are to be kept and were not resident at the last look."""
+        return np.flatnonzero(self.chosen & ~self.expected)
+
+    def record(self, block_bytes: int) -> WarmKeepRelation:
+        """Return what came of it."""
+        return WarmKeepRelation(
+            schema=self.kept.schema,
+            relation=self.kept.name,
+            kind=self.kept.kind,
+            size_bytes=len(self.chosen) * block_bytes,
+            kept_bytes=int(self.chosen.sum()) * block_bytes,
+            resident_share_before=self.share_before,
+            resident_share_after=self.share,
+            resident_share_mean=self.share_mean,
+            touched_blocks=self.touched_blocks,
+            read_blocks=self.read_blocks,
+            trouble=self.trouble,
+        )
+
+
+def _resized(mask: NDArray[np.bool_], blocks: int) -> NDArray[np.bool_]:
+    if blocks <= len(mask):
+        return mask[:blocks].copy()
+    return np.concatenate([mask, np.zeros(blocks - len(mask), dtype=np.bool_)])

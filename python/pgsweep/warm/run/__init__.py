@@ -1,0 +1,1 @@
+"""Read relations into cold caches: gather, plan, read, verify."""

@@ -1,0 +1,364 @@
+"""What there is to warm: relations with their sizes, how often they are read, and whether this role may.
+
+A read-only session in each database; sizes take a lock on each relation for a moment, statistics take none.
+Temporary relations are their sessions' own and foreign ones lie elsewhere: neither can be warmed. Unlogged
+ones can, though after a crash they are empty.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.catalog import Relation, Server, read_cluster, read_connectable, read_relations, read_server
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.queries import load
+from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
+from pgsweep.records.cache import Missing
+from pgsweep.records.warm import WarmTrouble
+from pgsweep.residency.names import Named, tables_served
+from pgsweep.residency.rows import kind_word
+from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.files import Owner
+from pgsweep.warm.grants import NO_RIGHT, grant_to_read
+from pgsweep.warm.heat.saved import SavedHeat
+from pgsweep.warm.run.plan import reason
+from pgsweep.warm.statements import require_prewarm
+
+_SEQUENCE = "S"
+
+# Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself
+# (commit 208927e6569, November 2025).
+_INDEX_BY_TABLE_SINCE = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is asked for; nothing means all of the session's database.
+
+    Attributes:
+        relations: as `regclass` reads them; a table with its indexes and TOAST, a partitioned one with all
+            its partitions.
+        schemas: by their names.
+        every_database: of all databases that may be entered.
+        databases: of these alone besides the session's, where every database is asked for; all if None.
+    """
+
+    relations: Sequence[str] = ()
+    schemas: Sequence[str] = ()
+    every_database: bool = False
+    databases: frozenset[str] | None = None
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What there is.
+
+    Attributes:
+        pieces: whole forks, with their heat.
+        places: tablespace, database and relfilenode of each relation.
+        refused: relations that this role may not read.
+        accesses: that statistics have counted, of all relations together.
+        counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
+        saved: relations with blocks that the heat file holds.
+        relations: with blocks, that may be read.
+    """
+
+    server: Server
+    pieces: list[Piece] = field(default_factory=list)
+    places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
+    refused: list[WarmTrouble] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    accesses: float = 0.0
+    counted_since: str | None = None
+    saved: int = 0
+    relations: int = 0
+
+
+def gather(
+    conninfo: str, selection: Selection, *, heat: SavedHeat | None = None, through_server: bool = True
+) -> Gathered:
+    """Return what there is to warm.
+
+    Args:
+        conninfo: as libpq understands it.
+        selection: what of it.
+        heat: of a heat file, which counts more than statistics do.
+        through_server: by pg_prewarm, so that it and SELECT are needed; else past the server.
+
+    Raises:
+        UsageError: there is no such relation or schema, or it has no blocks of its own.
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: pg_prewarm is not there.
+    """
+    with connect(conninfo) as connection, explained():
+        found = Gathered(read_server(connection))
+        if through_server:
+            require_prewarm(connection)
+        found.counted_since = _counted_since(connection)
+        cluster = None if heat is None else read_cluster(connection)
+        known = _Known(
+            heat, cluster is not None and heat is not None and cluster[0] == heat.system_identifier
+        )
+        _gather_here(found, connection, selection, known, through_server=through_server)
+        databases = read_connectable(connection) if selection.every_database else []
+    for database in databases:
+        if database.name in (found.server.database, "template0"):
+            continue
+        if selection.databases is not None and database.name not in selection.databases:
+            continue
+        why, enable = "", None
+        if not database.allows_connections or not database.may_connect:
+            why = (
+                "this role may not connect to it"
+                if database.allows_connections
+                else "it takes no connections"
+            )
+        else:
+            try:
+                parts = {**conninfo_to_dict(conninfo), "dbname": database.name}
+                with connect(make_conninfo("", **parts)) as inside, explained():
+                    if through_server:
+                        require_prewarm(inside)
+                    _gather_here(found, inside, Selection(), known, through_server=through_server)
+            except PgsweepError as error:
+                why, enable = error.message, error.hint
+        if why:
+            found.missing.append(Missing(what=f"database {database.name}", why=why, enable=enable))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The heat file, where there is one, and whether it comes from this cluster or a physical copy of it."""
+
+    heat: SavedHeat | None
+    same_cluster: bool
+
+
+def _gather_here(
+    found: Gathered,
+    connection: psycopg.Connection[Any],
+    selection: Selection,
+    known: _Known,
+    *,
+    through_server: bool,
+) -> None:
+    relations = [r for r in read_relations(connection) if r.kind != _SEQUENCE]
+    weights = {} if known.heat is None else _weights(known.heat, connection, relations, known.same_cluster)
+    chosen = _chosen(connection, relations, selection)
+    relations = [r for r in relations if chosen is None or r.oid in chosen]
+    database = connection.info.dbname
+    heat = _heat(connection, relations)
+    found.accesses += sum(heat.values())
+    # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
+    allowed = _allowed(connection) if through_server else {r.oid for r in relations}
+    unused = not any(heat.values())
+    borrowed = _borrowed_heat(relations, heat, _scanned(connection))
+    seen = {place for place in found.places.values() if place[1] == 0}
+    for relation in relations:
+        place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
+        if place in seen:
+            continue  # a shared catalog, met in another database before
+        blocks = relation.main_blocks + relation.fsm_blocks + relation.vm_blocks
+        if relation.oid not in allowed:
+            if blocks:
+                found.refused.append(_refusal(database, relation, blocks, connection.info.user))
+            continue
+        found.places[database, relation.oid] = place
+        if not blocks:
+            continue
+        found.relations += 1
+        kind, per_block = kind_word(relation.kind, relation.schema), None
+        saved = relation.oid in weights
+        if saved:
+            found.saved += 1
+            per_block = weights[relation.oid] / max(1, relation.main_blocks)
+        elif not unused:
+            per_block = borrowed.get(relation.oid, heat[relation.oid] / max(1, relation.main_blocks))
+        why = reason(
+            kind,
+            per_block,
+            saved=saved,
+            of_table=relation.oid in borrowed,
+            unsaved=known.heat is not None and not saved,
+        )
+        found.pieces += _pieces(database, relation, kind, per_block, why, saved=saved)
+
+
+def _weights(
+    heat: SavedHeat, connection: psycopg.Connection[Any], relations: Sequence[Relation], same_cluster: bool
+) -> dict[int, float]:
+    """Return the saved weight of the relations that the heat file holds, by oid."""
+    names = {relation.oid: (relation.schema, relation.name) for relation in relations}
+    served = tables_served(relations)
+    weights = {}
+    for relation in relations:
+        table = names.get(served[relation.oid], names[relation.oid])
+        database = connection.info.dbname if relation.database_oid else ""
+        weight = heat.weight_of(Named(database, relation, table, table), same_cluster=same_cluster)
+        if weight is not None:
+            weights[relation.oid] = weight
+    return weights
+
+
+def _counted_since(connection: psycopg.Connection[Any]) -> str | None:
+    row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
+    if row is None or row[0] is None:
+        return None
+    at: datetime.datetime = row[0]
+    return at.astimezone(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _scanned(connection: psycopg.Connection[Any]) -> set[int]:
+    rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _borrowed_heat(
+    relations: Sequence[Relation], heat: Mapping[int, float], scanned: Collection[int]
+) -> dict[int, float]:
+    """Return accesses a block for indexes that are as hot as their table, for all that is known.
+
+    Those are the indexes of a table none of whose indexes was used since statistics began, as after a load or
+    a reset: that one of several was never used tells that it is of no use, that none was tells nothing.
+    """
+    tables = {relation.oid: relation for relation in relations}
+    of_table: dict[int, list[int]] = {}
+    for relation in relations:
+        if kind_word(relation.kind, relation.schema) == "index" and relation.table_oid in tables:
+            of_table.setdefault(relation.table_oid, []).append(relation.oid)
+    return {
+        index: heat[table] / max(1, tables[table].main_blocks)
+        for table, indexes in of_table.items()
+        if heat[table] and not any(index in scanned for index in indexes)
+        for index in indexes
+    }
+
+
+def _pieces(
+    database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool
+) -> list[Piece]:
+    forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
+    return [
+        Piece(
+            database=database,
+            oid=relation.oid,
+            schema=relation.schema,
+            relation=relation.name,
+            kind=kind,
+            fork=fork,
+            first_block=0,
+            blocks=blocks,
+            heat=heat,
+            saved=saved,
+            why=why,
+        )
+        for fork, blocks in forks
+        if blocks
+    ]
+
+
+def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmTrouble:
+    return WarmTrouble(
+        database=database,
+        schema=relation.schema,
+        relation=relation.name,
+        why=NO_RIGHT,
+        blocks=blocks,
+        enable=grant_to_read(role, relation.schema, relation.name, kind_word(relation.kind, relation.schema)),
+    )
+
+
+def _heat(connection: psycopg.Connection[Any], relations: Sequence[Relation]) -> dict[int, float]:
+    """Return how often blocks of each relation were asked for since statistics began (pg_statio)."""
+    heat = {relation.oid: 0.0 for relation in relations}
+    reader = CounterReader(connection, {}, heat)
+    for counter in reader.relations():
+        if counter.name in ("blks_read", "blks_hit"):
+            heat[int(counter.object)] += counter.value
+    return heat
+
+
+def _allowed(connection: psycopg.Connection[Any]) -> set[int]:
+    version_num = connection.info.server_version
+    by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
+    rows = connection.execute(load("warmable", version_num), [by_table]).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _chosen(
+    connection: psycopg.Connection[Any], relations: Sequence[Relation], selection: Selection
+) -> set[int] | None:
+    """Return the oids that were asked for; None for all.
+
+    Raises:
+        UsageError: there is no such relation or schema.
+    """
+    if not selection.relations and not selection.schemas:
+        return None
+    tables: set[int] = set()
+    single: set[int] = set()
+    for name in selection.relations:
+        kind, oids = _named(connection, name)
+        (single if kind in "iI" else tables).update(oids)
+    for schema in selection.schemas:
+        inside = {relation.oid for relation in relations if relation.schema == schema}
+        if not inside:
+            raise UsageError(
+                f"there is nothing to warm in schema `{schema}`",
+                cause=f"database `{connection.info.dbname}` has no relations with blocks in it",
+                hint="the schema's name as it is, without quotes: --schema sales",
+            )
+        tables |= inside
+    return single | {relation.oid for relation in relations if {relation.oid, relation.table_oid} & tables}
+
+
+def _named(connection: psycopg.Connection[Any], name: str) -> tuple[str, list[int]]:
+    try:
+        oid = resolve_relation(connection, name)
+        row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
+    except NOT_A_RELATION as error:
+        raise UsageError(
+            f"there is no relation `{name}` in database `{connection.info.dbname}`",
+            cause=str(error).splitlines()[0],
+            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
+        ) from error
+    assert row is not None
+    kind, persistence, leaves, oid = row
+    if persistence == "t":
+        raise UsageError(
+            f"`{name}` is a temporary table",
+            cause="its blocks lie in the memory of its own session, where nobody else can bring them",
+            hint="leave it out",
+        )
+    if kind in "vfcS":
+        raise UsageError(
+            f"`{name}` has no blocks that could be warmed",
+            cause="it is a view, a foreign table, a composite type or a sequence",
+            hint="name the tables that it reads: psql -c '\\d+ NAME' shows them",
+        )
+    return kind, leaves if kind in "pI" else [oid]
+
+
+def require_readable(found: Gathered) -> None:
+    """Check that there is anything that this role may read.
+
+    Raises:
+        MissingAbility: there are relations, and it may read none of them.
+    """
+    if not found.pieces and found.refused:
+        first, refused = found.refused[0], len(found.refused)
+        what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
+        raise MissingAbility(
+            f"this role may {what}",
+            cause="pg_prewarm wants SELECT on what it reads",
+            hint=first.enable,
+        )

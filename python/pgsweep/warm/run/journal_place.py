@@ -1,0 +1,149 @@
+"""Where journals lie, so that runs against different servers, or of different relations, never mix.
+
+In the state folder of the user, `$XDG_STATE_HOME/pgsweep` or `~/.local/state/pgsweep` (XDG Base Directory
+Specification), one file for each server, database and selection. A server is told by its system identifier
+and by where it was reached: a stand-by has its primary's identifier, and another pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import psycopg
+
+from pgsweep.errors import UsageError
+from pgsweep.files import check_private, make_private
+from pgsweep.pg.catalog import read_cluster
+from pgsweep.pg.connect import connect, explained
+from pgsweep.plain import shell_word
+from pgsweep.warm.run.gather import Selection
+from pgsweep.warm.run.journal import Header, Into, RunKey, read_header
+
+
+def run_key(connection: psycopg.Connection[object], selection: Selection, into: Into) -> RunKey:
+    """Return what tells a run from others."""
+    cluster, info = read_cluster(connection), connection.info
+    return RunKey(
+        system_identifier=None if cluster is None else cluster[0],
+        host=info.host,
+        port=info.port,
+        database=info.dbname,
+        relations=sorted(selection.relations),
+        schemas=sorted(selection.schemas),
+        every_database=selection.every_database,
+        into=into,
+    )
+
+
+def state_folder() -> Path | None:
+    """Return the folder of what pgsweep keeps for this user; nothing where there is no home."""
+    named = os.environ.get("XDG_STATE_HOME", "")
+    if named.startswith("/"):  # the specification has relative ones ignored
+        return Path(named) / "pgsweep"
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+        if home.is_dir():
+            return home / ".local" / "state" / "pgsweep"
+    return None
+
+
+def place_for(conninfo: str, selection: Selection, into: Into) -> Path | None:
+    """Return where the journal of a run belongs; nothing where no folder for it can be had.
+
+    Raises:
+        ConnectionFailed: the server cannot be reached.
+        Untrusted: others may write to the folder.
+    """
+    folder = state_folder()
+    if folder is None:
+        return None
+    with connect(conninfo) as connection, explained():
+        key = run_key(connection, selection, into)
+    try:
+        make_private(folder, mode=0o700)
+    except OSError:
+        return None
+    return folder / _name(key) if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def find_journal(conninfo: str, selection: Selection | None = None) -> Path:
+    """Return the journal of the run on this server and database that was stopped.
+
+    Args:
+        conninfo: as libpq understands it.
+        selection: what that run was of; nothing where it was the only one.
+
+    Raises:
+        UsageError: there is none, or there are several.
+        ConnectionFailed: the server cannot be reached.
+        Untrusted: others may write to the folder.
+    """
+    with connect(conninfo) as connection, explained():
+        here = run_key(connection, selection or Selection(), "pool")
+    folder = state_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            check_private(folder)
+    found: list[tuple[Path, RunKey]] = []
+    for path in sorted(folder.glob("warm-*.journal")) if folder is not None else ():
+        with contextlib.suppress(UsageError):
+            key = read_header(path).run
+            if key is not None and _fits(key, here, any_selection=selection is None):
+                found.append((path, key))
+    if not found:
+        raise UsageError(
+            "no stopped run on this server and database is known",
+            cause=None if folder is None else f"a run that is finished removes its journal from {folder}",
+            hint="begin anew without --resume, or name the journal: --resume --journal FILE",
+        )
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} runs on this server and database were stopped",
+            cause="; ".join(f"{path}: {_words(key)}" for path, key in found),
+            hint=f"name one: --resume --journal {shell_word(str(found[0][0]))}",
+        )
+    return found[0][0]
+
+
+def check_server(header: Header, here: RunKey, path: Path) -> None:
+    """Check that a journal was written for this server: its relations are numbers that mean others elsewhere.
+
+    Raises:
+        UsageError: it was written for another.
+    """
+    run = header.run
+    if run is None or None in (run.system_identifier, here.system_identifier):
+        return
+    if run.system_identifier != here.system_identifier:
+        raise UsageError(
+            f"`{path}` is the journal of a run on another server",
+            cause=f"that was reached at {run.host}, port {run.port}; its relations are others here",
+            hint="connect to that server, or begin anew without --resume",
+        )
+
+
+def _fits(key: RunKey, here: RunKey, *, any_selection: bool) -> bool:
+    places = [(run.system_identifier, run.host, run.port, run.database) for run in (key, here)]
+    chosen = [(run.relations, run.schemas, run.every_database) for run in (key, here)]
+    return places[0] == places[1] and (any_selection or chosen[0] == chosen[1])
+
+
+def _name(key: RunKey) -> str:
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]
+    return f"warm-{re.sub(r'[^A-Za-z0-9_-]+', '_', key.database)[:40]}-{digest}.journal"
+
+
+def _words(key: RunKey) -> str:
+    """Return the options that a run was given."""
+    words = [f"--into {key.into}"]
+    if key.relations:
+        words.append(f"--relations {shell_word(','.join(key.relations))}")
+    words += [f"--schema {shell_word(schema)}" for schema in key.schemas]
+    if key.every_database:
+        words.append("--every-database")
+    return " ".join(words)

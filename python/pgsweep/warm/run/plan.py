@@ -1,0 +1,130 @@
+"""What to read, in which order, and what does not fit: a pure function of relations, their heat and a budget.
+
+Indexes come before tables, because one access of a query goes through three or four blocks of an index and
+one of a table, and every block of an index serves many rows: where not all fits, an index in memory spares
+more reads than as much of its table. Within each the hottest come first. What a heat file knows comes before
+what only statistics know, as the two measures cannot be compared. What statistics never saw read comes last,
+whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pgsweep.warm.block_ranges import Piece
+
+INDEX_KINDS = ("index", "TOAST index")
+
+
+@dataclass(slots=True)
+class Plan:
+    """Disjoint pieces: those to be read, in order, and those that do not fit."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    left_out: list[Piece] = field(default_factory=list)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are to be read."""
+        return sum(piece.blocks for piece in self.pieces)
+
+
+def make_plan(wanted: Iterable[Piece], budget_blocks: int) -> Plan:
+    """Return what of the wanted pieces to read, in which order.
+
+    Args:
+        wanted: in any order; blocks that are wanted twice are read once, where they are hottest. A `heat` of
+            None is one that is not known, 0 one that is known to be none.
+        budget_blocks: that are read at most. The piece that does not fit whole is cut.
+    """
+    plan = Plan()
+    taken: dict[tuple[str, int, str], _Intervals] = {}
+    room = max(0, budget_blocks)
+    for piece in sorted((piece for piece in wanted if piece.blocks > 0), key=rank):
+        covered = taken.setdefault((piece.database, piece.oid, piece.fork), _Intervals())
+        for first, end in covered.add(piece.first_block, piece.end_block):
+            fits = min(room, end - first)
+            if fits:
+                plan.pieces.append(_part(piece, first, first + fits))
+                room -= fits
+            if first + fits < end:
+                plan.left_out.append(_part(piece, first + fits, end))
+    return plan
+
+
+def rank(piece: Piece) -> tuple[bool, bool, bool, float, str, int, str, int]:
+    """Return what pieces are ordered by: a smaller one is read before."""
+    return (
+        piece.heat == 0,
+        not piece.saved,
+        piece.kind not in INDEX_KINDS,
+        -(piece.heat or 0.0),
+        piece.database,
+        piece.oid,
+        piece.fork,
+        piece.first_block,
+    )
+
+
+def beyond(plan: Plan, budget_blocks: int) -> Plan:
+    """Return a plan for another cache of what this plan leaves out, in the same order."""
+    return make_plan(plan.left_out, budget_blocks)
+
+
+def reason(
+    kind: str, heat: float | None, *, saved: bool = False, of_table: bool = False, unsaved: bool = False
+) -> str:
+    """Return in words why a relation has its place.
+
+    Args:
+        kind: of the relation.
+        heat: of one of its blocks.
+        saved: the heat is that of a heat file.
+        of_table: the heat is its table's.
+        unsaved: there is a heat file, and it does not hold the relation.
+    """
+    what = "index" if kind in INDEX_KINDS else kind
+    if unsaved:
+        what += "; not in the heat file"
+    if saved:
+        return f"{what}; saved usage a block: {heat:.3g}"
+    if heat is None:
+        return f"{what}; no statistics of its use"
+    if heat == 0:
+        return f"{what}; never read since statistics began, so last"
+    times = f"{heat:.3g}" if heat < 1000 else f"{heat:,.0f}".replace(",", " ")
+    if of_table:
+        return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
+    return f"{what}; accesses a block: {times}"
+
+
+def _part(piece: Piece, first: int, end: int) -> Piece:
+    if (first, end) == (piece.first_block, piece.end_block):
+        return piece
+    return msgspec.structs.replace(piece, first_block=first, blocks=end - first)
+
+
+class _Intervals:
+    """Which blocks of one fork are in the plan already."""
+
+    def __init__(self) -> None:
+        self._parts: Sequence[tuple[int, int]] = []
+
+    def add(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Add the blocks from first to before end; return the stretches that were not there before."""
+        new: list[tuple[int, int]] = []
+        at = first
+        for begin, stop in self._parts:
+            if begin > at:
+                new.append((at, min(begin, end)))
+            at = max(at, stop)
+            if at >= end:
+                break
+        if at < end:
+            new.append((at, end))
+        new = [(a, b) for a, b in new if a < b]
+        self._parts = sorted([*self._parts, *new])
+        return new

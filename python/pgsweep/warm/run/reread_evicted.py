@@ -1,0 +1,123 @@
+"""Bringing back what a pool in use has pushed out while the rest was read.
+
+What is read comes with usage_count 1. What sessions have used several times has up to 5, and the clock sweep
+lowers all alike, so it takes first what came last (StrategyGetBuffer, freelist.c): where only the last of a
+plan needs room, that is what came first of the same plan. Reading it once more takes other parts of the plan.
+So all of it is read again and touched, each call several times in a row, until it stands beside the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pgsweep.warm.block_ranges import Call
+from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState
+from pgsweep.warm.readers import LatencyProbe, PrewarmReader
+from pgsweep.warm.run.prepare import Planned
+from pgsweep.warm.run.verify import Resident, look
+from pgsweep.warm.session import Read
+from pgsweep.warm.throttle import patiently
+from pgsweep.warm.work import Work
+
+_TOUCHES = (2, 5, 5)
+"""How often each block is accessed, round by round; usage_count ends at 5 (BM_MAX_USAGE_COUNT)."""
+
+
+@dataclass(slots=True)
+class Back:
+    """What came of it.
+
+    Attributes:
+        after: what is in the caches at the end.
+        pushed_out_bytes: what was missing before.
+        seconds: that the reading and touching took.
+    """
+
+    after: Resident
+    pushed_out_bytes: int = 0
+    seconds: float = 0.0
+
+
+def bring_back(
+    planned: Planned,
+    outcome: WorkOutcome,
+    after: Resident,
+    stop: threading.Event,
+    progress: Callable[[WorkState], None],
+) -> Back:
+    """Read and touch a plan until the pool keeps it, three times at most.
+
+    With a rate that must be kept it is left alone: to touch all of a plan takes as long as to read it.
+
+    Args:
+        planned: what was read.
+        outcome: of the reading.
+        after: what was in the caches then.
+        stop: ends it.
+        progress: is told how far it is.
+
+    Raises:
+        ConnectionFailed: the server went away.
+    """
+    back = Back(after)
+    asked_bytes = sum(piece.blocks for piece in planned.pool) * planned.block_bytes
+    unread_bytes = (outcome.asked_blocks - outcome.read_blocks) * planned.block_bytes
+
+    def gone_bytes() -> int:
+        there = back.after.pool_bytes
+        return 0 if there is None else max(0, asked_bytes - there - unread_bytes)
+
+    if outcome.stopped or planned.options.rate_bytes_per_second is not None:
+        return back
+    for touches in _TOUCHES:
+        gone = gone_bytes()
+        if gone <= GONE_SHARE * asked_bytes or stop.is_set():
+            break
+        back.pushed_out_bytes = back.pushed_out_bytes or gone
+        back.seconds += _touch(planned, touches, stop, progress)
+        back.after = look_again(planned, stop)
+    return back
+
+
+def look_again(planned: Planned, stop: threading.Event) -> Resident:
+    """Look at both caches after work; a server that restarts at its end is waited for.
+
+    Raises:
+        ConnectionFailed: it did not come back.
+    """
+    found, options = planned.found, planned.options
+    return patiently(
+        lambda: look(planned.conninfo, planned.pool, planned.page_cache, found.places, options.source),
+        options.wait_seconds,
+        stop,
+    )
+
+
+class _Toucher(PrewarmReader):
+    """Reads each call several times in a row."""
+
+    touches = 1
+
+    def read(self, call: Call) -> Read:
+        read = super().read(call)
+        for _ in range(self.touches - 1):
+            super().read(call)
+        return read
+
+
+def _touch(
+    planned: Planned, touches: int, stop: threading.Event, progress: Callable[[WorkState], None]
+) -> float:
+    def reader() -> _Toucher:
+        made = _Toucher(planned.conninfo, "buffer", server_started=work.server_started)
+        made.touches = touches
+        return made
+
+    probe = LatencyProbe(planned.conninfo)
+    work = Work(planned.calls()[0], reader, planned.options.work(planned.block_bytes, pool=True), probe=probe)
+    try:
+        return work.run(stop, progress).seconds
+    finally:
+        probe.close()

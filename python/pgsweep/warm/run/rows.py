@@ -1,0 +1,99 @@
+"""The rows of a plan: one a relation, in the order in which they are read, and what was read of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from pgsweep.records.warm import WarmRelation
+from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.warm.files import Owner
+from pgsweep.warm.run.verify import Resident
+from pgsweep.warm.session import Read
+
+
+class ReadBlocks:
+    """How many blocks were read of each relation, told call by call; the pool may lose them again."""
+
+    def __init__(self) -> None:
+        self._pool: Counter[Owner] = Counter()
+        self._page_cache: Counter[Owner] = Counter()
+
+    def add(self, call: Call, read: Read, *, pool: bool) -> None:
+        """Count a call that is done."""
+        counted = self._pool if pool else self._page_cache
+        counted.update(_blocks(call.pieces))
+        counted.subtract(_blocks([piece for piece, _, _ in read.failed]))
+
+    def pool_lost(self) -> None:
+        """Count what lay in the pool anew."""
+        self._pool.clear()
+
+    def of(self, owner: Owner) -> int:
+        """Return the blocks that were read of a relation."""
+        return self._pool[owner] + self._page_cache[owner]
+
+
+def _blocks(pieces: Sequence[Piece]) -> Counter[Owner]:
+    blocks: Counter[Owner] = Counter()
+    for piece in pieces:
+        blocks[piece.database, piece.oid] += piece.blocks
+    return blocks
+
+
+def relation_rows(
+    pool: Sequence[Piece],
+    page_cache: Sequence[Piece],
+    left_out: Sequence[Piece],
+    block_bytes: int,
+    *,
+    resident: Resident | None = None,
+    read: ReadBlocks | None = None,
+) -> list[WarmRelation]:
+    """Return one row a relation, all its forks; those of which nothing is to be read come last.
+
+    Args:
+        pool: what was planned.
+        page_cache: likewise.
+        left_out: what does not fit.
+        block_bytes: PostgreSQL's block size.
+        resident: what is in the caches, where that was looked at.
+        read: what was read, where anything was to be.
+    """
+    sums: dict[Owner, list[int]] = {}
+    first: dict[Owner, Piece] = {}
+    for column, pieces in enumerate((pool, page_cache, left_out)):
+        for piece in pieces:
+            owner = (piece.database, piece.oid)
+            first.setdefault(owner, piece)
+            sums.setdefault(owner, [0, 0, 0])[column] += piece.blocks * block_bytes
+    rows = []
+    for number, (owner, piece) in enumerate(first.items(), 1):
+        into_pool, into_page_cache, out = sums[owner]
+        row = WarmRelation(
+            order=number,
+            database=piece.database,
+            schema=piece.schema,
+            relation=piece.relation,
+            kind=piece.kind,
+            heat=piece.heat,
+            saved=piece.saved,
+            why=piece.why or "",
+            size_bytes=into_pool + into_page_cache + out,
+            pool_bytes=into_pool,
+            page_cache_bytes=into_page_cache,
+            left_out_bytes=out,
+            read_bytes=None if read is None else read.of(owner) * block_bytes,
+        )
+        if resident is not None:
+            row = msgspec.structs.replace(
+                row,
+                pool_resident_bytes=None if resident.pool is None else resident.pool.get(owner, 0),
+                page_cache_resident_bytes=None
+                if resident.page_cache is None
+                else resident.page_cache.get(owner, 0),
+            )
+        rows.append(row)
+    return rows

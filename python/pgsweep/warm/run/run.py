@@ -1,0 +1,314 @@
+"""`pgsweep warm plan` and `pgsweep warm run`: gather, plan, read, verify.
+
+    result = plan(conninfo, Options(into="pool"))
+    result = run(conninfo, Options(into="pool"), stop=stop, listener=listener)
+
+Into the pool everything goes through the server, by pg_prewarm. Into the page cache it goes past the server
+where its files can be reached, else through it too, in pg_prewarm's mode read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from pgsweep.pg.connect import connect, explained
+from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
+from pgsweep.warm.block_ranges import Call
+from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
+from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
+from pgsweep.warm.run.journal import Header, Journal
+from pgsweep.warm.run.prepare import Options, Planned, order_words, prepare
+from pgsweep.warm.run.rate import assumed_rate, measure_rate
+from pgsweep.warm.run.reread_evicted import bring_back, look_again
+from pgsweep.warm.run.rows import ReadBlocks, relation_rows
+from pgsweep.warm.run.verify import Resident, look
+from pgsweep.warm.session import PrewarmSession, Read, others_note
+from pgsweep.warm.statements import statement_text
+from pgsweep.warm.work import Reader, Work
+
+
+class Listener(Protocol):
+    """Is told how it goes."""
+
+    def note(self, text: str) -> None:
+        """Hear a line that the user should see."""
+
+    def state(self, state: WorkState) -> None:
+        """Hear how far the reading is."""
+
+
+class _Deaf:
+    def note(self, text: str) -> None:
+        pass
+
+    def state(self, state: WorkState) -> None:
+        pass
+
+
+def plan(
+    conninfo: str,
+    options: Options,
+    *,
+    assumed_bytes_per_second: float | None = None,
+) -> WarmResult:
+    """Return what would be read, in which order and why, and how long it would take.
+
+    To tell the time, a sample is read in mode read, some tens of MB at most, which may stay in the page
+    cache; the buffer pool is left alone. With an assumed rate nothing is read.
+
+    Raises:
+        UsageError: there is no such relation.
+        ConnectionFailed: the server cannot be reached.
+        MissingAbility: pg_prewarm is not there, or nothing may be read.
+    """
+    planned = prepare(conninfo, options)
+    if assumed_bytes_per_second is not None:
+        rate: WarmRate | None = assumed_rate(assumed_bytes_per_second)
+    else:
+        pieces = [*planned.pool, *planned.page_cache]
+        rate = measure_rate(conninfo, pieces, planned.files, planned.block_bytes, options.connections)
+    return _result(planned, "plan", rate=rate)
+
+
+def dry_run(conninfo: str, options: Options) -> WarmResult:
+    """Return the plan with every statement and system call that would carry it out; nothing is read.
+
+    Raises:
+        UsageError, ConnectionFailed, MissingAbility: as in plan.
+    """
+    planned = prepare(conninfo, options)
+    pool, page_cache = planned.calls()
+    statements = []
+    with connect(conninfo) as connection, explained():
+        for calls, mode in ((pool, "buffer"), (page_cache, planned.mode)):
+            for call in calls:
+                if mode == "kernel":
+                    assert planned.files is not None
+                    text = planned.files.reading(call.pieces)
+                else:
+                    text = statement_text(connection, call.pieces, mode)
+                size = call.blocks * planned.block_bytes
+                statements.append(WarmStatement(database=call.database, text=text, size_bytes=size))
+    return _result(planned, "dry run", statements=statements)
+
+
+def run(
+    conninfo: str,
+    options: Options,
+    *,
+    stop: threading.Event | None = None,
+    listener: Listener | None = None,
+    journal: Path | None = None,
+    resume: Path | None = None,
+) -> WarmResult:
+    """Carry the plan out, and look what came of it.
+
+    Args:
+        conninfo: as libpq understands it.
+        options: what, and how.
+        stop: ends it in good order after the calls that are under way.
+        listener: is told how it goes.
+        journal: where to write down what is done; it stays only where not all is done.
+        resume: the journal of a run that did not finish; it says what to read, and is gone on with.
+
+    Raises:
+        UsageError: there is no such relation, or no such journal.
+        ConnectionFailed: the server cannot be reached, or went away and stayed away.
+        MissingAbility: pg_prewarm is not there, or nothing may be read.
+    """
+    heard = listener or _Deaf()
+    planned = prepare(conninfo, options, resume=resume)
+    before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
+    written = None
+    calls = planned.calls()
+    if journal is not None and (planned.asked_bytes or resume is not None):
+        written = Journal(journal, _header(planned), *calls)
+    marker = (
+        None if planned.files is not None and not planned.pool else PrewarmSession(conninfo, None, "read")
+    )
+    finished = False
+    stop = stop or threading.Event()
+    read = ReadBlocks()
+    try:
+        others = 0 if marker is None else marker.others_warming()
+        if others:
+            heard.note(others_note(others))
+        outcome = _carry_out(planned, calls, stop, heard, written, read)
+        finished = not outcome.stopped
+        error = nothing_at_all(outcome)
+        if error is not None:
+            raise error
+        after = look_again(planned, stop)
+        back = bring_back(planned, outcome, after, stop, heard.state)
+    finally:
+        if marker is not None:
+            marker.close()
+        if written is not None:
+            written.close(remove=finished)
+    block_bytes = planned.block_bytes
+    read_bytes = outcome.read_blocks * block_bytes
+    work = WarmWork(
+        connections=options.connections,
+        mode=_modes(planned),
+        asked_bytes=outcome.asked_blocks * block_bytes,
+        read_bytes=read_bytes,
+        again_bytes=outcome.again_blocks * block_bytes,
+        pushed_out_bytes=back.pushed_out_bytes,
+        brought_back_seconds=back.seconds,
+        seconds=outcome.seconds,
+        bytes_per_second=(read_bytes + outcome.again_blocks * block_bytes) / max(outcome.seconds, 1e-9),
+        reconnects=outcome.reconnects,
+        pauses=outcome.pauses,
+        paused_seconds=outcome.paused_seconds,
+        stopped=outcome.stopped,
+        other_warmers=others,
+        journal=str(journal) if written is not None and not finished else None,
+        troubles=outcome.troubles,
+    )
+    return _result(planned, "run", work=work, before=before, after=back.after, read=read)
+
+
+def _header(planned: Planned) -> Header:
+    return Header(
+        server=planned.found.server.version,
+        started_us=planned.started_us,
+        block_size_bytes=planned.block_bytes,
+        into=planned.options.into,
+        mode=planned.mode,
+        run=planned.run,
+    )
+
+
+def _carry_out(
+    planned: Planned,
+    both: tuple[list[Call], list[Call]],
+    stop: threading.Event,
+    listener: Listener,
+    journal: Journal | None,
+    read: ReadBlocks,
+) -> WorkOutcome:
+    """Do the calls of the pool, then those of the page cache."""
+    pool, page_cache = both
+    total = WorkOutcome()
+    for calls, mode in ((pool, "buffer"), (page_cache, planned.mode)):
+        if not calls:
+            continue
+        if stop.is_set():
+            total.calls_left += len(calls)
+            total.asked_blocks += sum(call.blocks for call in calls)
+            total.stopped = True
+            continue
+        total.add(_work(planned, calls, mode, stop, listener.state, journal, read))
+    return total
+
+
+def _work(
+    planned: Planned,
+    calls: list[Call],
+    mode: str,
+    stop: threading.Event,
+    progress: Callable[[WorkState], None],
+    journal: Journal | None,
+    counted: ReadBlocks,
+) -> WorkOutcome:
+    work: Work
+    files = planned.files if mode == "kernel" else None
+
+    def reader() -> Reader:
+        if files is not None:
+            return PageCacheReader(files)
+        return PrewarmReader(planned.conninfo, mode, server_started=work.server_started)
+
+    def done(call: Call, read: Read) -> None:
+        counted.add(call, read, pool=mode == "buffer")
+        if journal is not None:
+            journal.done(call, read.blocks)
+
+    def undone() -> None:
+        counted.pool_lost()
+        if journal is not None:
+            journal.undone()
+
+    probe = LatencyProbe(planned.conninfo, files)
+    work = Work(
+        calls,
+        reader,
+        planned.options.work(planned.block_bytes, pool=mode == "buffer"),
+        done=done,
+        undone=undone,
+        probe=probe,
+    )
+    try:
+        return work.run(stop, progress)
+    finally:
+        probe.close()
+
+
+def _modes(planned: Planned) -> str:
+    modes = [
+        mode for mode, pieces in (("buffer", planned.pool), (planned.mode, planned.page_cache)) if pieces
+    ]
+    return ", ".join(modes) or planned.mode
+
+
+def _result(
+    planned: Planned,
+    action: str,
+    *,
+    rate: WarmRate | None = None,
+    statements: list[WarmStatement] | None = None,
+    work: WarmWork | None = None,
+    before: Resident | None = None,
+    after: Resident | None = None,
+    read: ReadBlocks | None = None,
+) -> WarmResult:
+    server = planned.found.server
+    verified = None
+    if before is not None and after is not None:
+        verified = WarmVerified(
+            source=after.source,
+            pool_asked_bytes=sum(piece.blocks for piece in planned.pool) * planned.block_bytes,
+            pool_before_bytes=before.pool_bytes,
+            pool_bytes=after.pool_bytes,
+            page_cache_asked_bytes=planned.asked_bytes,
+            page_cache_before_bytes=before.page_cache_bytes,
+            page_cache_bytes=after.page_cache_bytes,
+        )
+    expected = None
+    if rate is not None:
+        speed = min(rate.bytes_per_second, planned.options.rate_bytes_per_second or rate.bytes_per_second)
+        expected = planned.asked_bytes / speed
+    return WarmResult(
+        action=action,
+        server_version=server.version,
+        database=server.database,
+        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        block_size_bytes=planned.block_bytes,
+        into=planned.options.into,
+        mode=_modes(planned),
+        heat_source=order_words(planned),
+        heat_file=None if planned.options.heat is None else planned.options.heat.source,
+        statistics_since=planned.found.counted_since,
+        budgets=planned.budgets,
+        asked_bytes=planned.asked_bytes,
+        left_out_bytes=sum(piece.blocks for piece in planned.left_out) * planned.block_bytes,
+        rate=rate,
+        expected_seconds=expected,
+        relations=relation_rows(
+            planned.pool,
+            planned.page_cache,
+            planned.left_out,
+            planned.block_bytes,
+            resident=after,
+            read=read,
+        ),
+        refused=planned.found.refused,
+        statements=statements or [],
+        work=work,
+        verified=verified,
+        missing=[*planned.missing, *(after.missing if after is not None else [])],
+    )
