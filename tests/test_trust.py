@@ -19,9 +19,9 @@ from pgsweep.pg import queries
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import PIN, connect
+from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
 from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
-from pgsweep.warm.statements import require_prewarm
 from tests.fix_hostile import enter
 from tests.test_cluster import wait_until
 

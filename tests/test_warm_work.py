@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.prewarm import by_fork
 from pgsweep.warm.block_ranges import Call, Piece, calls_of
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
-from pgsweep.warm.statements import by_fork
 from pgsweep.warm.work import Work
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
 

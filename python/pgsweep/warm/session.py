@@ -19,10 +19,10 @@ from psycopg import errors as sqlstates
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.prewarm import arguments, by_fork, fork_arguments, query_text, require_prewarm
 from pgsweep.pg.queries import load
 from pgsweep.warm.block_ranges import Piece
-from pgsweep.warm.grants import NO_RIGHT, grant_to_read
-from pgsweep.warm.statements import arguments, by_fork, fork_arguments, query_text, require_prewarm
 
 APPLICATION_NAME = "pgsweep warm"
 

@@ -19,13 +19,13 @@ from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained, session_lives
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.session import LOCK_TIMEOUT, read_places, reason, touch, touch_statements
 from pgsweep.warm.keep.state import HandSpeed, Tracked
-from pgsweep.warm.statements import require_prewarm
 
 _ROUNDS_A_LAP: Final = 4
 _SHORTEST_SECONDS: Final = 0.02

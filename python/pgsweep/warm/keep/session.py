@@ -15,11 +15,11 @@ import psycopg
 from psycopg import errors as sqlstates
 
 from pgsweep.errors import UsageError
+from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.prewarm import query_text
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
 from pgsweep.residency.rows import kind_word
-from pgsweep.warm.grants import NO_RIGHT, grant_to_read
-from pgsweep.warm.statements import query_text
 
 CLAIM_CLASS: Final = 1885827947
 """First key of the advisory locks that say `this relation is being kept`; the second is its oid."""

@@ -19,6 +19,8 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.catalog import Relation, Server, read_cluster, read_connectable, read_relations, read_server
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
 from pgsweep.records.cache import Missing
@@ -27,10 +29,8 @@ from pgsweep.residency.names import Named, tables_served
 from pgsweep.residency.rows import kind_word
 from pgsweep.warm.block_ranges import Piece
 from pgsweep.warm.files import Owner
-from pgsweep.warm.grants import NO_RIGHT, grant_to_read
 from pgsweep.warm.heat.saved import SavedHeat
 from pgsweep.warm.run.plan import reason
-from pgsweep.warm.statements import require_prewarm
 
 _SEQUENCE = "S"
 

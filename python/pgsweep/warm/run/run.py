@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.prewarm import statement_text
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
@@ -27,7 +28,6 @@ from pgsweep.warm.run.reread_evicted import bring_back, look_again
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import PrewarmSession, Read, others_note
-from pgsweep.warm.statements import statement_text
 from pgsweep.warm.work import Reader, Work
 
 
