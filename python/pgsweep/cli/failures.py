@@ -70,15 +70,12 @@ def describe(error: BaseException, settings: Settings) -> int:
 
 def _of_server(error: BaseException) -> PgsweepError | None:
     """Return what a failed statement means that nobody has explained before."""
-    if "psycopg" not in sys.modules:
-        return None
-    import psycopg
-
-    if not isinstance(error, psycopg.Error):
-        return None
+    if "pgsweep.pg.connect" not in sys.modules:
+        return None  # then there was no session
     from pgsweep.pg.connect import translate
+    from pgsweep.pg.failures import DriverError
 
-    return translate(error)
+    return translate(error) if isinstance(error, DriverError) else None
 
 
 def _is_foreign(word: str) -> bool:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import psycopg
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
@@ -38,9 +37,8 @@ from pgsweep.evidence.transitions import Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import Snapshot, used_buffers
-from pgsweep.pg.catalog import Relation, Server, read_server
-from pgsweep.pg.connect import session_lives
-from pgsweep.pg.queries import load
+from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server
+from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 
@@ -126,17 +124,14 @@ class PeekView:
     source = "peek"
     loads_server = False
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], server: Server, sample: BlockSample, seed: int
-    ) -> None:
+    def __init__(self, connection: Connection, server: Server, sample: BlockSample, seed: int) -> None:
         self._connection = connection
         self._server = server
         self.sample = sample
-        row = connection.execute(load("postmaster", server.version_num)).fetchone()
-        assert row is not None
-        postmaster_pid = find_postmaster(*row)
+        process = read_postmaster(connection)
+        postmaster_pid = find_postmaster(*process)
         with _abilities():
-            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=row[1])
+            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=process.start_time_us)
             self._reader.read()
         self.host = {
             "kernel": platform.release(),

@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-import psycopg
 
 import pgsweep
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
@@ -36,7 +35,9 @@ from pgsweep.evidence.snapshot_schedule import Pace, least_seconds
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
+from pgsweep.pg.connect import Connection
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 
@@ -104,7 +105,7 @@ class View(Protocol):
         """Take one snapshot.
 
         Raises:
-            psycopg.Error: the connection was lost or the statement was cancelled.
+            DriverError: the connection was lost or the statement was cancelled.
             PoolGone: the server went away.
         """
 
@@ -135,7 +136,7 @@ class Recording:
 
     def __init__(
         self,
-        connection: psycopg.Connection[Any],
+        connection: Connection,
         server: Server,
         view: View,
         writer: EvidenceWriter,
@@ -256,36 +257,31 @@ class Recording:
         """Take snapshots until something ends it, and return what.
 
         Raises:
-            psycopg.OperationalError: the connection was lost before the first snapshot.
+            SessionLost: the connection was lost before the first snapshot.
         """
         self._progress.stage("recording snapshots", pace.seconds)
         try:
             return self._loop(log, pace)
         except KeyboardInterrupt:
             return "interrupt"
-        except psycopg.errors.QueryCanceled:
+        except QueryCanceled:
             self._warnings.append(
                 "a statement of the recorder was cancelled: by an administrator, or timeout"
             )
             return "cancelled"
-        except psycopg.OperationalError as error:
+        except SessionLost as error:
             if self._clock.snapshots == 0:
                 raise
-            reason = str(error).strip().splitlines()
             self._warnings.append(
-                "the connection to the server was lost"
-                + (f" ({reason[0]})" if reason else "")
-                + "; the evidence ends there"
+                f"the connection to the server was lost ({first_line(error)}); the evidence ends there"
             )
             return "server"
-        except (psycopg.DatabaseError, UnexpectedAnswer) as error:
+        except (ServerError, UnexpectedAnswer) as error:
             if self._clock.snapshots == 0:
                 raise
-            said = str(error).strip().splitlines()
             self._warnings.append(
-                "the server answers the recorder's statements no longer"
-                + (f" ({said[0]})" if said else "")
-                + ": was pg_buffercache dropped, or a right taken away? The evidence ends there"
+                f"the server answers the recorder's statements no longer ({first_line(error)}): was "
+                "pg_buffercache dropped, or a right taken away? The evidence ends there"
             )
             return "refused"
         except PoolGone:
@@ -355,9 +351,9 @@ class Recording:
             end = read_relations(self._connection)
             log.created(self._counted(end))
             self._writer.replace("relations", relation_columns(begin, end, databases))
-        except psycopg.OperationalError:
+        except SessionLost:
             self._warnings.append("the connection was lost at the end; the last counters are missing")
-        except (psycopg.DatabaseError, UnexpectedAnswer):
+        except (ServerError, UnexpectedAnswer):
             self._warnings.append(
                 "the server answered no more statements at the end; the last counters are missing"
             )

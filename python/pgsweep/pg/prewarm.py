@@ -1,74 +1,168 @@
-"""The statements of warming: which of them read the pieces of a call, and their parameters."""
+"""What pg_prewarm is asked: whether this session may use it, and the statements that read blocks by it.
+
+Blocks come as stretches of one fork each, many of them in one statement.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
-from pgsweep.pg.queries import load
+from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import database_word, shell_word
-from pgsweep.warm.block_ranges import Piece
 
-_PLACEHOLDER = re.compile("%[%s]")
-_MANY = 16
-"""So many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
+_MANY: Final = 16
+"""That many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
 stretch, but cannot say which of them failed."""
 
+_INDEX_BY_TABLE_SINCE: Final = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
+"""Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself (commit
+208927e6569, November 2025)."""
 
-def by_fork(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Return the pieces by relation and fork, in their order; nothing where forks have few pieces each."""
-    forks = [list(group) for _, group in groupby(pieces, key=lambda piece: (piece.oid, piece.fork))]
-    return forks if len(forks) * _MANY <= len(pieces) else []
-
-
-def query_text(name: str, version_num: int, schema: str) -> str:
-    """Return a statement with pg_prewarm's schema filled in; a % in its name is no placeholder."""
-    return load(name, version_num).replace("{schema}", schema.replace("%", "%%"))
-
-
-def arguments(pieces: Sequence[Piece], mode: str) -> list[Any]:
-    """Return the parameters of the statement that reads pieces of any relations."""
-    first, last = _ends(pieces)
-    return [mode, [piece.oid for piece in pieces], [piece.fork for piece in pieces], first, last]
+_OWN_READS: Final = """
+SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
+WHERE pg_catalog.current_setting('io_method') = 'worker'
+"""
+# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since 19
+# io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
+# read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves are
+# faster, one and a half times for whole tables and twice for single blocks in the page cache, and leave the
+# workers to the queries.
 
 
-def fork_arguments(pieces: Sequence[Piece], mode: str) -> list[Any]:
-    """Return the parameters of the statement that reads pieces of one fork."""
-    return [pieces[0].oid, mode, pieces[0].fork, *_ends(pieces)]
+class Stretch(Protocol):
+    """Successive blocks of one fork of one relation."""
+
+    @property
+    def oid(self) -> int:
+        """Of the relation."""
+
+    @property
+    def fork(self) -> str:
+        """One of main, fsm and vm."""
+
+    @property
+    def first_block(self) -> int:
+        """Where it begins."""
+
+    @property
+    def end_block(self) -> int:
+        """The block after the last."""
 
 
-def _ends(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
-    return [piece.first_block for piece in pieces], [piece.end_block - 1 for piece in pieces]
+S = TypeVar("S", bound=Stretch)
 
 
-def statement_text(connection: psycopg.Connection[Any], pieces: Sequence[Piece], mode: str) -> str:
-    """Return the statements that read the pieces, their parameters filled in, for people to read.
+def by_fork(stretches: Sequence[S]) -> list[list[S]]:
+    """Return the stretches by relation and fork, in their order; nothing where forks have few each."""
+    forks = [list(group) for _, group in groupby(stretches, key=lambda each: (each.oid, each.fork))]
+    return forks if len(forks) * _MANY <= len(stretches) else []
+
+
+class Prewarm:
+    """Reads stretches of blocks through one session by pg_prewarm.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+        mode: of pg_prewarm: buffer, read or prefetch.
 
     Raises:
         MissingAbility: pg_prewarm is not there, or not for this role.
     """
-    schema = require_prewarm(connection)
-    forks = by_fork(pieces)
-    statements = [("prewarm_fork", fork_arguments(fork, mode)) for fork in forks]
-    texts = []
-    for name, values in statements or [("prewarm", arguments(pieces, mode))]:
-        literals = iter([sql.Literal(value).as_string(connection) for value in values])
-        query = query_text(name, connection.info.server_version, schema)
-        texts.append(_PLACEHOLDER.sub(partial(_filled, literals), query).strip())
-    return ";\n".join(texts)
+
+    def __init__(self, connection: psycopg.Connection[Any], mode: str) -> None:
+        self._connection = connection
+        self._mode = mode
+        version_num, schema = connection.info.server_version, require_prewarm(connection)
+        self._query = compose("prewarm", version_num, schema=schema).encode()
+        self._fork_query = compose("prewarm_fork", version_num, schema=schema).encode()
+
+    def read(self, stretches: Sequence[Stretch]) -> list[tuple[int, int | None]]:
+        """Read stretches of any relations.
+
+        Returns:
+            The number of each, from 1, and how many of its blocks were read; None where it was dropped.
+        """
+        rows = self._connection.execute(self._query, self._arguments(stretches)).fetchall()
+        return [(number, blocks) for number, blocks in rows]
+
+    def read_fork(self, stretches: Sequence[Stretch]) -> int | None:
+        """Read stretches of one fork; return how many blocks were read, None where it was dropped."""
+        row = self._connection.execute(self._fork_query, self._fork_arguments(stretches)).fetchone()
+        return None if row is None or row[0] is None else int(row[0])
+
+    def written_out(self, stretches: Sequence[Stretch]) -> str:
+        """Return the statements that read the stretches, as they could be pasted into psql."""
+        statements = [(self._fork_query, self._fork_arguments(fork)) for fork in by_fork(stretches)]
+        statements = statements or [(self._query, self._arguments(stretches))]
+        return ";\n".join(written_out(self._connection, statement) for statement in statements)
+
+    def _arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
+        oids, forks = [each.oid for each in stretches], [each.fork for each in stretches]
+        return [self._mode, oids, forks, *_ends(stretches)]
+
+    def _fork_arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
+        return [stretches[0].oid, self._mode, stretches[0].fork, *_ends(stretches)]
 
 
-def _filled(literals: Iterator[str], match: re.Match[str]) -> str:
-    return "%" if match[0] == "%%" else next(literals)
+def statement_text(connection: psycopg.Connection[Any], stretches: Sequence[Stretch], mode: str) -> str:
+    """Return the statements that read stretches, as they could be pasted into psql.
+
+    Raises:
+        MissingAbility: pg_prewarm is not there, or not for this role.
+    """
+    return Prewarm(connection, mode).written_out(stretches)
+
+
+def _ends(stretches: Sequence[Stretch]) -> tuple[list[int], list[int]]:
+    return [each.first_block for each in stretches], [each.end_block - 1 for each in stretches]
+
+
+def written_out(connection: psycopg.Connection[Any], statement: tuple[bytes, Any]) -> str:
+    """Return a statement with its arguments filled in, as it could be pasted into psql."""
+    with psycopg.ClientCursor(connection) as cursor:
+        return cursor.mogrify(*statement).strip()
+
+
+def read_without_workers(connection: psycopg.Connection[Any]) -> None:
+    """Let a session read by itself, where others would be asked to (io_method `worker`, since 18)."""
+    if connection.info.server_version >= 180000:
+        connection.execute(_OWN_READS)
+
+
+def mark_as_warming(connection: psycopg.Connection[Any]) -> int:
+    """Mark a session as a warming one; return how many other sessions of the server carry the mark."""
+    row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def read_warmable(connection: psycopg.Connection[Any]) -> set[int]:
+    """Return the oids of the relations that pg_prewarm reads for this role."""
+    version_num = connection.info.server_version
+    by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
+    rows = connection.execute(load("warmable", version_num), [by_table]).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def read_named(connection: psycopg.Connection[Any], name: str) -> tuple[str, str, list[int]]:
+    """Return kind and persistence of a relation as pg_class has them, and its oid or those of its partitions.
+
+    Raises:
+        UsageError: there is no such relation.
+    """
+    oid = resolve_relation(connection, name)
+    row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
+    assert row is not None
+    kind, persistence, leaves, oid = row
+    return kind, persistence, leaves if kind in "pI" else [oid]
 
 
 def require_prewarm(connection: psycopg.Connection[Any]) -> str:

@@ -32,7 +32,7 @@ class PoolReader:
 
         Raises:
             ConnectionFailed: the server has gone.
-            psycopg.Error: the statement was refused.
+            DriverError: the statement was refused.
         """
         if self._sql is not None:
             return self._sql.take()

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-import psycopg
-
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import Moment
 from pgsweep.errors import PgsweepError
+from pgsweep.pg.failures import DriverError, first_line
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -91,7 +90,7 @@ class Feed:
                 with self._reopen() as live:
                     self._live = live
                     self._look_on(live)
-            except (PgsweepError, psycopg.Error, OSError) as error:
+            except (PgsweepError, DriverError, OSError) as error:
                 if self._ended.is_set():
                     return
                 if self._live is not None:
@@ -123,8 +122,7 @@ class Feed:
 def _told(error: Exception) -> PgsweepError:
     if isinstance(error, PgsweepError):
         return error
-    text = str(error).strip().splitlines()
-    return PgsweepError(text[0] if text else type(error).__name__)
+    return PgsweepError(first_line(error))
 
 
 def take_twice(live: Live, interval_seconds: float) -> Moment:

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import psycopg
 
-from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.prewarm import mark_as_warming
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
@@ -224,16 +223,15 @@ def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> 
         yield
 
 
-def _mark(conninfo: str) -> tuple[psycopg.Connection, int]:
+def _mark(conninfo: str) -> tuple[Connection, int]:
     """Return a session that carries the mark of a warmer, and how many others carry it."""
     connection = connect(conninfo)
     try:
         with explained():
-            row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+            return connection, mark_as_warming(connection)
     except BaseException:
         connection.close()
         raise
-    return connection, 0 if row is None else int(row[0])
 
 
 def _carry_out(

@@ -20,30 +20,27 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
-from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_query, snapshot_of_query
-from pgsweep.pg.connect import explained
+from pgsweep.pg.connect import explained, with_name
+from pgsweep.pg.keep import (
+    LOCK_TIMEOUT,
+    Place,
+    claim,
+    claim_statement,
+    places_statement,
+    read_places,
+    touch_statements,
+)
+from pgsweep.pg.prewarm import written_out
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.units import BLOCK_BYTES, format_bytes
 from pgsweep.warm.keep.choice import stretches
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
-from pgsweep.warm.keep.session import (
-    LOCK_TIMEOUT,
-    Kept,
-    Place,
-    claim,
-    claim_statement,
-    find_kept,
-    places_statement,
-    read_places,
-    refusal,
-    touch_statements,
-    written_out,
-)
+from pgsweep.warm.keep.session import Kept, find_kept, refusal
 from pgsweep.warm.keep.state import Tracked
 
 APPLICATION_NAME: Final = "pgsweep warm keep"
@@ -101,7 +98,7 @@ class Keeper:
         report: Callable[[WarmKeepMoment], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        self._conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION_NAME)
+        self._conninfo = with_name(conninfo, APPLICATION_NAME)
         self._options = options
         self._report, self._tell = report, note
         self._relations: list[Tracked] = []

@@ -7,24 +7,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import psycopg
 from numpy.typing import NDArray
-from psycopg import errors as sqlstates
 
-from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import explained, session_lives
+from pgsweep.pg.connect import Connection, explained, session_lives
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.failures import (
+    DriverError,
+    InvalidParameterValue,
+    LockNotAvailable,
+    SessionLost,
+    connection_lost,
+)
+from pgsweep.pg.keep import prepare_session, read_places, touch, touch_statements
 from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits
 from pgsweep.warm.keep.ledger import Ledger
-from pgsweep.warm.keep.session import LOCK_TIMEOUT, read_places, reason, touch, touch_statements
+from pgsweep.warm.keep.session import reason
 from pgsweep.warm.keep.state import HandSpeed, Tracked
 
 _ROUNDS_A_LAP: Final = 4
@@ -78,7 +83,7 @@ class Rounds:
         note: Callable[[str], None],
     ) -> None:
         self._access = access
-        self._connection: psycopg.Connection[Any] = access.connection
+        self._connection: Connection = access.connection
         self._relations = relations
         self._ledger = ledger
         self._budget_blocks = budget_blocks
@@ -86,7 +91,7 @@ class Rounds:
         self._fixed_interval = interval_seconds
         self._note = note
         self.prewarm = require_prewarm(self._connection)
-        self._connection.execute(LOCK_TIMEOUT)
+        prepare_session(self._connection)
         self.hand = HandSpeed(access.server.shared_buffers_blocks)
         self._counters = CounterReader(
             self._connection, {d.oid: d.name for d in access.databases} | {0: ""}, []
@@ -157,11 +162,7 @@ class Rounds:
             ConnectionFailed: the server has gone.
         """
         if not session_lives(self._connection):
-            raise ConnectionFailed(
-                "the connection was lost",
-                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
-                hint="see the server's log; is it running again? pg_isready",
-            )
+            raise connection_lost()
         with explained():
             if now >= self._due["places"]:
                 self._due["places"] = now + _PLACES_SECONDS
@@ -235,13 +236,13 @@ class Rounds:
         for statement in statements:
             try:
                 done = touch(self._connection, statement)
-            except sqlstates.LockNotAvailable:
+            except LockNotAvailable:
                 relation.rest_until = time.monotonic() + _LOCKED_SECONDS
                 return
-            except sqlstates.InvalidParameterValue:
+            except InvalidParameterValue:
                 return  # truncated this very moment; the next round knows its size
-            except psycopg.Error as error:
-                if self._connection.broken or isinstance(error, psycopg.OperationalError):
+            except DriverError as error:
+                if self._connection.broken or isinstance(error, SessionLost):
                     with explained():
                         raise
                 relation.trouble, relation.enable = reason(error, relation.kept, self._connection)

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from pgsweep.evidence.clock_passes import LapClock
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import MAIN_FORK
+from pgsweep.pg.keep import Place
 from pgsweep.records.warm_keep import WarmKeepRelation
 from pgsweep.warm.keep.choice import Heat
-from pgsweep.warm.keep.session import Kept, Place
+from pgsweep.warm.keep.session import Kept
 
 _WINDOW_LOOKS: Final = 8
 

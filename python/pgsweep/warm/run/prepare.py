@@ -11,8 +11,8 @@ import msgspec
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.catalog import ServerProcess, read_postmaster
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
@@ -116,11 +116,10 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
         UsageError, ConnectionFailed, MissingAbility: as in run.
     """
     with connect(conninfo) as connection, explained():
-        row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
+        process = read_postmaster(connection)
         here = run_key(connection, options.selection, options.into)
-    assert row is not None
-    postmaster, missing = _postmaster(row)
-    left = None if resume is None else read_journal(resume, row[1])
+    postmaster, missing = _postmaster(process)
+    left = None if resume is None else read_journal(resume, process.start_time_us)
     if left is not None and resume is not None:
         check_server(left.header, here, resume)
         named = frozenset(piece.database for piece in (*left.pool, *left.page_cache))
@@ -167,7 +166,7 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
         left_out=page_cache.left_out if options.into != "pool" else pool.left_out,
         files=files,
         mode="kernel" if kernel else options.mode if options.mode in ("read", "prefetch") else "read",
-        started_us=row[1],
+        started_us=process.start_time_us,
         missing=found.missing,
         run=here if left is None or left.header.run is None else left.header.run,
         resumed=left is not None,
@@ -225,10 +224,10 @@ def _planned(
     return pool, page_cache, budgets
 
 
-def _postmaster(row: tuple[int, int]) -> tuple[int | None, list[Missing]]:
+def _postmaster(process: ServerProcess) -> tuple[int | None, list[Missing]]:
     """Return the server's process, where its files can be reached from here; else why not."""
     try:
-        pid = find_postmaster(*row)
+        pid = find_postmaster(*process)
         find_data_files(pid, 0, databases=())
     except MissingAbility as error:
         return None, [Missing(what="the server's files", why=error.message, enable=error.hint)]
