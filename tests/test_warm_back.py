@@ -21,7 +21,7 @@ from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Left, another_round
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 
 POOL_MB = 64
@@ -67,7 +67,7 @@ def full(bindir: Path | None, request: pytest.FixtureRequest, tmp_path: Path) ->
 
 
 def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
-    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])))
+    result = run(full.conninfo, WarmOptions(selection=Selection(relations=["mine"])))
     work, verified = result.work, result.verified
     assert work is not None
     assert verified is not None
@@ -83,7 +83,7 @@ def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
 def test_a_run_that_is_stopped_brings_nothing_back(full: Full) -> None:
     stop = threading.Event()
     stop.set()
-    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])), stop=stop)
+    result = run(full.conninfo, WarmOptions(selection=Selection(relations=["mine"])), stop=stop)
     assert result.work is not None
     assert result.work.stopped
     assert result.work.pushed_out_bytes == 0

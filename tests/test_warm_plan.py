@@ -16,7 +16,7 @@ from pgsweep.warm.block_ranges import Piece
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.plan import beyond, make_plan, rank
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
 from tests.fix_warm import as_reader
@@ -137,7 +137,7 @@ def test_the_page_cache_gets_what_is_available_less_what_the_pool_will_take() ->
 
 def planned(conninfo: str, *relations: str, **options: Any) -> WarmResult:
     options.setdefault("selection", Selection(relations=relations))
-    return plan(conninfo, Options(**options), assumed_bytes_per_second=100e6)
+    return plan(conninfo, WarmOptions(**options), assumed_bytes_per_second=100e6)
 
 
 def names(result: WarmResult) -> list[str]:
@@ -286,7 +286,7 @@ def test_without_pg_prewarm_there_is_no_way_through_the_server(fresh: str) -> No
 
 
 def test_the_rate_is_measured_by_a_sample_that_leaves_the_pool_alone(towarm: str) -> None:
-    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    result = plan(towarm, WarmOptions(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.kind == "measured"
     assert 0 < result.rate.sample_bytes <= result.asked_bytes
@@ -297,6 +297,6 @@ def test_the_rate_is_measured_where_the_first_stretch_takes_longer_than_the_samp
     towarm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgsweep.warm.run.rate._MOST_SECONDS", 0.0)
-    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    result = plan(towarm, WarmOptions(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.bytes_per_second > 0

@@ -27,7 +27,7 @@ from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, SavedHeat, weigh
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import read_journal
 from pgsweep.warm.run.plan import make_plan
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import plan, run
 from tests.fix_warm import database_to_warm, evict_all, heat_meta
 from tests.test_cli import run as pgsweep
@@ -153,7 +153,7 @@ def rows_of(result: WarmResult) -> dict[str, tuple[int, bool]]:
 
 
 def planned(conninfo: str, heat: Path, selection: Selection = OWN) -> WarmResult:
-    options = Options(selection=selection, heat=weigh(heat, read_heat(heat)))
+    options = WarmOptions(selection=selection, heat=weigh(heat, read_heat(heat)))
     return plan(conninfo, options, assumed_bytes_per_second=1e8)
 
 
@@ -249,7 +249,7 @@ def test_a_file_of_another_database_is_told(saved: tuple[str, Path], wheel18: Cl
 
 def test_a_stopped_run_is_resumed_in_the_order_of_the_heat(saved: tuple[str, Path], tmp_path: Path) -> None:
     conninfo, heat = saved
-    options = Options(selection=OWN, heat=weigh(heat, read_heat(heat)))
+    options = WarmOptions(selection=OWN, heat=weigh(heat, read_heat(heat)))
     stop = threading.Event()
     stop.set()
     journal = tmp_path / "a.journal"
@@ -258,7 +258,7 @@ def test_a_stopped_run_is_resumed_in_the_order_of_the_heat(saved: tuple[str, Pat
     assert first.work.stopped
     left = [piece.relation for piece in read_journal(journal).pool]
     assert list(dict.fromkeys(left)) == [row.relation for row in first.relations]
-    rest = run(conninfo, Options(), journal=journal, resume=journal)
+    rest = run(conninfo, WarmOptions(), journal=journal, resume=journal)
     assert rest.work is not None
     assert rest.work.read_bytes == first.asked_bytes
     assert rest.heat_source == "as the run planned it that was stopped"

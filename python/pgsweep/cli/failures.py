@@ -12,11 +12,9 @@ import traceback
 import click
 
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
 
-CONDITION_HOLDS = 5
-INTERRUPTED = 130
 _REPORT_TO = "the issue tracker of pgsweep"
 
 
@@ -40,7 +38,7 @@ def describe(error: BaseException, settings: Settings) -> int:
     if isinstance(error, OSError) and error.strerror:
         where = f" `{error.filename}`" if error.filename else ""
         _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
-        return 1
+        return PgsweepError.exit_code
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         from pgsweep.pg.secrets import without_secrets
 
@@ -65,7 +63,7 @@ def describe(error: BaseException, settings: Settings) -> int:
         None,
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
-    return 1
+    return PgsweepError.exit_code
 
 
 def _of_server(error: BaseException) -> PgsweepError | None:

@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
-from pgsweep.cli.failures import CONDITION_HOLDS
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import Shown
-from pgsweep.errors import UsageError
+from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.units import format_bytes
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import numpy as np
 
-import pgsweep
+from pgsweep._native import __version__
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.clock_passes import LapClock
 from pgsweep.evidence.observe import (
@@ -69,7 +69,7 @@ def snapshots_meta(
     """Return what is known at the beginning of a recording."""
     return EvidenceMeta(
         source=source,
-        pgsweep_version=pgsweep.__version__,
+        pgsweep_version=__version__,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         server_version_num=server.version_num,
         server_version=server.version,

@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-import pgsweep
-from pgsweep._native import Tracer, read_pool
+from pgsweep._native import Tracer, __version__, read_pool
 from pgsweep.evidence.observe import CounterLog, relation_columns, tell_newer
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
@@ -84,7 +83,7 @@ class TraceRecording:
         server = self._server
         return EvidenceMeta(
             source="trace",
-            pgsweep_version=pgsweep.__version__,
+            pgsweep_version=__version__,
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             server_version_num=server.version_num,
             server_version=server.version,

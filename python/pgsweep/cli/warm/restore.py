@@ -16,11 +16,11 @@ from pgsweep.cli.common import (
     settings_of,
 )
 from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.cli.warm.run import Told
+from pgsweep.errors import INTERRUPTED
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import pgsweep
+from pgsweep._native import __version__
 from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
@@ -99,7 +99,7 @@ def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
     level_out = joined([column[1] for column in columns], np.uint8)
     page_cache = joined([column[2] for column in columns], np.bool_)
     meta = HeatMeta(
-        pgsweep_version=pgsweep.__version__,
+        pgsweep_version=__version__,
         at=at.isoformat(timespec="milliseconds"),
         server_version_num=server.version_num,
         server_version=server.version,

@@ -29,7 +29,7 @@ from pgsweep.warm.throttle import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WarmOptions:
     """What to warm, and how.
 
     Attributes:
@@ -79,7 +79,7 @@ class Planned:
     """
 
     conninfo: str
-    options: Options
+    options: WarmOptions
     found: Gathered
     budgets: list[WarmBudget]
     pool: list[Piece]
@@ -109,7 +109,7 @@ class Planned:
         return pool, list(calls_of(self.page_cache, size, first_number=len(pool)))
 
 
-def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> Planned:
+def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) -> Planned:
     """Return what is to be read, from the server or from the journal of an earlier run.
 
     Raises:
@@ -193,7 +193,7 @@ def order_words(planned: Planned) -> str:
 
 
 def _planned(
-    found: Gathered, options: Options, postmaster: int | None, *, past_server: bool
+    found: Gathered, options: WarmOptions, postmaster: int | None, *, past_server: bool
 ) -> tuple[Plan, Plan, list[WarmBudget]]:
     """Return the plan of each cache: what does not fit the pool goes, where wanted, to the page cache."""
     server = found.server

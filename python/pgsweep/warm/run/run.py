@@ -1,7 +1,7 @@
 """`pgsweep warm plan` and `pgsweep warm run`: gather, plan, read, verify.
 
-    result = plan(conninfo, Options(into="pool"))
-    result = run(conninfo, Options(into="pool"), stop=stop, listener=listener)
+    result = plan(conninfo, WarmOptions(into="pool"))
+    result = run(conninfo, WarmOptions(into="pool"), stop=stop, listener=listener)
 
 Into the pool everything goes through the server, by pg_prewarm. Into the page cache it goes past the server
 where its files can be reached, else through it too, in pg_prewarm's mode read.
@@ -22,7 +22,7 @@ from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.journal import Header, Journal
-from pgsweep.warm.run.prepare import Options, Planned, order_words, prepare
+from pgsweep.warm.run.prepare import Planned, WarmOptions, order_words, prepare
 from pgsweep.warm.run.rate import assumed_rate, measure_rate
 from pgsweep.warm.run.reread_evicted import bring_back, look_again
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
@@ -51,7 +51,7 @@ class _Deaf:
 
 def plan(
     conninfo: str,
-    options: Options,
+    options: WarmOptions,
     *,
     assumed_bytes_per_second: float | None = None,
 ) -> WarmResult:
@@ -74,7 +74,7 @@ def plan(
     return _result(planned, "plan", rate=rate)
 
 
-def dry_run(conninfo: str, options: Options) -> WarmResult:
+def dry_run(conninfo: str, options: WarmOptions) -> WarmResult:
     """Return the plan with every statement and system call that would carry it out; nothing is read.
 
     Raises:
@@ -98,7 +98,7 @@ def dry_run(conninfo: str, options: Options) -> WarmResult:
 
 def run(
     conninfo: str,
-    options: Options,
+    options: WarmOptions,
     *,
     stop: threading.Event | None = None,
     listener: Listener | None = None,

@@ -1,7 +1,7 @@
-"""What `pgsweep --version` says: pgsweep, how its Rust half was built, and the libpq in use.
+"""Which libpq is in use.
 
-The whole answer takes less than 80 ms, so libpq is asked directly: importing psycopg would take five times as
-long as all the rest, and importing pathlib as long as the native module.
+It is asked directly where that is possible: importing psycopg takes several times as long as all the rest of
+`pgsweep --version`, and importing pathlib as long as the native module.
 """
 
 from __future__ import annotations
@@ -9,20 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-import pgsweep
 
-
-def version_text() -> str:
-    """Return the text of `--version`, with its line ends."""
-    from pgsweep import _native
-
-    return (
-        f"pgsweep {pgsweep.__version__} (native module: {_native.build_profile()} build)\n{_libpq_text()}\n"
-    )
-
-
-def _libpq_text() -> str:
-    """Return the version of the libpq that psycopg will use.
+def libpq_text() -> str:
+    """Return the version of the libpq that psycopg uses, in words.
 
     The psycopg-binary wheel brings its own libpq in a folder beside the package; without the wheel psycopg
     uses the system's, which psycopg itself is asked for.
