@@ -13,7 +13,6 @@ import datetime
 import math
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -111,13 +110,6 @@ class View(Protocol):
 
     def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
         """Return the share of one backend's time that the recording takes, and the sentences that say so."""
-
-    def between(self, writer: EvidenceWriter, now: Callable[[], float]) -> float:
-        """Do what is due between snapshots, and return when the next thing is.
-
-        Raises:
-            PoolGone: the server went away.
-        """
 
     def measured(self, seconds: float) -> dict[str, float]:
         """Return what `overhead` in the evidence shall say besides."""
@@ -310,9 +302,7 @@ class Recording:
                 log.sample()
                 counters_due = now + COUNTER_SECONDS
             else:
-                between_due = self._view.between(self._writer, self._now)
-                now = self._now()
-                until = min(pace.due_seconds, counters_due, between_due, pace.seconds or math.inf)
+                until = min(pace.due_seconds, counters_due, pace.seconds or math.inf)
                 self._stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
 

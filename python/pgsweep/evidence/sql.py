@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -118,9 +117,6 @@ class _SqlView:
         if memory_bytes > 64 << 20:
             sentences.append(f"each snapshot needs about {memory_bytes >> 20} MB of memory on the server")
         return share, sentences
-
-    def between(self, _writer: EvidenceWriter, _now: Callable[[], float]) -> float:
-        return math.inf
 
     def measured(self, _seconds: float) -> dict[str, float]:
         return {}

@@ -13,7 +13,7 @@ and all rows pass through the executor.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -25,6 +25,9 @@ from pgsweep.pg.answers import decoded
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.queries import compose
 from pgsweep.pg.shapes import OID_MAX
+
+if TYPE_CHECKING:
+    from pgsweep._native import PoolTable
 
 _ROW_MEMORY_BYTES: Final = 112
 """Memory of one row of pg_buffercache_pages in the executor's tuple store, rounded up."""
@@ -54,6 +57,40 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     used_frames: int
     zero_frames: int
     hand_frames: int | None = None
+
+
+def hand_position(hand: tuple[int, ...] | None, buffers: int) -> int | None:
+    """Return how many buffers the clock hand has passed since the server started; None where it is not seen.
+
+    Args:
+        hand: next victim and complete passes (BufferStrategyControl, freelist.c).
+        buffers: of the pool.
+    """
+    return None if hand is None else hand[1] * buffers + hand[0]
+
+
+def snapshot_of(pool: PoolTable, kept: NDArray[np.bool_] | None = None) -> Snapshot:
+    """Return a snapshot of what was read from the server's memory.
+
+    Args:
+        pool: the used buffers.
+        kept: which of them the arrays hold; all by default.
+    """
+    chosen: Any = slice(None) if kept is None else kept
+    return Snapshot(
+        frame=pool["frame"][chosen],
+        spc=pool["spc"][chosen],
+        db=pool["db"][chosen],
+        rel=pool["rel"][chosen],
+        fork=pool["fork"][chosen],
+        block=pool["block"][chosen],
+        usage_count=pool["usage_count"][chosen],
+        dirty=pool["dirty"][chosen],
+        pinned=pool["pinned"][chosen],
+        used_frames=len(pool["frame"]),
+        zero_frames=int(np.count_nonzero(pool["usage_count"] == 0)),
+        hand_frames=hand_position(pool["hand"], pool["buffers"]),
+    )
 
 
 def snapshot_query(version_num: int, schema: str, modulus: int, offsets: tuple[int, ...]) -> str:

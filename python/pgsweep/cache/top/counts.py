@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.buffercache import count_by_relation, grant_memory
+from pgsweep.pg.buffercache import count_by_relation, grant_memory, hand_position
 from pgsweep.pg.connect import explained
 from pgsweep.residency.access import Access, server_gone
 
@@ -62,7 +62,6 @@ def _peeked(access: Access) -> PoolCounts:
         found = access.memory.relations()
     except (OSError, RuntimeError) as error:
         raise server_gone() from error
-    hand = found["hand"]
     return PoolCounts(
         spc=found["spc"],
         db=found["db"],
@@ -71,7 +70,7 @@ def _peeked(access: Access) -> PoolCounts:
         dirty=found["dirty"],
         pinned=found["pinned"],
         buffers=found["buffers"],
-        hand_frames=None if hand is None else hand[1] * found["buffers"] + hand[0],
+        hand_frames=hand_position(found["hand"], found["buffers"]),
         seconds=time.monotonic() - begin,
     )
 
