@@ -76,7 +76,7 @@ class Application(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from pgsweep.cli.main import version_text
+        from pgsweep.cli.version import version_text
 
         click.echo(version_text(), nl=False)
         ctx.exit()

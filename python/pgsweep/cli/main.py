@@ -51,14 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def version_text() -> str:
-    """Return the text of `--version`, with its line ends."""
-    from pgsweep._native import __version__, build_profile
-    from pgsweep.pg.libpq import libpq_text
-
-    return f"pgsweep {__version__} (native module: {build_profile()} build)\n{libpq_text()}\n"
-
-
 def _run(arguments: list[str]) -> int:
     if _COMPLETION in os.environ:
         # The shell asks for completions: the words are in the environment, not in the arguments.
@@ -66,6 +58,8 @@ def _run(arguments: list[str]) -> int:
 
         return run(arguments)
     if arguments in _VERSION:
+        from pgsweep.cli.version import version_text
+
         sys.stdout.write(version_text())
         return 0
     if arguments in _HELP:

@@ -25,6 +25,7 @@ import msgspec
 
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.prewarm import mark_as_warming
+from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
@@ -46,7 +47,6 @@ from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.run import Listener
 from pgsweep.warm.session import Read, others_note
-from pgsweep.warm.throttle import PATIENCE_SECONDS, patiently
 from pgsweep.warm.work import Work
 
 _STARTS = 3

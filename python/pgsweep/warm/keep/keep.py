@@ -34,6 +34,7 @@ from pgsweep.pg.keep import (
     touch_statements,
 )
 from pgsweep.pg.prewarm import written_out
+from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.units import BLOCK_BYTES, format_bytes
@@ -51,7 +52,6 @@ MOST_BUDGET_SHARE: Final = 0.75
 
 DEFAULT_RATE_BYTES: Final = 32 << 20
 
-_FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
@@ -124,7 +124,7 @@ class Keeper:
         stop = stop or threading.Event()
         begin = time.monotonic()
         until = math.inf if seconds is None else begin + seconds
-        ended_by, pause, rounds_before = "", _FIRST_PAUSE_SECONDS, 0
+        ended_by, rounds_before, pauses = "", 0, Pauses(_LONGEST_PAUSE_SECONDS)
         access: Access | None = None
         away_since: float | None = None
         while not ended_by:
@@ -141,11 +141,10 @@ class Keeper:
                 self._note(f"{error.message}; trying again")
                 away_since = away_since or time.monotonic()
                 if self._ledger.rounds > rounds_before:
-                    pause = _FIRST_PAUSE_SECONDS
+                    pauses.start_again()
                     self._ledger.reconnects += 1
                 rounds_before = self._ledger.rounds
-                stop.wait(min(pause, max(0.0, until - time.monotonic())))
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                pauses.wait(stop, until - time.monotonic())
                 if stop.is_set() or time.monotonic() >= until:
                     ended_by = "stop" if stop.is_set() else "time"
         assert access is not None

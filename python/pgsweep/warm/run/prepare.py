@@ -13,6 +13,7 @@ from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.catalog import ServerProcess, read_postmaster
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
@@ -25,7 +26,6 @@ from pgsweep.warm.run.gather import Gathered, Selection, gather, require_readabl
 from pgsweep.warm.run.journal import Into, RunKey, read_journal
 from pgsweep.warm.run.journal_place import check_server, run_key
 from pgsweep.warm.run.plan import Plan, beyond, make_plan
-from pgsweep.warm.throttle import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
