@@ -43,17 +43,17 @@ class Pauses:
 
     Args:
         longest_seconds: no pause is longer.
+        first_seconds: the shortest.
     """
 
-    FIRST_SECONDS = 0.5
-
-    def __init__(self, longest_seconds: float) -> None:
+    def __init__(self, longest_seconds: float, *, first_seconds: float = 0.5) -> None:
         self._longest_seconds = longest_seconds
-        self.seconds = self.FIRST_SECONDS
+        self._first_seconds = first_seconds
+        self.seconds = first_seconds
 
     def start_again(self) -> None:
         """Begin with the shortest, after an attempt that went well."""
-        self.seconds = self.FIRST_SECONDS
+        self.seconds = self._first_seconds
 
     def wait(self, stop: threading.Event, at_most_seconds: float | None = None) -> None:
         """Wait for the next pause, or until the stop."""

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.retry import Pauses
 from pgsweep.warm.block_ranges import Call, Piece
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.session import Lost, Read
@@ -195,7 +196,7 @@ class Work:
             ConnectionFailed: it lasted longer, or the server has no session left for us.
         """
         until = time.monotonic() + self._options.patience_seconds
-        delay = 0.1
+        pauses = Pauses(2.0, first_seconds=0.1)
         while not halt.is_set():
             losses = self._losses
             try:
@@ -217,10 +218,9 @@ class Work:
                 return
             with self._lock:
                 self._waiting += 1
-            halt.wait(delay)
+            pauses.wait(halt)
             with self._lock:
                 self._waiting -= 1
-            delay = min(2 * delay, 2.0)
         self._give_back(call)
 
     def server_started(self, started_us: int) -> None:
