@@ -20,10 +20,10 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import Named
-from pgsweep.warm.block_ranges import Piece
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatPart, read_heat
+from pgsweep.warm.block_ranges import BlockRange
+from pgsweep.warm.heat.file import NOT_IN_POOL, HeatPart, SavedHeat, read_heat
 from pgsweep.warm.heat.save import save
-from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, SavedHeat, weigh
+from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, HeatWeights, weigh
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import read_journal
 from pgsweep.warm.run.plan import make_plan
@@ -36,7 +36,7 @@ OWN = Selection(schemas=["public"])
 Levels = list[int]
 
 
-def heat_of(relations: list[Levels], *, kind: str = "table") -> Heat:
+def heat_of(relations: list[Levels], *, kind: str = "table") -> SavedHeat:
     """Return heat of relations r0, r1 and so on; a level is a block's usage count, or NOT_IN_POOL."""
     parts = [
         HeatPart(
@@ -56,7 +56,7 @@ def heat_of(relations: list[Levels], *, kind: str = "table") -> Heat:
     ]
     flat = [level for levels in relations for level in levels]
     usage = np.array(flat, dtype=np.uint8)
-    return Heat(
+    return SavedHeat(
         meta=heat_meta(),
         parts=parts,
         part=np.repeat(np.arange(len(relations), dtype=np.int32), [len(levels) for levels in relations]),
@@ -87,7 +87,7 @@ def named(number: int, *, name: str | None = None, toast: bool = False) -> Named
 levels = st.lists(st.sampled_from([0, 1, 2, 3, 4, 5, NOT_IN_POOL]), min_size=1, max_size=12)
 
 
-def weight(saved: SavedHeat, number: int) -> float:
+def weight(saved: HeatWeights, number: int) -> float:
     found = saved.weight_of(named(number), same_cluster=False)
     assert found is not None
     return found
@@ -117,7 +117,7 @@ def test_what_is_saved_comes_first_and_densest_first(
 ) -> None:
     saved = weigh(Path("a.heat"), heat_of([blocks for blocks, _, _ in relations]))
     pieces = [
-        Piece(
+        BlockRange(
             database="d",
             oid=number,
             schema="s",

@@ -37,9 +37,9 @@ pub(crate) trait Observer {
 }
 
 /// Sees nothing and costs nothing.
-pub(crate) struct Nobody;
+pub(crate) struct NullObserver;
 
-impl Observer for Nobody {
+impl Observer for NullObserver {
     #[inline]
     fn see(&mut self, _: Outcome) {}
 }

@@ -24,7 +24,7 @@ from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.names import Names, RelationFile, read_again, read_names
 from pgsweep.residency.rows import KINDS
-from pgsweep.residency.snapshot import Change, Picture, PictureTaker, compare, ranges
+from pgsweep.residency.snapshot import CacheSnapshot, CacheSnapshotter, Change, compare, ranges
 
 _STRANGERS_SHARE = 0.02
 _STRANGERS_BLOCKS = 16
@@ -63,7 +63,7 @@ def footprint(
         empty_caches()
     with opened(conninfo, source) as access:
         names = read_names(access, [])
-        taker = PictureTaker(access)
+        taker = CacheSnapshotter(access)
         found: list[FootprintRun] = []
         plan: list[str] = []
         with connect(conninfo, inspection=False) as session, explained():
@@ -131,7 +131,7 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     return lines
 
 
-def _relations(access: Access, names: Names, pictures: list[Picture]) -> list[FootprintRelation]:
+def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> list[FootprintRelation]:
     block_bytes = access.server.block_size_bytes
     changes = [compare(old, new) for old, new in itertools.pairwise(pictures)]
     forks = {fork for change in changes for fork in change}
@@ -169,7 +169,7 @@ def _relations(access: Access, names: Names, pictures: list[Picture]) -> list[Fo
     )
 
 
-def _cached_bytes(picture: Picture, forks: list[Fork], access: Access) -> int | None:
+def _cached_bytes(picture: CacheSnapshot, forks: list[Fork], access: Access) -> int | None:
     if picture.cached_pages is None:
         return None
     pages = sum(int(picture.cached_pages[fork].sum()) for fork in forks if fork in picture.cached_pages)

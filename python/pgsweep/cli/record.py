@@ -12,7 +12,7 @@ from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, sett
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
@@ -107,7 +107,7 @@ def command(
         return 0
 
     settings.kept.append(out)
-    with stoppable(settings) as stop, Shown(settings) as shown:
+    with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
         result = target.use(
             lambda conninfo: record(
                 conninfo,

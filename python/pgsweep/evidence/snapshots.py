@@ -2,7 +2,7 @@
 
 Snapshots come at random times, one in each slot of equal length: hot pages sit in neighbouring buffers, and
 a fixed rhythm would see them always at the same phase of the clock hand. The time between them follows from
-the cost of one (measured first), and the length of the recording from the lap time of the hand, unless the
+the cost of one (measured first), and the length of the recording from the time of a clock pass, unless the
 caller sets it. Beside them the server's counters are sampled, over a session that, while it records, touches
 no catalog: what it does before is flushed into the statistics before the first counter is read.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from pgsweep._native import __version__
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
-from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
@@ -122,7 +122,7 @@ class Recording:
         connection: a session for inspection.
         view: the way to look at the pool.
         writer: takes the evidence.
-        progress: told the cost before it is spent, the lap time, and time passing.
+        progress: told the cost before it is spent, the time of a clock pass, and time passing.
         stop: set it to end early with valid evidence.
     """
 
@@ -142,7 +142,7 @@ class Recording:
         self._writer = writer
         self._progress = progress
         self._stop = stop
-        self._clock = LapClock(server.shared_buffers_blocks)
+        self._clock = PassClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
         self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
@@ -185,7 +185,7 @@ class Recording:
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
-        lap_seconds = self._clock.lap_seconds
+        pass_seconds = self._clock.pass_seconds
         self._writer.close(
             msgspec.structs.replace(
                 self._writer.meta,
@@ -199,8 +199,8 @@ class Recording:
                     "statements": float(
                         counters.statements + self._clock.snapshots * self._view.loads_server
                     ),
-                    "lap_seconds": lap_seconds if math.isfinite(lap_seconds) else 0.0,
-                    "laps": self._clock.laps,
+                    "lap_seconds": pass_seconds if math.isfinite(pass_seconds) else 0.0,
+                    "laps": self._clock.passes,
                     "effective_snapshots": self._clock.effective_snapshots,
                     **self._view.measured(length_seconds),
                 },
@@ -351,12 +351,12 @@ class Recording:
 
     def _advise(self, pace: Pace) -> None:
         """Tell once how long the observation must be, as soon as the hand's pace is known."""
-        lap_seconds = self._clock.lap_seconds
-        if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(lap_seconds):
+        pass_seconds = self._clock.pass_seconds
+        if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(pass_seconds):
             return
         self._advised = True
         text = (
-            f"the clock hand goes round once in about {lap_seconds:.2g} s; an observation of "
+            f"the clock hand goes round once in about {pass_seconds:.2g} s; an observation of "
             f"{pace.wanted_seconds:.0f} s suffices"
         )
         if pace.seconds is None:
@@ -378,11 +378,11 @@ class Recording:
             self._warnings.append(STATISTICS_RESET)
         if not clock.pool_is_full:
             self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
-        elif math.isinf(clock.lap_seconds):
+        elif math.isinf(clock.pass_seconds):
             self._warnings.append("hardly anything was evicted: the clock hand stood still")
         elif not clock.suffices:
             self._advice.append(
-                f"short: {clock.laps:.1f} clock passes, {clock.effective_snapshots:.1f} "
+                f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
                 f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
             )
 

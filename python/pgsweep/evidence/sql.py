@@ -51,7 +51,7 @@ def record_sql(
         seconds: length of the observation; None ends it when it suffices.
         max_snapshots: end after so many.
         rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: told the cost before it is spent, the lap time, and time passing.
+        progress: told the cost before it is spent, the time of a clock pass, and time passing.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about so many blocks a snapshot; None decides by the size of the pool.

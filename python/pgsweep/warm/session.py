@@ -31,7 +31,7 @@ from pgsweep.pg.failures import (
 )
 from pgsweep.pg.grants import NO_RIGHT, grant_to_read
 from pgsweep.pg.prewarm import Prewarm, by_fork, mark_as_warming, read_without_workers
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 
 APPLICATION_NAME = "pgsweep warm"
 
@@ -45,7 +45,7 @@ _LATER = "try again later: what is warm already costs little"
 DROPPED = "it was dropped since the plan was made"
 SHORTER = "it has become shorter since the plan was made"
 
-Failed = tuple[Piece, str, str | None]
+Failed = tuple[BlockRange, str, str | None]
 """A piece, or the part of it that could not be read; why; what would allow it."""
 
 
@@ -104,7 +104,7 @@ class PrewarmSession:
         """Mark this session as a warming one, and return how many others on this server carry the mark."""
         return mark_as_warming(self._connection)
 
-    def read(self, pieces: Sequence[Piece]) -> Read:
+    def read(self, pieces: Sequence[BlockRange]) -> Read:
         """Read the pieces, in their order.
 
         Raises:
@@ -119,7 +119,7 @@ class PrewarmSession:
             alive = isinstance(error, AdminShutdown)
             raise Lost(first_line(error), pool_lives=alive) from error
 
-    def _read_forks(self, pieces: Sequence[Piece]) -> tuple[Read, Sequence[Piece]]:
+    def _read_forks(self, pieces: Sequence[BlockRange]) -> tuple[Read, Sequence[BlockRange]]:
         """Read what makes many stretches of one fork; return what came of it, and what is left to read.
 
         Where a statement fails, or reads less than was asked, the rest is left to the one that tells why.
@@ -140,11 +140,11 @@ class PrewarmSession:
             done += read
         return Read(done, []), [] if groups else pieces
 
-    def _lately_locked(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def _lately_locked(self, pieces: Sequence[BlockRange]) -> list[BlockRange]:
         lately = time.monotonic() - _LOCKED_SECONDS
         return [piece for piece in pieces if self._locked.get(piece.oid, lately) > lately]
 
-    def _read(self, pieces: Sequence[Piece]) -> Read:
+    def _read(self, pieces: Sequence[BlockRange]) -> Read:
         """Read pieces; where that fails, read either half by itself."""
         locked = self._lately_locked(pieces)
         if locked:
@@ -203,7 +203,9 @@ _OF_THE_RELATION = (
 """Errors that all pieces of a relation share, so that one of them need not be looked for."""
 
 
-def _halves(pieces: Sequence[Piece], *, whole_relation: bool) -> tuple[Sequence[Piece], Sequence[Piece]]:
+def _halves(
+    pieces: Sequence[BlockRange], *, whole_relation: bool
+) -> tuple[Sequence[BlockRange], Sequence[BlockRange]]:
     """Divide pieces; none in the second half where the first cannot be divided any more."""
     oids = list(dict.fromkeys(piece.oid for piece in pieces))
     if len(oids) > 1:
@@ -214,11 +216,11 @@ def _halves(pieces: Sequence[Piece], *, whole_relation: bool) -> tuple[Sequence[
     return pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
 
 
-def _rest(piece: Piece, read: int) -> Piece:
+def _rest(piece: BlockRange, read: int) -> BlockRange:
     return msgspec.structs.replace(piece, first_block=piece.first_block + read, blocks=piece.blocks - read)
 
 
-def _reason(error: DriverError, piece: Piece, role: str) -> tuple[str, str | None]:
+def _reason(error: DriverError, piece: BlockRange, role: str) -> tuple[str, str | None]:
     """Return why a piece could not be read, in our words, and what would allow it."""
     match error:
         case InsufficientPrivilege():

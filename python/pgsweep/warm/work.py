@@ -24,7 +24,7 @@ from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.retry import Pauses
-from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.session import Lost, Read
 from pgsweep.warm.throttle import Gate, Throttle
@@ -91,7 +91,7 @@ class Work:
         done: Callable[[Call, Read], None] | None = None,
         undone: Callable[[], None] | None = None,
         total_blocks: int | None = None,
-        probe: Callable[[Piece | None], None] | None = None,
+        probe: Callable[[BlockRange | None], None] | None = None,
     ) -> None:
         self._reader = reader
         self._options = options
@@ -310,7 +310,7 @@ class Work:
                 self._done_told(call, read)
             self._lock.notify_all()
 
-    def _cold_piece(self) -> Piece | None:
+    def _cold_piece(self) -> BlockRange | None:
         """Return a piece that is still to be read, from the end of the queue."""
         with self._lock:
             return self._pending[-1].pieces[-1] if self._pending else None

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
-from pgsweep.cache.top.page_cache import FileSight, look_at_files
+from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import Moment, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
@@ -111,7 +111,7 @@ class Live:
         self._backends: TopBackends | None = None
         self._max_connections = int(server.settings.get("max_connections", "0"))
         self._file_thread: threading.Thread | None = None
-        self._files: FileSight | None = None
+        self._files: PageCacheByRelation | None = None
         self._files_due = 0.0
         self._files_missing: list[Missing] = []
         self.interval_seconds = 1.0

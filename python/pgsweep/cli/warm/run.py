@@ -12,7 +12,7 @@ from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.warm.options import WARM_NAMES, latency_option, options_of, warm_options
 from pgsweep.errors import INTERRUPTED, UsageError
@@ -114,12 +114,15 @@ def command(
             conninfo,
             options,
             stop=stop,
-            listener=Told(shown),
+            listener=WarmProgress(shown),
             journal=place,
             resume=place if resume else None,
         )
 
-    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+    with (
+        stoppable(settings, "ending after the blocks that are under way") as stop,
+        ConsoleProgress(settings) as shown,
+    ):
         shown.stage("warming")
         result = target.use(warmed)
     output.write(with_provenance(result, settings.arguments))
@@ -132,10 +135,10 @@ def command(
     return 0
 
 
-class Told:
+class WarmProgress:
     """Shows how the reading goes."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: ConsoleProgress) -> None:
         self._shown = shown
 
     def note(self, text: str) -> None:

@@ -31,7 +31,7 @@ from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.heat.file import Heat
+from pgsweep.warm.heat.file import SavedHeat
 from pgsweep.warm.heat.order import HeatCall
 from pgsweep.warm.heat.restore_plan import (
     RestoreOptions,
@@ -42,7 +42,7 @@ from pgsweep.warm.heat.restore_plan import (
     statements_of,
     touches_left,
 )
-from pgsweep.warm.heat.restore_rounds import Left, another_round
+from pgsweep.warm.heat.restore_rounds import Remaining, another_round
 from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.run import Listener
@@ -64,7 +64,7 @@ class _Done:
     restarts: int = 0
     stopped: bool = False
     touches_left_out: bool = False
-    left: list[Left] = field(default_factory=list)
+    left: list[Remaining] = field(default_factory=list)
 
     def add(self, outcome: WorkOutcome) -> None:
         self.troubles += outcome.troubles
@@ -75,7 +75,7 @@ class _Done:
 def restore(
     conninfo: str,
     path: Path,
-    heat: Heat,
+    heat: SavedHeat,
     options: RestoreOptions,
     *,
     stop: threading.Event,
@@ -139,7 +139,7 @@ def restore(
     )
 
 
-def dry_run(conninfo: str, path: Path, heat: Heat, options: RestoreOptions) -> WarmRestoreResult:
+def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions) -> WarmRestoreResult:
     """Return what a restore would do, with the statements that it would send.
 
     Raises:
@@ -300,11 +300,11 @@ def _read_pages(
         probe.close()
 
 
-def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Left:
+def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Remaining:
     """Return what a new plan comes to, but for what could not be read a moment ago."""
     failed = sum(row.target_bytes - row.resident_bytes for row in relations if row.error)
     failed_blocks = failed // plan.access.server.block_size_bytes
-    return Left(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
+    return Remaining(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
 
 
 def _with_errors(rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble]) -> list[HeatRelation]:

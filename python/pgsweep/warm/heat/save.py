@@ -35,10 +35,10 @@ from pgsweep.residency.snapshot import ForkPages, fork_pages
 from pgsweep.warm.heat.file import (
     FORKS,
     NOT_IN_POOL,
-    Heat,
     HeatMeta,
     HeatPart,
     NoHeatFile,
+    SavedHeat,
     joined,
     read_heat,
     write_heat,
@@ -52,7 +52,7 @@ _COLDER = 0.5
 """After a restart, a pool with less than this share of a file's blocks does not replace the file."""
 
 
-def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
+def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
     """Return what lies in both caches now, and what could not be looked at.
 
     Raises:
@@ -114,7 +114,9 @@ def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
         nameless_blocks=nameless,
     )
     part = np.repeat(np.arange(len(parts), dtype=np.int32), [len(column[0]) for column in columns])
-    heat = Heat(meta, parts, part, joined([column[0] for column in columns], np.int64), level_out, page_cache)
+    heat = SavedHeat(
+        meta, parts, part, joined([column[0] for column in columns], np.int64), level_out, page_cache
+    )
     return heat, missing
 
 
@@ -201,7 +203,7 @@ def _require_parquet(file: Path) -> None:
         )
 
 
-def _worth_more(access: Access, former: HeatMeta, heat: Heat) -> str | None:
+def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None:
     """Return why the file there is worth more than the heat of now, if it is."""
     with explained():
         cluster = read_cluster(access.connection)

@@ -65,7 +65,7 @@ class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
         budget_bytes: never keep more than that; None for a quarter of shared_buffers, into which the
             relations must then fit.
         rate_bytes: blocks that have gone are read again at so many bytes a second at most.
-        interval_seconds: from one round to the next; None adapts it to the lap of the hand.
+        interval_seconds: from one round to the next; None adapts it to the time of a clock pass.
         source: how the pool is looked at.
         report_seconds: from one report to the next.
     """
@@ -269,7 +269,7 @@ class Keeper:
     def _tell_of(self, rounds: Rounds) -> None:
         if self._report is None or self._ledger.at - self._reported.at < self._options.report_seconds:
             return
-        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.lap_seconds))
+        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.pass_seconds))
         self._reported = self._ledger.copy()
 
     def _note(self, text: str) -> None:

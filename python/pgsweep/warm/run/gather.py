@@ -29,9 +29,9 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.names import Named, tables_served
 from pgsweep.residency.rows import kind_word
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
-from pgsweep.warm.heat.saved import SavedHeat
+from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import reason
 
 _SEQUENCE = "S"
@@ -70,7 +70,7 @@ class Gathered:
     """
 
     server: Server
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[BlockRange] = field(default_factory=list)
     places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Gathered:
 
 
 def gather(
-    conninfo: str, selection: Selection, *, heat: SavedHeat | None = None, through_server: bool = True
+    conninfo: str, selection: Selection, *, heat: HeatWeights | None = None, through_server: bool = True
 ) -> Gathered:
     """Return what there is to warm.
 
@@ -137,7 +137,7 @@ def gather(
 class _Known:
     """The heat file, where there is one, and whether it comes from this cluster or a physical copy of it."""
 
-    heat: SavedHeat | None
+    heat: HeatWeights | None
     same_cluster: bool
 
 
@@ -192,7 +192,7 @@ def _gather_here(
 
 
 def _weights(
-    heat: SavedHeat, connection: Connection, relations: Sequence[Relation], same_cluster: bool
+    heat: HeatWeights, connection: Connection, relations: Sequence[Relation], same_cluster: bool
 ) -> dict[int, float]:
     """Return the saved weight of the relations that the heat file holds, by oid."""
     names = {relation.oid: (relation.schema, relation.name) for relation in relations}
@@ -230,10 +230,10 @@ def _borrowed_heat(
 
 def _pieces(
     database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool
-) -> list[Piece]:
+) -> list[BlockRange]:
     forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
     return [
-        Piece(
+        BlockRange(
             database=database,
             oid=relation.oid,
             schema=relation.schema,

@@ -17,10 +17,10 @@ from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
-from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.capacity import page_cache_budget_of, pool_budget
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.heat.saved import SavedHeat
+from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.run.gather import Gathered, Selection, gather, require_readable
 from pgsweep.warm.run.journal import Into, RunKey, read_journal
@@ -44,7 +44,7 @@ class WarmOptions:
     """
 
     selection: Selection = field(default_factory=Selection)
-    heat: SavedHeat | None = None
+    heat: HeatWeights | None = None
     into: Into = "pool"
     budget_bytes: int | None = None
     mode: Literal["read", "prefetch", "kernel"] | None = None
@@ -82,9 +82,9 @@ class Planned:
     options: WarmOptions
     found: Gathered
     budgets: list[WarmBudget]
-    pool: list[Piece]
-    page_cache: list[Piece]
-    left_out: list[Piece]
+    pool: list[BlockRange]
+    page_cache: list[BlockRange]
+    left_out: list[BlockRange]
     files: FileReader | None
     mode: str
     started_us: int

@@ -40,7 +40,7 @@ class Back:
     seconds: float = 0.0
 
 
-def bring_back(
+def reread_evicted(
     planned: Planned,
     outcome: WorkOutcome,
     after: Resident,

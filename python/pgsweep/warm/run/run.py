@@ -24,7 +24,7 @@ from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.journal import Header, Journal
 from pgsweep.warm.run.prepare import Planned, WarmOptions, order_words, prepare
 from pgsweep.warm.run.rate import assumed_rate, measure_rate
-from pgsweep.warm.run.reread_evicted import bring_back, look_again
+from pgsweep.warm.run.reread_evicted import look_again, reread_evicted
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import PrewarmSession, Read, others_note
@@ -41,12 +41,14 @@ class Listener(Protocol):
         """Hear how far the reading is."""
 
 
-class _Deaf:
+class NullListener:
+    """Listens to nothing."""
+
     def note(self, text: str) -> None:
-        pass
+        """Ignore the line."""
 
     def state(self, state: WorkState) -> None:
-        pass
+        """Ignore the state."""
 
 
 def plan(
@@ -120,7 +122,7 @@ def run(
         ConnectionFailed: the server cannot be reached, or went away and stayed away.
         MissingAbility: pg_prewarm is not there, or nothing may be read.
     """
-    heard = listener or _Deaf()
+    heard = listener or NullListener()
     planned = prepare(conninfo, options, resume=resume)
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
@@ -143,7 +145,7 @@ def run(
         if error is not None:
             raise error
         after = look_again(planned, stop)
-        back = bring_back(planned, outcome, after, stop, heard.state)
+        back = reread_evicted(planned, outcome, after, stop, heard.state)
     finally:
         if marker is not None:
             marker.close()
