@@ -28,7 +28,7 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
     Args:
         packages: distributions whose versions matter to the result.
     """
-    versions = {"python": platform.python_version(), "pgsweep": _native.version()}
+    versions = {"python": platform.python_version(), "pgsweep": _native.__version__}
     for package in ("numpy", *packages):
         try:
             versions[package] = version(package)

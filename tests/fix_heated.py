@@ -16,7 +16,7 @@ from pgsweep.records.heat import HeatRelation, WarmCheckResult, WarmRestoreResul
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.heat.check import check
-from pgsweep.warm.heat.file import Heat, read_heat
+from pgsweep.warm.heat.file import SavedHeat, read_heat
 from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
@@ -80,7 +80,7 @@ def usage(conninfo: str, relation: str) -> dict[int, int]:
         return dict(connection.execute(_USAGE, [relation]).fetchall())
 
 
-def saved(conninfo: str, path: Path) -> Heat:
+def saved(conninfo: str, path: Path) -> SavedHeat:
     with opened(conninfo) as access:
         assert save(access, path).skipped is None
     return read_heat(path)

@@ -8,7 +8,7 @@ import msgspec
 
 from pgsweep.host.kernel import KernelFacts
 from pgsweep.host.procfile import HostMemory
-from pgsweep.memory.budget import reckon
+from pgsweep.memory.budget import estimate_budget
 from pgsweep.memory.kernel import advise
 from pgsweep.memory.processes import connection_cost
 from pgsweep.pg.memory_settings import MemorySettings
@@ -102,7 +102,7 @@ def reckoned(
     memory: MemoryResult, connections: int = 100, settings: MemorySettings = SETTINGS, **options: Any
 ) -> BudgetResult:
     given = {"plan_nodes": 2, "own_tables_bytes": 80 * KB, "huge_page_bytes": 2 * MB, **options}
-    return reckon(memory, settings, 180000, connections=connections, **given)
+    return estimate_budget(memory, settings, 180000, connections=connections, **given)
 
 
 def memory_result() -> MemoryResult:

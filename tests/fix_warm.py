@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.heat.file import HeatMeta
 
 BLOCK_BYTES = 8192
@@ -88,7 +88,7 @@ def as_reader(conninfo: str) -> str:
     return make_conninfo(conninfo, user=f"{conninfo_to_dict(conninfo)['dbname']}_reader")
 
 
-def piece_of(conninfo: str, name: str, *, fork: str = "main") -> Piece:
+def piece_of(conninfo: str, name: str, *, fork: str = "main") -> BlockRange:
     """Return the whole main fork of a relation as one piece."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         row = connection.execute(
@@ -99,7 +99,7 @@ def piece_of(conninfo: str, name: str, *, fork: str = "main") -> Piece:
         ).fetchone()
     assert row is not None
     oid, schema, relation, database, blocks, kind = row
-    return Piece(
+    return BlockRange(
         database=database,
         oid=oid,
         schema=schema,

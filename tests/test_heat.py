@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pgsweep.condition import parse_condition
 from pgsweep.errors import HeatError, UsageError
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatPart, read_heat, write_heat
+from pgsweep.warm.heat.file import NOT_IN_POOL, HeatPart, SavedHeat, read_heat, write_heat
 from pgsweep.warm.heat.match import Target, by_share
 from pgsweep.warm.heat.order import order_blocks, restore_calls
 from pgsweep.warm.heat.rotate import kept_files, rotate
@@ -25,7 +25,9 @@ from tests.fix_warm import heat_meta
 NAMES = ("resident", "missing_bytes")
 
 
-def heat_of(columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]], size_blocks: int = 1 << 20) -> Heat:
+def heat_of(
+    columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]], size_blocks: int = 1 << 20
+) -> SavedHeat:
     """Return heat whose relations have these blocks, usage counts and page-cache bits."""
     parts = [
         HeatPart(
@@ -50,7 +52,7 @@ def heat_of(columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]], size_block
         page_cache_blocks=int(np.count_nonzero(page_cache)),
     )
     part = np.repeat(np.arange(len(columns), dtype=np.int32), [len(column[0]) for column in columns])
-    return Heat(
+    return SavedHeat(
         meta, parts, part, np.concatenate([c[0] for c in columns]).astype(np.int64), usage, page_cache
     )
 
@@ -77,7 +79,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_an_empty_pool_can_be_written(tmp_path: Path) -> None:
     nothing = np.zeros(0)
     heat = heat_of([(nothing, nothing, nothing)])
-    heat = Heat(heat.meta, [], heat.part, heat.block, heat.usage_count, heat.page_cache)
+    heat = SavedHeat(heat.meta, [], heat.part, heat.block, heat.usage_count, heat.page_cache)
     write_heat(tmp_path / "x.heat", heat)
     assert read_heat(tmp_path / "x.heat").parts == []
 
@@ -134,7 +136,7 @@ def test_a_file_of_a_newer_pgsweep_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.heat"
     heat = heat_of([scattered(3, 9, 1)])
     newer = msgspec.structs.replace(heat.meta, format=2, pgsweep_version="9.9")
-    write_heat(path, Heat(newer, heat.parts, heat.part, heat.block, heat.usage_count, heat.page_cache))
+    write_heat(path, SavedHeat(newer, heat.parts, heat.part, heat.block, heat.usage_count, heat.page_cache))
     with pytest.raises(HeatError, match="written by a newer pgsweep") as caught:
         read_heat(path)
     assert "9.9" in (caught.value.cause or "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgsweep.warm.keep.choice import Heat, choose, hottest, stretches, touches, visits
+from pgsweep.warm.keep.choice import BlockHeat, choose, hottest, stretches, touches, visits
 
 
 def swept(counts: NDArray[np.integer[Any]], hand: int, looks: int) -> NDArray[np.bool_]:
@@ -77,7 +77,7 @@ def test_a_kept_block_is_not_given_up_for_one_that_is_hardly_hotter() -> None:
 
 def test_touches_of_ours_are_no_heat() -> None:
     ours, theirs = np.array([0, 1]), np.array([2])
-    heat = Heat(4)
+    heat = BlockHeat(4)
     heat.see(np.arange(3), np.array([0, 0, 0], dtype=np.uint8), 0.0)
     for _ in range(5):
         heat.touched(ours, np.array([2, 2]))

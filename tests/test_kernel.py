@@ -13,6 +13,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.host.kernel import SYSCTLS, BlockDevice, KernelFacts, read_kernel
 from pgsweep.host.procfile import parse_meminfo
 from pgsweep.memory.kernel import advise, examine
+from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.results import from_json
@@ -191,7 +192,8 @@ def test_a_server_elsewhere_is_refused(wheel18: Cluster, monkeypatch: pytest.Mon
     import pgsweep.memory.kernel
     import pgsweep.memory.processes
 
-    monkeypatch.setattr(pgsweep.memory.processes, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
+    elsewhere = ServerProcess(backend_pid=4194304, start_time_us=1)
+    monkeypatch.setattr(pgsweep.memory.processes, "read_postmaster", lambda _connection: elsewhere)
     monkeypatch.setattr(pgsweep.memory.kernel, "postmasters", list)
     with pytest.raises(MissingAbility) as raised:
         examine(wheel18.conninfo())

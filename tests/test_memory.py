@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility
 from pgsweep.memory.processes import connection_cost, look, opened
+from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.memory import memory_text
@@ -228,7 +229,8 @@ def test_a_server_that_does_not_run_here(wheel18: Cluster, monkeypatch: pytest.M
     """Its process is not among this host's: a backend's id that nobody has stands for another host."""
     import pgsweep.memory.processes
 
-    monkeypatch.setattr(pgsweep.memory.processes, "load", lambda _name, _version: "SELECT 4194304, 1::int8")
+    elsewhere = ServerProcess(backend_pid=4194304, start_time_us=1)
+    monkeypatch.setattr(pgsweep.memory.processes, "read_postmaster", lambda _connection: elsewhere)
     with pytest.raises(MissingAbility) as raised, opened(wheel18.conninfo()):
         pass
     assert raised.value.exit_code == 4

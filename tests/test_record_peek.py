@@ -20,7 +20,6 @@ from pgsweep.evidence import peek
 from pgsweep.evidence.peek import PeekView, record_peek
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence
-from pgsweep.evidence.transitions import ABSENT, Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import SnapshotReader
@@ -71,18 +70,6 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert laps > 2
     assert evidence.meta.overhead["laps"] == pytest.approx(laps, rel=0.1)
 
-    pairs = evidence.table("transitions")
-    assert evidence.meta.overhead["pairs"] == len(np.unique(pairs["pair"])) > 50
-    assert np.bincount(pairs["pair"], pairs["buffers"]).min() >= 2048 * 0.99
-    # A page of the table stays where it is, or rises, unless the hand has passed.
-    stays = (pairs["before"] != ABSENT) & (pairs["after"] != ABSENT) & ~pairs["passed"]
-    fell = stays & (pairs["after"] < pairs["before"])
-    rose = stays & (pairs["after"] > pairs["before"])
-    assert pairs["buffers"][rose].sum() > 500
-    assert pairs["buffers"][fell].sum() < 0.02 * pairs["buffers"][pairs["passed"]].sum()
-    gone = pairs["after"] == ABSENT
-    assert pairs["buffers"][gone & pairs["passed"]].sum() > 0.9 * pairs["buffers"][gone].sum() > 0
-
     found = predict(path)
     assert found.source == "peek"
     today = next(p for p in found.points if p.shared_buffers_bytes == 16 << 20)
@@ -107,7 +94,7 @@ def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
     with background_writer_at_rest(server), connect(server.conninfo(database)) as connection:
         by_sql = SnapshotReader(connection, require_buffercache(connection), 2048)
         by_sql.take()
-        view = PeekView(connection, read_server(connection), BlockSample.everything(), 1)
+        view = PeekView(connection, read_server(connection), BlockSample.everything())
         view.check(read_relations(connection), read_databases(connection))
         theirs, ours = by_sql.take(), view.take()
     names = ("frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
@@ -115,76 +102,6 @@ def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
     for name in names:
         assert np.array_equal(getattr(theirs, name)[order], getattr(ours, name)), name
     assert (ours.used_frames, ours.zero_frames) == (theirs.used_frames, theirs.zero_frames)
-
-
-def test_transitions_count_every_access(server: Cluster, database: str) -> None:
-    """The load is ours alone and known: pages read twice rise by two, others stay, new ones come at one."""
-    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-        reader = reader_of(connection, server.version_num)
-        row = connection.execute("SELECT pg_relation_filenode('page')").fetchone()
-        assert row is not None
-
-        def warm(first: int, last: int) -> None:
-            connection.execute("SELECT pg_prewarm('page', 'buffer', 'main', %s, %s)", [first, last])
-
-        # All are out of the pool, then a hundred come in: at 1 each.
-        warm(1000, PAGES - 1)
-        warm(0, 99)
-        first = reader.read()
-        files = Files(first)
-        for _ in range(2):
-            warm(0, 59)
-        warm(100, 104)
-        time.sleep(LONG_SECONDS)
-        columns = compare(first, reader.read(), files)
-    assert columns is not None
-    ours = (columns["rel"] == row[0]) & ~columns["passed"]
-    found = {
-        (before, after): count
-        for before, after, count in zip(
-            columns["before"][ours].tolist(),
-            columns["after"][ours].tolist(),
-            columns["buffers"][ours].tolist(),
-            strict=True,
-        )
-    }
-    came = columns["before"][(columns["rel"] == row[0])] == ABSENT
-    assert found[1, 3] == 60
-    assert columns["buffers"][columns["rel"] == row[0]][came].sum() == 5
-    others = {moved: count for moved, count in found.items() if moved != (1, 3)}
-    assert all(before in {after, ABSENT} for before, after in others), others
-
-
-def test_the_hand_takes_one_from_what_it_passes(server: Cluster, database: str) -> None:
-    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-        reader = reader_of(connection, server.version_num)
-
-        def warm(first: int, last: int) -> None:
-            connection.execute("SELECT pg_prewarm('page', 'buffer', 'main', %s, %s)", [first, last])
-
-        warm(0, PAGES - 1)
-        first = reader.read()
-        files = Files(first)
-        # None of these can be in the pool, so each needs a victim.
-        begin = hand_frames(first)
-        warm(0, 499)
-        time.sleep(LONG_SECONDS)
-        second = reader.read()
-        end = hand_frames(second)
-        columns = compare(first, second, files)
-    assert columns is not None
-    assert begin is not None
-    assert end is not None
-    passed = columns["passed"]
-    assert columns["buffers"][passed].sum() >= 2048 if end - begin >= 2048 else True
-    moved = (columns["before"] < 6) & (columns["after"] < 6)
-    fell = moved & (columns["after"] == columns["before"] - 1.0)
-    gone = columns["after"] == ABSENT
-    assert columns["buffers"][gone].sum() >= 500
-    wrong = (fell | gone) & ~passed
-    assert columns["buffers"][wrong].sum() <= 5, {name: column[wrong] for name, column in columns.items()}
 
 
 def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:

@@ -237,4 +237,4 @@ def test_a_folder_that_another_user_made_is_not_written_to(tmp_path: Path) -> No
         assert sorted(path.name for path in folder.iterdir()) == sorted(planted)
         shutil.rmtree(folder)
     folder.mkdir()
-    EvidenceWriter(folder, EvidenceMeta(source="sql")).abandon()
+    EvidenceWriter(folder, EvidenceMeta(source="sql")).close()

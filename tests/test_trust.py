@@ -14,14 +14,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg import queries
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import PIN, connect
+from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
-from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
-from pgsweep.warm.statements import require_prewarm
+from pgsweep.pg.userpath import resolve_relation
 from tests.fix_hostile import enter
 from tests.test_cluster import wait_until
 
@@ -153,7 +153,7 @@ def test_a_name_means_what_it_means_in_the_users_own_session(server: Cluster, da
         assert resolve_relation(session, "orders") == oids['"Own Path"']
         assert resolve_relation(session, "public.orders") == oids["public"]
         for name in ("nowhere", "no.such.thing.at.all", '"unended', "", "nowhere.orders"):
-            with pytest.raises(NOT_A_RELATION):
+            with pytest.raises(UsageError):
                 resolve_relation(session, name)
         path = session.execute("SHOW search_path").fetchone()
         assert path == ("pg_catalog",)

@@ -18,10 +18,10 @@ from pgsweep.ui.warm_restore import restore_text
 from pgsweep.warm.heat.file import read_heat
 from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
-from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Left, another_round
+from pgsweep.warm.heat.restore_rounds import MOST_ROUNDS, OWN_BLOCKS, Remaining, another_round
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 
 POOL_MB = 64
@@ -67,7 +67,7 @@ def full(bindir: Path | None, request: pytest.FixtureRequest, tmp_path: Path) ->
 
 
 def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
-    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])))
+    result = run(full.conninfo, WarmOptions(selection=Selection(relations=["mine"])))
     work, verified = result.work, result.verified
     assert work is not None
     assert verified is not None
@@ -83,7 +83,7 @@ def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:
 def test_a_run_that_is_stopped_brings_nothing_back(full: Full) -> None:
     stop = threading.Event()
     stop.set()
-    result = run(full.conninfo, Options(selection=Selection(relations=["mine"])), stop=stop)
+    result = run(full.conninfo, WarmOptions(selection=Selection(relations=["mine"])), stop=stop)
     assert result.work is not None
     assert result.work.stopped
     assert result.work.pushed_out_bytes == 0
@@ -140,16 +140,18 @@ def test_rounds_end_when_all_is_there_or_nothing_helps() -> None:
     wanted, accesses = 100_000, 300_000
     much = OWN_BLOCKS + 5_000
     assert not another_round([], wanted, accesses)
-    assert not another_round([Left(OWN_BLOCKS, 0)], wanted, accesses)
-    assert another_round([Left(much, 0)], wanted, accesses)
-    assert another_round([Left(much, 0), Left(much + 9, 0)], wanted, accesses), (
+    assert not another_round([Remaining(OWN_BLOCKS, 0)], wanted, accesses)
+    assert another_round([Remaining(much, 0)], wanted, accesses)
+    assert another_round([Remaining(much, 0), Remaining(much + 9, 0)], wanted, accesses), (
         "what else was there is lower now"
     )
-    assert not another_round([Left(much, 0)] * 3, wanted, accesses), "it is used meanwhile"
-    assert another_round([Left(much + 9, 0), Left(much, 0), Left(much, 0)], wanted, accesses)
-    assert another_round([Left(much, 0), Left(0, 90_000)], wanted, accesses), "only the counts are left"
-    assert not another_round([Left(0, 90_000), Left(0, 80_000)], wanted, accesses)
-    assert another_round([Left(0, 90_000), Left(0, 40_000)], wanted, accesses)
-    assert not another_round([Left(0, 90_000), Left(0, 10_000)], wanted, accesses)
-    falling = [Left(90_000 - 1_000 * i, 0) for i in range(20)]
+    assert not another_round([Remaining(much, 0)] * 3, wanted, accesses), "it is used meanwhile"
+    assert another_round([Remaining(much + 9, 0), Remaining(much, 0), Remaining(much, 0)], wanted, accesses)
+    assert another_round([Remaining(much, 0), Remaining(0, 90_000)], wanted, accesses), (
+        "only the counts are left"
+    )
+    assert not another_round([Remaining(0, 90_000), Remaining(0, 80_000)], wanted, accesses)
+    assert another_round([Remaining(0, 90_000), Remaining(0, 40_000)], wanted, accesses)
+    assert not another_round([Remaining(0, 90_000), Remaining(0, 10_000)], wanted, accesses)
+    falling = [Remaining(90_000 - 1_000 * i, 0) for i in range(20)]
     assert [another_round(falling[:n], wanted, accesses) for n in range(1, 21)].count(True) == MOST_ROUNDS

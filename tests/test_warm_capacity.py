@@ -18,7 +18,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.warm.capacity import page_cache_budget
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import plan, run
 from tests.test_cluster import needs_cgroup
 from tests.test_warm_plan import host
@@ -105,7 +105,7 @@ def test_a_server_in_a_cgroup_gets_no_more_than_its_group_holds() -> None:
                 "CREATE TABLE big AS SELECT repeat('x', 1900) AS x FROM generate_series(1, 80000)"
             )
             connection.execute("CHECKPOINT")
-        big = Options(selection=Selection(relations=["big"]), into="page-cache")
+        big = WarmOptions(selection=Selection(relations=["big"]), into="page-cache")
         result = plan(conninfo, big, assumed_bytes_per_second=1e8)
         [budget] = result.budgets
         group = cluster.memory_cgroup
@@ -122,7 +122,7 @@ def test_a_server_in_a_cgroup_gets_no_more_than_its_group_holds() -> None:
         # Read through the server the pages are its group's, and what was planned stays, but for what the
         # kernel takes from the wrong end at the limit, where write-ahead log lies in the group too.
         drop_files(cluster, conninfo, "big")
-        done = run(conninfo, Options(selection=big.selection, into="page-cache", mode="read"))
+        done = run(conninfo, WarmOptions(selection=big.selection, into="page-cache", mode="read"))
         assert done.verified is not None
         assert group.usage_bytes() <= 160 * MB
         assert (done.verified.page_cache_bytes or 0) > 0.85 * done.asked_bytes

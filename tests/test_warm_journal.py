@@ -17,7 +17,7 @@ from pgsweep.records.warm import WarmResult
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, is_held, read_header, read_journal
 from pgsweep.warm.run.journal_place import find_journal, place_for, state_folder
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 from tests.fix_warm import as_reader
 from tests.test_cli import run as pgsweep
@@ -37,7 +37,7 @@ def stopped(conninfo: str, selection: Selection) -> Path:
     assert place is not None
     ended = threading.Event()
     ended.set()
-    result = run(conninfo, Options(selection=selection), stop=ended, journal=place)
+    result = run(conninfo, WarmOptions(selection=selection), stop=ended, journal=place)
     assert result.work is not None
     assert result.work.journal == str(place)
     return place
@@ -45,7 +45,7 @@ def stopped(conninfo: str, selection: Selection) -> Path:
 
 def resumed(conninfo: str, selection: Selection | None = None) -> WarmResult:
     place = find_journal(conninfo, selection)
-    return run(conninfo, Options(), journal=place, resume=place)
+    return run(conninfo, WarmOptions(), journal=place, resume=place)
 
 
 def test_each_run_finds_its_own(
@@ -74,7 +74,7 @@ def test_a_journal_of_another_server_is_refused(
 ) -> None:
     place = stopped(warm_databases(wheel18), ORDERS)
     with pytest.raises(UsageError, match="on another server"):
-        run(warm_databases(debian15), Options(), journal=place, resume=place)
+        run(warm_databases(debian15), WarmOptions(), journal=place, resume=place)
     header = read_header(place)
     assert header.run is not None
     assert (header.run.database, header.run.relations) == ("towarm", ["orders"])
@@ -85,7 +85,7 @@ def test_a_stopped_resume_goes_on_in_the_same_journal(towarm: str, state: Path) 
     place = stopped(towarm, ORDERS)
     ended = threading.Event()
     ended.set()
-    again = run(towarm, Options(), stop=ended, journal=place, resume=place)
+    again = run(towarm, WarmOptions(), stop=ended, journal=place, resume=place)
     assert again.work is not None
     assert again.work.journal == str(place)
     assert find_journal(towarm, ORDERS) == place
@@ -109,11 +109,11 @@ def test_what_is_no_journal_is_left_alone(towarm: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("my precious notes\n")
     with pytest.raises(UsageError, match="is not replaced: it is no journal"):
-        run(towarm, Options(selection=ORDERS), journal=notes)
+        run(towarm, WarmOptions(selection=ORDERS), journal=notes)
     assert notes.read_text() == "my precious notes\n"
     empty = tmp_path / "made-by-mktemp"
     empty.touch()
-    run(towarm, Options(selection=ORDERS), journal=empty)
+    run(towarm, WarmOptions(selection=ORDERS), journal=empty)
     assert not empty.exists(), "all is done"
 
 
@@ -121,13 +121,13 @@ def test_only_a_file_is_replaced(towarm: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(UsageError, match="is no file"):
-        run(towarm, Options(selection=ORDERS), journal=pipe)
+        run(towarm, WarmOptions(selection=ORDERS), journal=pipe)
     assert pipe.is_fifo()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "there")
     ended = threading.Event()
     ended.set()
-    run(towarm, Options(selection=ORDERS), stop=ended, journal=link)
+    run(towarm, WarmOptions(selection=ORDERS), stop=ended, journal=link)
     assert link.is_symlink()
     assert read_header(tmp_path / "there").into == "pool"
 

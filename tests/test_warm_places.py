@@ -12,7 +12,7 @@ import pytest
 from pgsweep.pg.cluster import Cluster
 from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options, prepare
+from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import Listener, run
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
@@ -47,7 +47,7 @@ def far(tablespace: str, fresh: str) -> str:
     return fresh
 
 
-FAR = Options(selection=Selection(relations=["far"]))
+FAR = WarmOptions(selection=Selection(relations=["far"]))
 
 
 def test_relations_in_another_tablespace_come_into_the_pool(far: str) -> None:
@@ -63,7 +63,7 @@ def test_relations_in_another_tablespace_come_into_the_pool(far: str) -> None:
 def test_relations_in_another_tablespace_come_into_the_page_cache(server: Cluster, far: str) -> None:
     evict_all(far)
     drop_files(server, far, "far", "far_pkey")
-    result = run(far, Options(selection=FAR.selection, into="page-cache"))
+    result = run(far, WarmOptions(selection=FAR.selection, into="page-cache"))
     assert result.mode == "kernel"
     assert result.verified is not None
     assert (result.verified.page_cache_before_bytes or 0) < 0.3 * result.asked_bytes
@@ -108,7 +108,7 @@ def test_a_stand_by_promoted_half_way_is_warmed_to_the_end() -> None:
             orders = piece_of(at_primary, "orders").blocks * 8192
             promoting = Promoting(conninfo)
             result = run(
-                conninfo, Options(selection=PUBLIC, rate_bytes_per_second=orders / 2), listener=promoting
+                conninfo, WarmOptions(selection=PUBLIC, rate_bytes_per_second=orders / 2), listener=promoting
             )
             promoting.join()
             assert result.work is not None
@@ -142,7 +142,7 @@ def many(fresh: str) -> str:
     return fresh
 
 
-MANY = Options(selection=Selection(schemas=["many"]))
+MANY = WarmOptions(selection=Selection(schemas=["many"]))
 
 
 def test_one_of_a_thousand_may_not_be_read(many: str) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.procfile import HostMemory
 from pgsweep.records.warm import WarmResult
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.plan import beyond, make_plan, rank
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
 from tests.fix_warm import as_reader
@@ -25,10 +25,10 @@ from tests.test_cluster import wait_until
 MB = 1 << 20
 
 
-def pieces() -> st.SearchStrategy[list[Piece]]:
+def pieces() -> st.SearchStrategy[list[BlockRange]]:
     return st.lists(
         st.builds(
-            Piece,
+            BlockRange,
             database=st.sampled_from(["a", "b"]),
             oid=st.integers(1, 4),
             schema=st.just("s"),
@@ -46,12 +46,12 @@ def pieces() -> st.SearchStrategy[list[Piece]]:
 Block = tuple[str, int, str, int]
 
 
-def blocks_of(chosen: list[Piece]) -> list[Block]:
+def blocks_of(chosen: list[BlockRange]) -> list[Block]:
     return [(p.database, p.oid, p.fork, block) for p in chosen for block in range(p.first_block, p.end_block)]
 
 
 @given(pieces(), st.integers(-5, 400))
-def test_never_over_budget_no_block_twice_none_lost(wanted: list[Piece], budget: int) -> None:
+def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
     planned, out = blocks_of(made.pieces), blocks_of(made.left_out)
     assert made.blocks == len(planned) <= max(0, budget)
@@ -62,7 +62,7 @@ def test_never_over_budget_no_block_twice_none_lost(wanted: list[Piece], budget:
 
 
 @given(pieces(), st.integers(0, 400))
-def test_the_order_is_that_of_the_rank(wanted: list[Piece], budget: int) -> None:
+def test_the_order_is_that_of_the_rank(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
     ranks = [rank(piece)[:4] for piece in (*made.pieces, *made.left_out)]
     if made.pieces and made.left_out:
@@ -71,7 +71,7 @@ def test_the_order_is_that_of_the_rank(wanted: list[Piece], budget: int) -> None
 
 
 @given(pieces(), st.integers(0, 400))
-def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[Piece], budget: int) -> None:
+def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange], budget: int) -> None:
     best: dict[Block, Any] = {}
     for piece in wanted:
         for block in blocks_of([piece]):
@@ -83,14 +83,14 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[Piece], bud
 
 
 @given(pieces(), st.integers(0, 100), st.integers(0, 100))
-def test_the_second_cache_goes_on_where_the_first_ended(wanted: list[Piece], one: int, two: int) -> None:
+def test_the_second_cache_goes_on_where_the_first_ended(wanted: list[BlockRange], one: int, two: int) -> None:
     first = make_plan(wanted, one)
     second = beyond(first, two)
     assert blocks_of(first.pieces + second.pieces) == blocks_of(make_plan(wanted, one + two).pieces)
 
 
 @given(pieces(), st.integers(1, 10))
-def test_a_sample_is_part_of_the_plan(wanted: list[Piece], stretch: int) -> None:
+def test_a_sample_is_part_of_the_plan(wanted: list[BlockRange], stretch: int) -> None:
     made = make_plan(wanted, 1000)
     sample = blocks_of(draw(made.pieces, stretch))
     assert len(set(sample)) == len(sample)
@@ -137,7 +137,7 @@ def test_the_page_cache_gets_what_is_available_less_what_the_pool_will_take() ->
 
 def planned(conninfo: str, *relations: str, **options: Any) -> WarmResult:
     options.setdefault("selection", Selection(relations=relations))
-    return plan(conninfo, Options(**options), assumed_bytes_per_second=100e6)
+    return plan(conninfo, WarmOptions(**options), assumed_bytes_per_second=100e6)
 
 
 def names(result: WarmResult) -> list[str]:
@@ -286,7 +286,7 @@ def test_without_pg_prewarm_there_is_no_way_through_the_server(fresh: str) -> No
 
 
 def test_the_rate_is_measured_by_a_sample_that_leaves_the_pool_alone(towarm: str) -> None:
-    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    result = plan(towarm, WarmOptions(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.kind == "measured"
     assert 0 < result.rate.sample_bytes <= result.asked_bytes
@@ -297,6 +297,6 @@ def test_the_rate_is_measured_where_the_first_stretch_takes_longer_than_the_samp
     towarm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgsweep.warm.run.rate._MOST_SECONDS", 0.0)
-    result = plan(towarm, Options(selection=Selection(relations=["orders"])))
+    result = plan(towarm, WarmOptions(selection=Selection(relations=["orders"])))
     assert result.rate is not None
     assert result.rate.bytes_per_second > 0

@@ -20,14 +20,14 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import Named
-from pgsweep.warm.block_ranges import Piece
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatPart, read_heat
+from pgsweep.warm.block_ranges import BlockRange
+from pgsweep.warm.heat.file import NOT_IN_POOL, HeatPart, SavedHeat, read_heat
 from pgsweep.warm.heat.save import save
-from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, SavedHeat, weigh
+from pgsweep.warm.heat.saved import PAGE_CACHE_ONLY, HeatWeights, weigh
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import read_journal
 from pgsweep.warm.run.plan import make_plan
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import plan, run
 from tests.fix_warm import database_to_warm, evict_all, heat_meta
 from tests.test_cli import run as pgsweep
@@ -36,7 +36,7 @@ OWN = Selection(schemas=["public"])
 Levels = list[int]
 
 
-def heat_of(relations: list[Levels], *, kind: str = "table") -> Heat:
+def heat_of(relations: list[Levels], *, kind: str = "table") -> SavedHeat:
     """Return heat of relations r0, r1 and so on; a level is a block's usage count, or NOT_IN_POOL."""
     parts = [
         HeatPart(
@@ -56,7 +56,7 @@ def heat_of(relations: list[Levels], *, kind: str = "table") -> Heat:
     ]
     flat = [level for levels in relations for level in levels]
     usage = np.array(flat, dtype=np.uint8)
-    return Heat(
+    return SavedHeat(
         meta=heat_meta(),
         parts=parts,
         part=np.repeat(np.arange(len(relations), dtype=np.int32), [len(levels) for levels in relations]),
@@ -87,7 +87,7 @@ def named(number: int, *, name: str | None = None, toast: bool = False) -> Named
 levels = st.lists(st.sampled_from([0, 1, 2, 3, 4, 5, NOT_IN_POOL]), min_size=1, max_size=12)
 
 
-def weight(saved: SavedHeat, number: int) -> float:
+def weight(saved: HeatWeights, number: int) -> float:
     found = saved.weight_of(named(number), same_cluster=False)
     assert found is not None
     return found
@@ -117,7 +117,7 @@ def test_what_is_saved_comes_first_and_densest_first(
 ) -> None:
     saved = weigh(Path("a.heat"), heat_of([blocks for blocks, _, _ in relations]))
     pieces = [
-        Piece(
+        BlockRange(
             database="d",
             oid=number,
             schema="s",
@@ -153,7 +153,7 @@ def rows_of(result: WarmResult) -> dict[str, tuple[int, bool]]:
 
 
 def planned(conninfo: str, heat: Path, selection: Selection = OWN) -> WarmResult:
-    options = Options(selection=selection, heat=weigh(heat, read_heat(heat)))
+    options = WarmOptions(selection=selection, heat=weigh(heat, read_heat(heat)))
     return plan(conninfo, options, assumed_bytes_per_second=1e8)
 
 
@@ -249,7 +249,7 @@ def test_a_file_of_another_database_is_told(saved: tuple[str, Path], wheel18: Cl
 
 def test_a_stopped_run_is_resumed_in_the_order_of_the_heat(saved: tuple[str, Path], tmp_path: Path) -> None:
     conninfo, heat = saved
-    options = Options(selection=OWN, heat=weigh(heat, read_heat(heat)))
+    options = WarmOptions(selection=OWN, heat=weigh(heat, read_heat(heat)))
     stop = threading.Event()
     stop.set()
     journal = tmp_path / "a.journal"
@@ -258,7 +258,7 @@ def test_a_stopped_run_is_resumed_in_the_order_of_the_heat(saved: tuple[str, Pat
     assert first.work.stopped
     left = [piece.relation for piece in read_journal(journal).pool]
     assert list(dict.fromkeys(left)) == [row.relation for row in first.relations]
-    rest = run(conninfo, Options(), journal=journal, resume=journal)
+    rest = run(conninfo, WarmOptions(), journal=journal, resume=journal)
     assert rest.work is not None
     assert rest.work.read_bytes == first.asked_bytes
     assert rest.heat_source == "as the run planned it that was stopped"

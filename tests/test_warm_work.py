@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
-from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.pg.prewarm import by_fork
+from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
-from pgsweep.warm.statements import by_fork
 from pgsweep.warm.work import Work
 from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
 
@@ -41,7 +41,7 @@ class OnceBegun:
 
 def carry_out(
     conninfo: str,
-    pieces: list[Piece],
+    pieces: list[BlockRange],
     *,
     stop: threading.Event | None = None,
     progress: Callable[[WorkState], None] | None = None,
@@ -104,7 +104,7 @@ def test_a_table_that_has_shrunk_is_read_as_far_as_it_goes(towarm: str) -> None:
     assert (trouble.why, trouble.blocks) == (SHORTER, 10)
 
 
-def stretches_of(piece: Piece, blocks: int) -> list[Piece]:
+def stretches_of(piece: BlockRange, blocks: int) -> list[BlockRange]:
     """Return every second block of a piece that is taken to have so many blocks, each by itself."""
     return [msgspec.structs.replace(piece, first_block=block, blocks=1) for block in range(0, blocks, 2)]
 
@@ -259,7 +259,7 @@ def test_a_late_answer_pauses_the_work(wheel18: Cluster, warm_databases: Callabl
     late = threading.Event()
     late.set()
 
-    def probed(cold: Piece | None) -> None:
+    def probed(cold: BlockRange | None) -> None:
         probe(cold)
         if late.is_set():
             time.sleep(0.05)
@@ -321,7 +321,7 @@ class Counting:
 
 def test_one_connection_keeps_the_order() -> None:
     pieces = [
-        Piece(
+        BlockRange(
             database=f"d{number % 2}",
             oid=number,
             schema="s",
@@ -348,7 +348,7 @@ def test_one_connection_keeps_the_order() -> None:
 
 def calls_of_a_relation(number: int, options: WorkOptions) -> list[Call]:
     """Return that many calls for consecutive blocks of one relation."""
-    whole = Piece(
+    whole = BlockRange(
         database="d",
         oid=1,
         schema="s",
@@ -456,7 +456,7 @@ def test_calls_hold_every_block_once_in_order_and_are_short(
     described: list[tuple[str, int, int]], call_blocks: int
 ) -> None:
     pieces = [
-        Piece(
+        BlockRange(
             database=database,
             oid=number,
             schema="s",

@@ -40,7 +40,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 
 HERE = Path(__file__).resolve().parent
@@ -104,7 +104,7 @@ class Trials:
     def run(self) -> dict[str, Any]:
         """Warm as the command does."""
         begin = time.monotonic()
-        result = run(self._cluster.conninfo(), Options(selection=Selection(schemas=["public"])))
+        result = run(self._cluster.conninfo(), WarmOptions(selection=Selection(schemas=["public"])))
         seconds = time.monotonic() - begin
         assert result.work is not None
         assert result.verified is not None

@@ -22,7 +22,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.warm.run.gather import Selection
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 
 HERE = Path(__file__).resolve().parent
@@ -48,7 +48,7 @@ def count(cluster: Cluster) -> dict[str, Any]:
 
 def warm(cluster: Cluster, into: Literal["pool", "page-cache"]) -> dict[str, Any]:
     """Warm one cache, and return what lies in both."""
-    options = Options(selection=Selection(relations=["counted"]), into=into, mode="read")
+    options = WarmOptions(selection=Selection(relations=["counted"]), into=into, mode="read")
     result = run(cluster.conninfo(), options)
     assert result.verified is not None
     return {

@@ -19,7 +19,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.testbed.pgbench import DATABASE, create_database
-from pgsweep.warm.run.prepare import Options
+from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 
 HERE = Path(__file__).resolve().parent
@@ -40,7 +40,7 @@ def one_run(cluster: Cluster, *, warm: bool) -> dict[str, Any]:
     empty_caches(cluster)
     sample: dict[str, Any] = {}
     if warm:
-        result = run(cluster.conninfo(DATABASE), Options())
+        result = run(cluster.conninfo(DATABASE), WarmOptions())
         assert result.work is not None
         sample["warm_seconds"] = result.work.seconds
         sample["warm_bytes"] = result.work.read_bytes

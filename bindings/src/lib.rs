@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     use super::{pyfunction, Bound, PyModule, PyResult};
+    use pgsweep_core::trace;
     use pyo3::types::PyModuleMethods;
 
     #[pymodule_export]
@@ -37,12 +38,6 @@ mod _native {
     #[pymodule_export]
     use crate::tracer::{trace_event_cost_seconds, Tracer};
 
-    /// Return the version of the native module.
-    #[pyfunction]
-    fn version() -> &'static str {
-        env!("CARGO_PKG_VERSION")
-    }
-
     /// Return the build profile, `release` or `debug`, so that a benchmark can refuse a debug build.
     #[pyfunction]
     fn build_profile() -> &'static str {
@@ -55,6 +50,11 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("STRATEGY_MASK", trace::STRATEGY_MASK)?;
+        module.add("REPEAT", trace::REPEAT)?;
+        module.add("EXTENSION", trace::EXTENSION)?;
+        module.add("DROP", trace::DROP)?;
+        module.add("UNCOUNTED", trace::UNCOUNTED)
     }
 }

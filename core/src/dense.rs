@@ -1,9 +1,9 @@
 //! Pages by name mapped to dense numbers, in the order of first appearance.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
-use crate::objects::SpreadHasher;
+use rustc_hash::FxHashMap;
+
 use crate::trace::{refuse, InputError};
 
 /// Which fork of which relation: tablespace, database, relfilenode, fork.
@@ -47,7 +47,7 @@ pub struct DenseIds {
     relations: HashMap<Relation, usize>,
     tops: Vec<Leaves>,
     /// Leaves beyond the table of their relation: its number times 2^32, plus the leaf's.
-    scattered: HashMap<u64, u32, BuildHasherDefault<SpreadHasher>>,
+    scattered: FxHashMap<u64, u32>,
     leaves: Vec<[u32; 1 << LEAF_BITS]>,
     latest: Option<(Relation, usize)>,
     pages: Vec<Page>,

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use crate::frames::{page_states, Contents, Frames, Lane, ABSENT, LOADED};
-use crate::ring::Ring;
+use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
 
@@ -37,9 +37,9 @@ pub(crate) trait Observer {
 }
 
 /// Sees nothing and costs nothing.
-pub(crate) struct Nobody;
+pub(crate) struct NullObserver;
 
-impl Observer for Nobody {
+impl Observer for NullObserver {
     #[inline]
     fn see(&mut self, _: Outcome) {}
 }
@@ -79,7 +79,7 @@ pub(crate) struct LaneResult {
 /// One pool among the lanes.
 struct OnePool {
     frames: Frames,
-    rings: HashMap<u32, Ring>,
+    rings: HashMap<u32, StrategyRing>,
     /// Buffers of a ring by strategy class at this size.
     ring_buffers: [u32; 4],
     misses: u64,
@@ -264,7 +264,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
             let ring = lane
                 .rings
                 .entry(owner.id)
-                .or_insert_with(|| Ring::new(buffers));
+                .or_insert_with(|| StrategyRing::new(buffers));
             ring.load(&mut lane.frames, states, k, page);
         } else {
             lane.frames.load(states, k, page);

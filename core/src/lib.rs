@@ -8,7 +8,10 @@ mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
-pub mod pool;
+/// What a pool holds.
+pub mod pool {
+    pub use crate::frames::{Contents, NO_PAGE};
+}
 pub mod replay;
 mod ring;
 pub mod rules;

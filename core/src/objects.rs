@@ -1,39 +1,13 @@
 //! Traces of other systems: objects under 64-bit names, and the distance to their next access.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use rustc_hash::FxHashMap;
 
 use crate::trace::{refuse, InputError};
-
-/// Spreads a 64-bit name over the bits that the table looks at, low and high ones.
-///
-/// Names are often counters or hashes themselves, so one multiplication by an odd constant (2^64 divided by the
-/// golden ratio) with the upper half folded onto the lower is enough, and several times faster than the
-/// standard library's keyed hash.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SpreadHasher(u64);
-
-impl Hasher for SpreadHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, name: u64) {
-        let spread = name.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = spread ^ (spread >> 32);
-    }
-}
 
 /// Gives each object the next number when it first appears; accesses may come in any number of pieces.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectIds {
-    numbers: HashMap<u64, u32, BuildHasherDefault<SpreadHasher>>,
+    numbers: FxHashMap<u64, u32>,
 }
 
 impl ObjectIds {

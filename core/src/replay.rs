@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use crate::lanes::{LaneResult, Lanes, Nobody, Setting, MOST_LANES};
+use crate::lanes::{LaneResult, Lanes, NullObserver, Setting, MOST_LANES};
 use crate::pool::{Contents, NO_PAGE};
 use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
 use crate::trace::{refuse, InputError, Trace, DROP, EXTENSION, UNCOUNTED};
@@ -310,9 +310,9 @@ fn run_block(
     let warm = |&k: &usize| request.warm.get(k).copied().flatten();
     let warm: Vec<_> = block.iter().map(warm).collect();
     match lanes {
-        1 => Lanes::<1>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        2 => Lanes::<2>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        4 => Lanes::<4>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
-        _ => Lanes::<MOST_LANES>::new(setting, &sizes, &warm).run(bounds, false, &mut Nobody),
+        1 => Lanes::<1>::new(setting, &sizes, &warm).run(bounds, false, &mut NullObserver),
+        2 => Lanes::<2>::new(setting, &sizes, &warm).run(bounds, false, &mut NullObserver),
+        4 => Lanes::<4>::new(setting, &sizes, &warm).run(bounds, false, &mut NullObserver),
+        _ => Lanes::<MOST_LANES>::new(setting, &sizes, &warm).run(bounds, false, &mut NullObserver),
     }
 }

@@ -4,14 +4,14 @@ use crate::frames::{Frames, Lane, LOADED};
 
 /// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
 #[derive(Clone, Debug)]
-pub(crate) struct Ring {
+pub(crate) struct StrategyRing {
     /// Frames, filled one by one during the first round.
     slots: Vec<u32>,
     capacity: u32,
     next: usize,
 }
 
-impl Ring {
+impl StrategyRing {
     pub fn new(capacity: u32) -> Self {
         Self {
             slots: Vec::new(),

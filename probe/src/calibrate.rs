@@ -14,7 +14,7 @@ use crate::bpf::{self, Attachment, Moment};
 use crate::error::{ProbeError, Result};
 use crate::event::Kind;
 use crate::programs::{build, Common, Words};
-use crate::ring::Ring;
+use crate::ring::RingBuffer;
 use iced_x86::Register;
 
 // A function that begins as BufTableLookup does in most servers, with an instruction that the kernel emulates.
@@ -61,7 +61,7 @@ fn nanoseconds_a_call() -> f64 {
 pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
     let address = pgsweep_probe_target as *const () as u64;
     let (path, offset) = file_offset_of(address)?;
-    let ring = Ring::map(bpf::create_ring(RING_BYTES)?, RING_BYTES)?;
+    let ring = RingBuffer::map(bpf::create_ring(RING_BYTES)?, RING_BYTES)?;
     let counters = bpf::create_counters(1)?;
     let common = Common {
         ring_fd: ring.fd(),

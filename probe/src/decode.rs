@@ -10,37 +10,20 @@
 //! it has open, the relation it vacuums, the bulk load it runs; and, on misses, from the strategy that
 //! `StrategyGetBuffer` was really given.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
+use rustc_hash::FxHashMap;
+
+use crate::backend_state::{BackendState, Begin};
 use crate::columns::{
     Accesses, Drops, Row, Scans, EXTEND, FLAG_PINNED, FLAG_STRATEGY_KNOWN, HIT, MISS,
 };
 use crate::event::{Event, Kind, ScanOptions, Tag};
-use crate::process::{Begin, Process};
 
 /// How long a process may be silent before its last access is taken as what it seems, a hit.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// Rows in a chunk.
 const CHUNK_ROWS: usize = 1 << 16;
-
-/// Hashes process ids: they are small and dense, so that one multiplication spreads them.
-#[derive(Default)]
-struct PidHasher(u64);
-
-impl Hasher for PidHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
 
 /// What the decoder gives out.
 #[derive(Debug, Default)]
@@ -76,7 +59,7 @@ pub struct Decoder {
     chunks: VecDeque<(u64, Accesses)>,
     rows: u64,
     handed: u64,
-    processes: HashMap<u32, Process, BuildHasherDefault<PidHasher>>,
+    processes: FxHashMap<u32, BackendState>,
     next_scan: u32,
     scans: Scans,
     drops: Drops,
@@ -94,7 +77,7 @@ impl Decoder {
             chunks: VecDeque::new(),
             rows: 0,
             handed: 0,
-            processes: HashMap::default(),
+            processes: FxHashMap::default(),
             next_scan: 1,
             scans: Scans::default(),
             drops: Drops::default(),

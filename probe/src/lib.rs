@@ -11,6 +11,7 @@
 
 pub mod ability;
 pub mod asm;
+pub mod backend_state;
 pub mod bpf;
 #[cfg(target_arch = "x86_64")]
 pub mod calibrate;
@@ -28,7 +29,6 @@ pub mod parallel;
 pub mod peek;
 pub mod pool;
 pub mod probes;
-pub mod process;
 pub mod programs;
 pub mod residency;
 pub mod ring;

@@ -3,9 +3,9 @@
 //! The same descriptors as in [`crate::pool`], counted where they are read, in pieces that stay in a processor's cache.
 //! A few threads share the pieces; the server does nothing, and no list of pages is made.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::clock::monotonic_ns;
 use crate::descriptor::{for_each_used, Array, Relation, DESCRIPTOR_BYTES};
@@ -58,12 +58,11 @@ pub fn relations(server: &Server, version_num: u32, threads: Option<usize>) -> R
     let array = Array::of(server, version_num)?;
     let begin_ns = monotonic_ns();
     let hand = Hand::read(server, version_num, array.buffers);
-    let pieces = (array.buffers as usize).div_ceil(PIECE_BUFFERS);
-    let threads = threads
-        .unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS))
-        .clamp(1, pieces);
-    let next = AtomicUsize::new(0);
-    let tallies = parallel::share(threads, || count_pieces(server, array, &next));
+    let threads = threads.unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS));
+    let stretches = stretches(array.buffers as usize, threads);
+    let tallies = parallel::map(&stretches, threads, |stretch| {
+        count(server, array, stretch.clone())
+    });
     let mut total = Tally::default();
     for tally in tallies {
         total.add_all(&tally?);
@@ -76,16 +75,19 @@ pub fn relations(server: &Server, version_num: u32, threads: Option<usize>) -> R
     Ok(relations)
 }
 
-fn count_pieces(server: &Server, array: Array, next: &AtomicUsize) -> Result<Tally> {
-    let buffers = array.buffers as usize;
+/// Whole pieces of the pool, a few for each thread, so that one that is held up does not hold up all.
+fn stretches(buffers: usize, threads: usize) -> Vec<Range<usize>> {
+    let pieces = buffers.div_ceil(PIECE_BUFFERS);
+    let step = pieces.div_ceil(threads.max(1) * 4).max(1) * PIECE_BUFFERS;
+    let stretch = |first| first..buffers.min(first + step);
+    (0..buffers).step_by(step).map(stretch).collect()
+}
+
+fn count(server: &Server, array: Array, stretch: Range<usize>) -> Result<Tally> {
     let mut tally = Tally::default();
-    let mut bytes = vec![0; PIECE_BUFFERS.min(buffers) * DESCRIPTOR_BYTES];
-    loop {
-        let first = next.fetch_add(1, Ordering::Relaxed) * PIECE_BUFFERS;
-        if first >= buffers {
-            return Ok(tally);
-        }
-        let part = &mut bytes[..PIECE_BUFFERS.min(buffers - first) * DESCRIPTOR_BYTES];
+    let mut bytes = vec![0; PIECE_BUFFERS.min(stretch.len()) * DESCRIPTOR_BYTES];
+    for first in stretch.clone().step_by(PIECE_BUFFERS) {
+        let part = &mut bytes[..PIECE_BUFFERS.min(stretch.end - first) * DESCRIPTOR_BYTES];
         array.read(server, first, part)?;
         for_each_used(part, first, |_, descriptor| {
             let counts = tally.counts_of(descriptor.relation());
@@ -94,6 +96,7 @@ fn count_pieces(server: &Server, array: Array, next: &AtomicUsize) -> Result<Tal
             counts.pinned += i64::from(descriptor.is_pinned());
         })?;
     }
+    Ok(tally)
 }
 
 #[derive(Debug, Default, Clone)]
@@ -106,7 +109,7 @@ struct Counts {
 /// Counts by relation, in the order of first appearance.
 #[derive(Debug, Default)]
 struct Tally {
-    places: HashMap<Relation, usize, BuildHasherDefault<Mix>>,
+    places: FxHashMap<Relation, usize>,
     rows: Vec<(Relation, Counts)>,
     /// The row counted last: neighbours in the pool often belong to one relation.
     last: usize,
@@ -152,26 +155,6 @@ impl Tally {
     }
 }
 
-/// A hash for four small numbers of which nobody hostile chooses any: multiply and fold, as FxHash does.
-#[derive(Debug, Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0.rotate_left(5) ^ u64::from(number)).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +192,24 @@ mod tests {
             (columns.dirty, columns.pinned),
             (vec![0, 1, 0], vec![0, 0, 2])
         );
+    }
+
+    #[test]
+    fn stretches_are_whole_pieces_and_all_of_the_pool() {
+        for buffers in [
+            1,
+            16,
+            PIECE_BUFFERS,
+            PIECE_BUFFERS + 1,
+            100 * PIECE_BUFFERS + 7,
+        ] {
+            for threads in [0, 1, 2, 5] {
+                let found = stretches(buffers, threads);
+                assert_eq!(found.iter().cloned().flatten().count(), buffers);
+                assert!(found.iter().all(|s| s.start % PIECE_BUFFERS == 0));
+                assert!(found.len() <= 4 * threads.max(1));
+            }
+        }
     }
 
     #[test]

@@ -18,7 +18,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use crate::parallel;
@@ -119,26 +118,8 @@ fn in_parallel<T: Send>(
     threads: Option<usize>,
     task: impl Fn(&Path) -> T + Sync,
 ) -> Vec<T> {
-    let threads = threads
-        .unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS))
-        .clamp(1, paths.len().max(1));
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(at) else {
-                return done;
-            };
-            done.push((at, task(path)));
-        }
-    };
-    let mut all: Vec<_> = parallel::share(threads, work)
-        .into_iter()
-        .flatten()
-        .collect();
-    all.sort_unstable_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, result)| result).collect()
+    let threads = threads.unwrap_or_else(|| parallel::processors(DEFAULT_MAX_THREADS));
+    parallel::map(paths, threads.min(paths.len()), |path| task(path))
 }
 
 fn look(

@@ -61,7 +61,7 @@ unsafe impl Send for Mapping {}
 
 /// A ring buffer being read.
 #[derive(Debug)]
-pub struct Ring {
+pub struct RingBuffer {
     reader: Mapping,
     writer: Mapping,
     size_bytes: u64,
@@ -69,7 +69,7 @@ pub struct Ring {
     fd: OwnedFd,
 }
 
-impl Ring {
+impl RingBuffer {
     /// Map a ring buffer of the given size.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Ring {
 
 /// How far the ring buffer has been read; the space before is given back to the writers when this goes.
 struct Reading<'a> {
-    ring: &'a Ring,
+    ring: &'a RingBuffer,
     position: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::error::{ProbeError, Result};
 use crate::event::Event;
 use crate::probes::{self, Probes};
 use crate::programs::Common;
-use crate::ring::Ring;
+use crate::ring::RingBuffer;
 use crate::server::Server;
 
 /// How often the ring buffer is looked at: the kernel wakes nobody, which would cost it more than the event itself.
@@ -102,7 +102,7 @@ impl Tracer {
     }
 
     fn start_with(server: &Server, options: &Options, attachment: Attachment) -> Result<Self> {
-        let ring = Ring::map(bpf::create_ring(options.ring_bytes)?, options.ring_bytes)?;
+        let ring = RingBuffer::map(bpf::create_ring(options.ring_bytes)?, options.ring_bytes)?;
         let counters = bpf::create_counters(1)?;
         let (identity_address, identity) = server.identity()?;
         let common = Common {
@@ -219,9 +219,9 @@ trait Source {
     fn drain(&mut self, most: usize, take: impl FnMut(Event)) -> usize;
 }
 
-impl Source for Ring {
+impl Source for RingBuffer {
     fn drain(&mut self, most: usize, take: impl FnMut(Event)) -> usize {
-        Ring::drain(self, most, take)
+        RingBuffer::drain(self, most, take)
     }
 }
 

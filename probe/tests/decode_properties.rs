@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
+use pgsweep_probe::backend_state::{BackendState, Begin};
 use pgsweep_probe::columns::{Accesses, Scans, EXTEND, FLAG_STRATEGY_KNOWN, HIT, MISS};
 use pgsweep_probe::decode::{Counts, Decoder};
 use pgsweep_probe::event::{
     Event, Kind, ScanOptions, Tag, BUFFER_KNOWN, BUFFER_OFFSET, BUFFER_PINNED, EVENT_BYTES,
 };
-use pgsweep_probe::process::{Begin, Process};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -199,7 +199,7 @@ proptest! {
         let first = first % blocks;
         let table = Tag { spc: 1663, db: 5, rel: 16384, fork: 0, block: 0 };
         let mut scans = Scans::default();
-        let mut process = Process::default();
+        let mut process = BackendState::default();
         let options = ScanOptions::of_version(180_006);
         let flags = options.sequential & !options.sample | options.allow_strategy;
         prop_assert!(process.begin_scan(begin(7), table, flags, options, &mut scans));
@@ -230,7 +230,7 @@ proptest! {
     fn nothing_is_left_of_what_a_reset_ends(
         steps in vec((0_u8..9, tag(), 0_u8..4, any::<u32>()), 0..400),
     ) {
-        let mut process = Process::default();
+        let mut process = BackendState::default();
         let mut scans = Scans::default();
         let options = ScanOptions::of_version(180_006);
         let mut begun = HashSet::new();

@@ -1,5 +1,140 @@
-"""How should this PostgreSQL server's memory be used? Answers with evidence."""
+"""How should this PostgreSQL server's memory be used? Answers with evidence.
+
+    import pgsweep
+
+    pgsweep.record("dbname=shop", Path("shop.evidence"), seconds=60)
+    result = pgsweep.predict(Path("shop.evidence"), sizes_bytes=[1 << 30, 2 << 30])
+    print(result.verdict.level, result.points)
+
+Every command of the command line is a function here: typed arguments in, a record (`pgsweep.records`) out.
+Names are loaded when they are first used, because all of them together take half a second.
+"""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from importlib import import_module
+
+TYPE_CHECKING = False  # as type checkers know it; importing typing would take longer than all the rest
+if TYPE_CHECKING:
+    from pgsweep._native import __version__
+    from pgsweep.api import (
+        examine_server,
+        huge_pages,
+        inspect_cache,
+        inspect_memory,
+        kernel_settings,
+        memory_budget,
+        sample_load,
+        warm_check,
+        warm_keep,
+        warm_plan,
+        warm_restore,
+        warm_run,
+        warm_save,
+    )
+    from pgsweep.cache.footprint import footprint
+    from pgsweep.errors import (
+        ClusterError,
+        ConnectionFailed,
+        EvidenceError,
+        HeatError,
+        MissingAbility,
+        PgsweepError,
+        UnexpectedAnswer,
+        UsageError,
+    )
+    from pgsweep.evidence.oracle_general import export_oracle_general, read_oracle_general
+    from pgsweep.evidence.reader import Evidence
+    from pgsweep.evidence.record import plan_record, record
+    from pgsweep.sizing.demo import run_demo as demo
+    from pgsweep.sizing.predict import predict
+    from pgsweep.sizing.prove import prove
+    from pgsweep.warm.heat.file import read_heat
+    from pgsweep.warm.heat.restore_plan import RestoreOptions
+    from pgsweep.warm.keep.keep import KeepOptions
+    from pgsweep.warm.run.gather import Selection
+    from pgsweep.warm.run.prepare import WarmOptions
+
+__all__ = [
+    "ClusterError",
+    "ConnectionFailed",
+    "Evidence",
+    "EvidenceError",
+    "HeatError",
+    "KeepOptions",
+    "MissingAbility",
+    "PgsweepError",
+    "RestoreOptions",
+    "Selection",
+    "UnexpectedAnswer",
+    "UsageError",
+    "WarmOptions",
+    "__version__",
+    "demo",
+    "examine_server",
+    "export_oracle_general",
+    "footprint",
+    "huge_pages",
+    "inspect_cache",
+    "inspect_memory",
+    "kernel_settings",
+    "memory_budget",
+    "plan_record",
+    "predict",
+    "prove",
+    "read_heat",
+    "read_oracle_general",
+    "record",
+    "sample_load",
+    "warm_check",
+    "warm_keep",
+    "warm_plan",
+    "warm_restore",
+    "warm_run",
+    "warm_save",
+]
+
+_ERRORS = "pgsweep.errors"
+_PLACES = {
+    "ClusterError": _ERRORS,
+    "ConnectionFailed": _ERRORS,
+    "Evidence": "pgsweep.evidence.reader",
+    "EvidenceError": _ERRORS,
+    "HeatError": _ERRORS,
+    "KeepOptions": "pgsweep.warm.keep.keep",
+    "MissingAbility": _ERRORS,
+    "PgsweepError": _ERRORS,
+    "RestoreOptions": "pgsweep.warm.heat.restore_plan",
+    "Selection": "pgsweep.warm.run.gather",
+    "UnexpectedAnswer": _ERRORS,
+    "UsageError": _ERRORS,
+    "WarmOptions": "pgsweep.warm.run.prepare",
+    "__version__": "pgsweep._native",
+    "demo": "pgsweep.sizing.demo:run_demo",
+    "export_oracle_general": "pgsweep.evidence.oracle_general",
+    "footprint": "pgsweep.cache.footprint",
+    "plan_record": "pgsweep.evidence.record",
+    "predict": "pgsweep.sizing.predict",
+    "prove": "pgsweep.sizing.prove",
+    "read_heat": "pgsweep.warm.heat.file",
+    "read_oracle_general": "pgsweep.evidence.oracle_general",
+    "record": "pgsweep.evidence.record",
+}
+"""The module of each name, and its name there where it is another; those not named are in pgsweep.api."""
+
+
+if not TYPE_CHECKING:  # a type checker takes any name for known where there is such a function
+
+    def __getattr__(name: str) -> object:
+        """Load a name when it is first used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, original = _PLACES.get(name, "pgsweep.api").partition(":")
+        value = getattr(import_module(module), original or name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -8,6 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "DROP",
+    "EXTENSION",
+    "REPEAT",
+    "STRATEGY_MASK",
+    "UNCOUNTED",
     "NextAccesses",
     "ObjectIds",
     "PoolContents",
@@ -30,12 +35,21 @@ __all__ = [
     "replay",
     "replay_outcomes",
     "trace_event_cost_seconds",
-    "version",
 ]
 
 __version__: str
 
-def version() -> str: ...
+STRATEGY_MASK: int
+"""Bits of a replay's flags (core/src/trace.rs): the class of the access strategy,"""
+REPEAT: int
+"""the same backend already pins the page,"""
+EXTENSION: int
+"""the page is new,"""
+DROP: int
+"""no access: the page is dropped,"""
+UNCOUNTED: int
+"""an access of another database."""
+
 def build_profile() -> str: ...
 
 @final

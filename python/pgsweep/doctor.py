@@ -9,17 +9,22 @@ line each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
-
-import psycopg
+from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.host.abilities import HostChecks, Seen
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
-from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, Server, read_buffercache, read_server, readable_schema
-from pgsweep.pg.connect import connect, describe, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.catalog import (
+    BUFFERCACHE_OBJECTS,
+    Server,
+    read_buffercache,
+    read_postmaster,
+    read_server,
+    readable_schema,
+)
+from pgsweep.pg.connect import Connection, connect, describe, explained
+from pgsweep.pg.failures import DriverError
 from pgsweep.pg.trust import Distrust, find_distrust
 from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
@@ -50,12 +55,11 @@ def examine(conninfo: str) -> DoctorResult:
     with connection:
         with explained():
             server, session = read_server(connection), read_session(connection)
-            row = connection.execute(load("postmaster", server.version_num)).fetchone()
-            assert row is not None
+            process = read_postmaster(connection)
         info = connection.info
         host = HostChecks(
             Seen(
-                search=search(*row),
+                search=search(*process),
                 server_host=info.host,
                 by_socket=session.by_socket,
                 version_num=server.version_num,
@@ -112,7 +116,7 @@ def _without_session(conninfo: str, abilities: list[Ability]) -> DoctorResult:
 class _ServerChecks:
     """What the session may do."""
 
-    def __init__(self, connection: psycopg.Connection[Any], server: Server, session: Session) -> None:
+    def __init__(self, connection: Connection, server: Server, session: Session) -> None:
         self._connection = connection
         self._server = server
         self._session = session
@@ -147,7 +151,7 @@ class _ServerChecks:
                 return check()
         except ConnectionFailed:
             raise
-        except (PgsweepError, psycopg.Error):
+        except (PgsweepError, DriverError):
             return otherwise
 
     def _reached(self) -> Ability:

@@ -6,7 +6,13 @@ ability, 5 a condition of `--fail-if` holds, 130 interrupted.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+CONDITION_HOLDS: Final = 5
+"""A condition of `--fail-if` holds."""
+
+INTERRUPTED: Final = 130
+"""Ctrl-C, as a shell has it: 128 and the number of SIGINT."""
 
 
 class PgsweepError(Exception):

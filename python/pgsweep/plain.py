@@ -69,6 +69,11 @@ def database_word(name: str) -> str:
     return shell_word(name)
 
 
+def decode_name(name: bytes | None) -> str:
+    """Return a name as a server sends it: UTF-8, and what is none of that (SQL_ASCII) as escapes."""
+    return "" if name is None else bytes(name).decode("utf-8", "backslashreplace")
+
+
 def sql_identifier(name: str) -> str:
     r"""Return the name as a quoted SQL identifier; with controls in the form `U&"a\001Bb"`.
 

@@ -19,7 +19,7 @@ from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, view_of
 from pgsweep.ui.view import Result
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat, HeatMeta, HeatPart, write_heat
+from pgsweep.warm.heat.file import NOT_IN_POOL, HeatMeta, HeatPart, SavedHeat, write_heat
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 from tests.fuzz.mutate import pack
 from tests.fuzz.targets import SEEDS
@@ -169,7 +169,7 @@ def heat(path: Path) -> bytes:
         nameless_blocks=0,
     )  # fmt: skip
     block = np.concatenate([np.arange(blocks) for blocks in BLOCKS]).astype(np.int64)
-    write_heat(path, Heat(meta, parts, part, block, usage, page_cache))
+    write_heat(path, SavedHeat(meta, parts, part, block, usage, page_cache))
     return path.read_bytes()
 
 

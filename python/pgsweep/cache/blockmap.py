@@ -11,7 +11,6 @@ from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, find_data_files
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import RelationPlace, find_relation
-from pgsweep.pg.userpath import NOT_A_RELATION
 from pgsweep.records.cache import CacheMap
 from pgsweep.residency.access import Access
 from pgsweep.residency.page_cache import read_pages
@@ -29,14 +28,7 @@ def draw_map(access: Access, pool: Snapshot, name: str, cells: int) -> CacheMap:
     Raises:
         UsageError: there is no such relation, or it has no storage of its own.
     """
-    try:
-        place = find_relation(access.connection, name)
-    except NOT_A_RELATION as error:
-        raise UsageError(
-            f"there is no relation `{name}` in database `{access.server.database}`",
-            cause=str(error).splitlines()[0],
-            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
-        ) from error
+    place = find_relation(access.connection, name)
     if place is None:
         raise UsageError(
             f"`{name}` has no blocks of its own",

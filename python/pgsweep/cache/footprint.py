@@ -12,24 +12,20 @@ statement read, that is told.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.userpath import read_user_path
+from pgsweep.pg.explain import Explainer
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.names import Names, RelationFile, read_again, read_names
 from pgsweep.residency.rows import KINDS
-from pgsweep.residency.snapshot import Change, Picture, PictureTaker, compare, ranges
+from pgsweep.residency.snapshot import CacheSnapshot, CacheSnapshotter, Change, compare, ranges
 
-_LOCK_TIMEOUT_MS = 2000
 _STRANGERS_SHARE = 0.02
 _STRANGERS_BLOCKS = 16
 
@@ -67,21 +63,16 @@ def footprint(
         empty_caches()
     with opened(conninfo, source) as access:
         names = read_names(access, [])
-        taker = PictureTaker(access)
+        taker = CacheSnapshotter(access)
         found: list[FootprintRun] = []
         plan: list[str] = []
         with connect(conninfo, inspection=False) as session, explained():
-            session.execute(
-                "SELECT pg_catalog.set_config('lock_timeout', %s, false),"
-                " pg_catalog.set_config('statement_timeout', %s, false)",
-                [str(_LOCK_TIMEOUT_MS), str(round(timeout_seconds * 1000))],
-            )
-            path = read_user_path(session)
+            explainer = Explainer(session, timeout_seconds=timeout_seconds, allow_writes=allow_writes)
             pictures = [taker.take()]
             for number in range(runs):
-                explained_run, text = _run(session, statement, path, allow_writes=allow_writes)
-                found.append(explained_run)
-                plan = plan if number else text
+                report = explainer.run(statement)
+                found.append(_figures(report))
+                plan = plan if number else _plan_lines(report["Plan"])
                 pictures.append(taker.take())
         relations = _relations(access, names, pictures)
         return FootprintResult(
@@ -98,48 +89,6 @@ def footprint(
             notes=_notes(found, relations, access.server.block_size_bytes, allow_writes=allow_writes),
             missing=access.missing,
         )
-
-
-def _run(
-    session: psycopg.Connection[Any], statement: str, search_path: str, *, allow_writes: bool
-) -> tuple[FootprintRun, list[str]]:
-    """Execute once, in a transaction that is rolled back; return figures and plan."""
-    mode = "READ WRITE" if allow_writes else "READ ONLY"
-    session.execute(f"BEGIN {mode}".encode())
-    try:
-        # Prepared, so that the server takes one statement and no more.
-        text = f"EXPLAIN (ANALYZE, BUFFERS, SUMMARY, FORMAT JSON) {statement.strip().rstrip(';')}"
-        with session.cursor() as cursor:
-            cursor.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [search_path])
-            row = cursor.execute(text.encode(), prepare=True).fetchone()
-    except psycopg.errors.ReadOnlySqlTransaction as error:
-        raise UsageError(
-            "the statement would write",
-            cause=str(error).splitlines()[0],
-            hint="--allow-writes runs it in a transaction that is rolled back; dead rows and WAL remain",
-        ) from error
-    except psycopg.errors.QueryCanceled as error:
-        raise PgsweepError(
-            "the statement took too long",
-            cause=str(error).splitlines()[0],
-            hint="give it more time: --timeout 1h",
-        ) from error
-    except psycopg.Error as error:
-        if session.closed:
-            raise
-        # Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges.
-        kind = UsageError if (error.sqlstate or "").startswith("42") else PgsweepError
-        raise kind(
-            "the server refuses the statement",
-            cause=str(error).splitlines()[0],
-            hint="it must be one statement that EXPLAIN takes; try it in psql first",
-        ) from error
-    finally:
-        if not session.closed:
-            session.execute(b"ROLLBACK")
-    assert row is not None
-    report = row[0][0] if not isinstance(row[0], str) else json.loads(row[0])[0]
-    return _figures(report), _plan_lines(report["Plan"])
 
 
 def _figures(report: dict[str, Any]) -> FootprintRun:
@@ -182,7 +131,7 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     return lines
 
 
-def _relations(access: Access, names: Names, pictures: list[Picture]) -> list[FootprintRelation]:
+def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> list[FootprintRelation]:
     block_bytes = access.server.block_size_bytes
     changes = [compare(old, new) for old, new in itertools.pairwise(pictures)]
     forks = {fork for change in changes for fork in change}
@@ -220,7 +169,7 @@ def _relations(access: Access, names: Names, pictures: list[Picture]) -> list[Fo
     )
 
 
-def _cached_bytes(picture: Picture, forks: list[Fork], access: Access) -> int | None:
+def _cached_bytes(picture: CacheSnapshot, forks: list[Fork], access: Access) -> int | None:
     if picture.cached_pages is None:
         return None
     pages = sum(int(picture.cached_pages[fork].sum()) for fork in forks if fork in picture.cached_pages)

@@ -8,7 +8,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
 from pgsweep.cli.output import check_writable, write_stdout
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
 
 
@@ -44,6 +44,6 @@ def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: boo
     from pgsweep.ui.record import export_text
     from pgsweep.ui.results import plain, to_json
 
-    with Shown(settings) as shown:
+    with ConsoleProgress(settings) as shown:
         result = export_oracle_general(evidence, output, progress=shown)
     write_stdout(to_json(result) if as_json else export_text(plain(result), settings.terminal()))

@@ -10,7 +10,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 
 _REPORT_NAME = "pgsweep-demo.html"
 
@@ -74,7 +74,7 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.sizing.demo import run_demo
 
-    with Shown(settings) as shown:
+    with ConsoleProgress(settings) as shown:
         result = run_demo(
             everything=everything, bindir=pg_bindir, work_dir=work_dir, output=keep, progress=shown
         )

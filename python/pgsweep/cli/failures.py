@@ -12,11 +12,9 @@ import traceback
 import click
 
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
 from pgsweep.plain import cleaned, shell_word
 
-CONDITION_HOLDS = 5
-INTERRUPTED = 130
 _REPORT_TO = "the issue tracker of pgsweep"
 
 
@@ -40,7 +38,7 @@ def describe(error: BaseException, settings: Settings) -> int:
     if isinstance(error, OSError) and error.strerror:
         where = f" `{error.filename}`" if error.filename else ""
         _write(settings, f"the operating system refused{where}: {error.strerror}", None, None)
-        return 1
+        return PgsweepError.exit_code
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         from pgsweep.pg.secrets import without_secrets
 
@@ -65,20 +63,17 @@ def describe(error: BaseException, settings: Settings) -> int:
         None,
         f"run it again with `--debug` and send the traceback and `pgsweep --version` to {_REPORT_TO}",
     )
-    return 1
+    return PgsweepError.exit_code
 
 
 def _of_server(error: BaseException) -> PgsweepError | None:
     """Return what a failed statement means that nobody has explained before."""
-    if "psycopg" not in sys.modules:
-        return None
-    import psycopg
-
-    if not isinstance(error, psycopg.Error):
-        return None
+    if "pgsweep.pg.connect" not in sys.modules:
+        return None  # then there was no session
     from pgsweep.pg.connect import translate
+    from pgsweep.pg.failures import DriverError
 
-    return translate(error)
+    return translate(error) if isinstance(error, DriverError) else None
 
 
 def _is_foreign(word: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pgsweep.cli.clean import clean_streams
 from pgsweep.cli.streams import steady_stderr
+from pgsweep.errors import INTERRUPTED, PgsweepError
 
 _VERSION = (["--version"], ["-V"])
 _COMPLETION = "_PGSWEEP_COMPLETE"
@@ -34,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with steady_stderr(), clean_streams() as has_stdout:
         if not has_stdout:
             sys.stderr.write(_NO_STDOUT)
-            return 1
+            return PgsweepError.exit_code
         try:
             code = _run(arguments)
             sys.stdout.flush()
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted\n")
-            return 130
+            return INTERRUPTED
         except BrokenPipeError:
             # The reader (head, less) has gone. What is left in the buffer must not fail again when Python
             # ends, so stdout is pointed at nothing:

@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
-from pgsweep.cli.failures import CONDITION_HOLDS
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import Shown
-from pgsweep.errors import UsageError
+from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.errors import CONDITION_HOLDS, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.units import format_bytes
 
@@ -80,7 +79,7 @@ def command(
             f"{format_bytes(sizes[-1])} is more than this machine's memory "
             f"({format_bytes(machine_memory_bytes())}); the prediction counts misses as if it were there"
         )
-    with Shown(settings) as shown:
+    with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
         result = predict(evidence, sizes_bytes=sizes)
     output.write(with_provenance(result, settings.arguments))

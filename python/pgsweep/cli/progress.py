@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_SECONDS = 15.0
 
 
-class Shown:
+class ConsoleProgress:
     """A `Progress` that a person follows; as a context manager, so that the bar goes when the work ends."""
 
     def __init__(self, settings: Settings) -> None:

@@ -8,7 +8,7 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
 from pgsweep.plain import shell_word
 
@@ -81,7 +81,7 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.sizing.prove import prove
 
-    with Shown(settings) as shown:
+    with ConsoleProgress(settings) as shown:
         result = prove(
             evidence,
             sizes_bytes=sizes,

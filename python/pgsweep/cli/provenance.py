@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-import pgsweep
+from pgsweep._native import __version__
 from pgsweep.plain import shell_words
 from pgsweep.records.common import Provenance
 
@@ -38,7 +38,7 @@ def _provenance(arguments: Sequence[str]) -> Provenance:
 
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return Provenance(
-        pgsweep_version=pgsweep.__version__,
+        pgsweep_version=__version__,
         native_build=_native.build_profile(),
         created_at=now.isoformat().replace("+00:00", "Z"),
         command=shell_words(["pgsweep", *(without_secrets(argument) for argument in arguments)]),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +10,15 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 
 if TYPE_CHECKING:
+    from pgsweep.evidence.record import Source
     from pgsweep.records.prediction import RecordPlan, RecordResult
 
 
@@ -63,7 +61,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    source: str,
+    source: Source,
     seconds: float | None,
     max_events: int | None,
     max_bytes: int | None,
@@ -91,11 +89,6 @@ def command(
     """
     settings = settings_of(ctx)
     target = Target(no_password=no_password, ask_password=ask_password, **names)
-    if source != "trace" and (max_events is not None or max_bytes is not None):
-        raise UsageError(
-            "--max-events and --max-bytes end a trace, not snapshots",
-            hint="add `--source trace`, or leave them out",
-        )
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     if out.exists() and not _left_over(out):
@@ -104,14 +97,29 @@ def command(
         )
     if not out.exists():
         check_writable(out)
-    recorder = _Recorder(settings, out, seconds, max_events, max_bytes)
+    from pgsweep.evidence.record import plan_record, record
+
     if dry_run:
-        _show_plan(settings, target.use(lambda conninfo: recorder.plan(conninfo, source)), as_json=as_json)
+        plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source))
+        for refusal in plan.passed_over:
+            settings.say(f"not possible by {refusal}")
+        _show_plan(settings, plan, as_json=as_json)
         return 0
 
     settings.kept.append(out)
-    with stoppable(settings) as stop, Shown(settings) as shown:
-        result = target.use(lambda conninfo: recorder.record(conninfo, source, shown, stop))
+    with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
+        result = target.use(
+            lambda conninfo: record(
+                conninfo,
+                out,
+                source=source,
+                seconds=seconds,
+                max_events=max_events,
+                max_bytes=max_bytes,
+                progress=shown,
+                stop=stop,
+            )
+        )
     _show(settings, result, as_json=as_json)
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
@@ -124,103 +132,6 @@ def _left_over(out: Path) -> bool:
     from pgsweep.evidence.writer import holds_nothing
 
     return holds_nothing(out)
-
-
-_TRACE_SECONDS = 40.0
-
-
-class _Recorder:
-    """One recording, by whichever source."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        out: Path,
-        seconds: float | None,
-        max_events: int | None,
-        max_bytes: int | None,
-    ) -> None:
-        self._settings = settings
-        self._out = out
-        self._seconds = seconds
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-
-    def record(self, conninfo: str, source: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        """Record by the source; `auto` takes the gentlest that is not refused, and says what was.
-
-        Raises:
-            PgsweepError: the server cannot be reached or allows none.
-        """
-        by_name = {"peek": self._peek, "sql": self._sql, "trace": self._trace}
-        if source != "auto":
-            return by_name[source](conninfo, shown, stop)
-        passed_over: list[str] = []
-        # A trace costs the server some speed, so it is taken unasked only where nothing gentler can be had.
-        candidates = ["peek", "sql", *(["trace"] if os.geteuid() == 0 else [])]
-        for candidate in candidates:
-            try:
-                result = by_name[candidate](conninfo, shown, stop)
-            except MissingAbility as refused:
-                if candidate == candidates[-1] or self._out.exists():
-                    raise
-                passed_over.append(_refusal(candidate, refused))
-                shown.note(f"not possible by {passed_over[-1]}")
-            else:
-                import msgspec
-
-                return msgspec.structs.replace(result, passed_over=passed_over)
-        raise AssertionError("the last candidate returns or raises")
-
-    def _peek(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        from pgsweep.evidence.peek import record_peek
-
-        return record_peek(conninfo, self._out, seconds=self._seconds, progress=shown, stop=stop)
-
-    def _sql(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        from pgsweep.evidence.sql import record_sql
-
-        return record_sql(conninfo, self._out, seconds=self._seconds, progress=shown, stop=stop)
-
-    def _trace(self, conninfo: str, shown: Shown, stop: threading.Event) -> RecordResult:
-        from pgsweep.evidence.trace import record_trace
-
-        return record_trace(
-            conninfo,
-            self._out,
-            seconds=_TRACE_SECONDS if self._seconds is None else self._seconds,
-            max_events=self._max_events,
-            max_bytes=self._max_bytes,
-            progress=shown,
-            stop=stop,
-        )
-
-    def plan(self, conninfo: str, source: str) -> RecordPlan:
-        """Return what a recording would do to the server.
-
-        Raises:
-            PgsweepError: the server cannot be reached.
-        """
-        from pgsweep.evidence.plan import plan_peek, plan_sql, plan_trace
-
-        if source == "trace":
-            return plan_trace(conninfo, self._out)
-        if source != "auto":
-            return (plan_peek if source == "peek" else plan_sql)(conninfo, self._out)
-        try:
-            return plan_peek(conninfo, self._out)
-        except MissingAbility as refused:
-            passed_over = [_refusal("peek", refused)]
-            self._settings.say(f"not possible by {passed_over[0]}")
-            import msgspec
-
-            return msgspec.structs.replace(plan_sql(conninfo, self._out), passed_over=passed_over)
-
-
-def _refusal(source: str, refused: MissingAbility) -> str:
-    """Return which source is not possible, and why, as a sentence goes on."""
-    cause = f" ({refused.cause})" if refused.cause else ""
-    return f"{source}: {refused.message}{cause}"
 
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:

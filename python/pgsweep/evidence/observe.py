@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import psycopg
 
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation, Server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.progress import Progress
 from pgsweep.versions import beyond_tested
@@ -26,7 +25,7 @@ RELATION_SHARE = 0.005
 
 
 @contextlib.contextmanager
-def session(conninfo: str, progress: Progress) -> Iterator[psycopg.Connection[Any]]:
+def session(conninfo: str, progress: Progress) -> Iterator[Connection]:
     """Open the session of a recording, and close it in the end; errors of the server come explained.
 
     Raises:
@@ -34,12 +33,8 @@ def session(conninfo: str, progress: Progress) -> Iterator[psycopg.Connection[An
     """
     progress.stage("reading the catalog")
     connection = connect(conninfo)
-    try:
-        with explained():
-            yield connection
-    finally:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()
+    with contextlib.closing(connection), explained():
+        yield connection
 
 
 def tell_newer(server: Server, progress: Progress) -> list[str]:
@@ -85,7 +80,7 @@ class CounterLog:
         """Take a sample; `full` has the slower counters too even if they are not due.
 
         Raises:
-            psycopg.Error: the connection was lost.
+            DriverError: the connection was lost.
             EvidenceError: the sample cannot be written.
         """
         begin = time.monotonic()
@@ -105,7 +100,7 @@ class CounterLog:
         """Read the counters of relations not known before, which began at 0 meanwhile, into the last sample.
 
         Raises:
-            psycopg.Error: the connection was lost.
+            DriverError: the connection was lost.
             EvidenceError: they cannot be written.
         """
         new = sorted(set(oids) - set(self._reader.relation_oids))

@@ -68,11 +68,6 @@ class OracleTrace(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def is_oracle_general(path: Path) -> bool:
-    """Tell by its name whether a file is meant to be such a trace."""
-    return ".oraclegeneral" in path.name.lower() and not path.is_dir()
-
-
 def read_oracle_general(path: Path, *, progress: Progress | None = None) -> OracleTrace:
     """Read a trace, plain or compressed, in pieces.
 

@@ -4,9 +4,7 @@ The buffer descriptors are read through /proc/PID/mem, 64 bytes a buffer; no pro
 no lock is taken, nothing is written and no process is stopped. It needs Linux, the server's host, and root or
 the server's user; no extension. A connection gives the counters and the catalog, as for snapshots by SQL.
 
-The same snapshots are kept as there, and besides what can be seen only from close by: pairs of looks a few
-milliseconds apart, as counts of what became of the buffers in between (transitions.py), and where the
-clock hand stands. They cost our own process time, which is bounded.
+The same snapshots are kept as there, and besides where the clock hand stands.
 
 What lies in the memory is believed only when it agrees with what the server says of itself.
 """
@@ -14,51 +12,33 @@ What lies in the memory is believed only when it agrees with what the server say
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
-import psycopg
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.clock_passes import LapClock
 from pgsweep.evidence.observe import seed_of, session
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import Pace
 from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots_meta, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
-from pgsweep.evidence.transitions import Files, compare, hand_frames
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
-from pgsweep.pg.buffercache import Snapshot, used_buffers
-from pgsweep.pg.catalog import Relation, Server, read_server
-from pgsweep.pg.connect import session_lives
-from pgsweep.pg.queries import load
+from pgsweep.pg.buffercache import Snapshot, snapshot_of, used_buffers
+from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server
+from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
-
-PAIR_SHARE: Final = 0.02
-"""Share of one processor that the pairs may take of our own process."""
-
-FIRST_PAUSE_SECONDS: Final = 0.05
-PAUSE_SHARE: Final = 0.002
-"""Mean pause between pairs: the first, or this share of the time gone by, so that long recordings stay
-small."""
-
-SHORTEST_INTERVAL_SECONDS: Final = 0.002
-LONGEST_INTERVAL_SECONDS: Final = 0.2
-INTERVAL_LAPS: Final = 0.1
-"""Between the looks of a pair lies up to this part of a lap: few buffers are passed in between."""
 
 
 def record_peek(
@@ -84,7 +64,7 @@ def record_peek(
         seconds: length of the observation; None ends it when it suffices.
         max_snapshots: end after so many.
         rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: told the cost before it is spent, the lap time, and time passing.
+        progress: told the cost before it is spent, the time of a clock pass, and time passing.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         sample_blocks: keep about so many blocks a snapshot; None decides by the size of the pool.
@@ -100,7 +80,7 @@ def record_peek(
     seed = seed_of(rng_seed)
     with session(conninfo, progress) as connection:
         server = read_server(connection)
-        view = PeekView(connection, server, sample_of(server, seed, sample_blocks), seed)
+        view = PeekView(connection, server, sample_of(server, seed, sample_blocks))
         meta = snapshots_meta("peek", server, view.sample, seed, host=view.host)
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
@@ -117,7 +97,6 @@ class PeekView:
         connection: a session for inspection, which tells the server's process.
         server: what the session says of it.
         sample: which blocks snapshots keep.
-        seed: of the times of the pairs.
 
     Raises:
         MissingAbility: the server's memory cannot be read, or is not understood.
@@ -126,30 +105,21 @@ class PeekView:
     source = "peek"
     loads_server = False
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], server: Server, sample: BlockSample, seed: int
-    ) -> None:
+    def __init__(self, connection: Connection, server: Server, sample: BlockSample) -> None:
         self._connection = connection
         self._server = server
         self.sample = sample
-        row = connection.execute(load("postmaster", server.version_num)).fetchone()
-        assert row is not None
-        postmaster_pid = find_postmaster(*row)
+        process = read_postmaster(connection)
+        postmaster_pid = find_postmaster(*process)
         with _abilities():
-            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=row[1])
+            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=process.start_time_us)
             self._reader.read()
         self.host = {
             "kernel": platform.release(),
             "processors": str(os.cpu_count() or 1),
             "postmaster_pid": str(postmaster_pid),
         }
-        self._random = np.random.default_rng([seed, 1])
-        self._lap_clock = LapClock(server.shared_buffers_blocks)
-        self._files: Files | None = None
-        self._pairs = 0
         self._unsettled_hands = 0
-        self._pair_due = 0.0
-        self._pair_cost_seconds = 0.0
         self._began_processor = time.thread_time()
 
     def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
@@ -170,7 +140,6 @@ class PeekView:
                 cause=why,
                 hint="use --source sql, and please report this",
             )
-        self._files = Files(pool)
 
     def take(self) -> Snapshot:
         """Take one snapshot.
@@ -179,81 +148,20 @@ class PeekView:
             PoolGone: the server went away.
         """
         pool = self._look()
-        self._files = Files(pool)
-        whole = len(pool["frame"])
-        kept: Any = (
-            slice(None) if self.sample.modulus == 1 else self.sample.contains(pool["rel"], pool["block"])
-        )
-        hand = hand_frames(pool)
-        return Snapshot(
-            frame=pool["frame"][kept],
-            spc=pool["spc"][kept],
-            db=pool["db"][kept],
-            rel=pool["rel"][kept],
-            fork=pool["fork"][kept],
-            block=pool["block"][kept],
-            usage_count=pool["usage_count"][kept],
-            dirty=pool["dirty"][kept],
-            pinned=pool["pinned"][kept],
-            used_frames=whole,
-            zero_frames=int(np.count_nonzero(pool["usage_count"] == 0)),
-            hand_frames=hand,
-        )
+        whole = self.sample.modulus == 1
+        return snapshot_of(pool, None if whole else self.sample.contains(pool["rel"], pool["block"]))
 
     def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
         """Return the server's share, which is that of the counters, and the sentence that tells the cost."""
-        begin = time.thread_time()
-        first = self._look()
-        compare(first, self._look(), self._files or Files(first))
-        self._pair_cost_seconds = time.thread_time() - begin
-        own = pace.share + self._pair_cost_seconds / self._pause_seconds(0.0)
         return counters_share, [
             f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
-            f"{pace.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {own:.1%} of one processor "
-            f"here, the counters {counters_share:.2%} of one backend's time"
+            f"{pace.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {pace.share:.1%} of one "
+            f"processor here, the counters {counters_share:.2%} of one backend's time"
         ]
 
-    def between(self, writer: EvidenceWriter, now: Callable[[], float]) -> float:
-        """Take a pair of looks if one is due."""
-        moment = now()
-        if moment < self._pair_due:
-            return self._pair_due
-        first = self._look()
-        hand = hand_frames(first)
-        if hand is None:
-            # Without the hand, a usage_count that rose and fell again cannot be told from one that stood.
-            pause = math.inf if first["hand_settled"] else self._pause_seconds(moment)
-            self._pair_due = moment + pause
-            return self._pair_due
-        self._lap_clock.add(
-            moment,
-            zero_frames=0,
-            used_frames=len(first["frame"]),
-            allocations=0.0,
-            hand_frames=hand,
-        )
-        time.sleep(self._interval_seconds())
-        second = self._look()
-        columns = compare(first, second, self._files or Files(first))
-        if columns is not None and (rows := len(columns["buffers"])):
-            writer.append(
-                "transitions",
-                {
-                    "pair": np.full(rows, self._pairs, np.int32),
-                    "seconds": np.full(rows, moment),
-                    "interval_seconds": np.full(rows, (second["begin_ns"] - first["begin_ns"]) / 1e9),
-                    **columns,
-                },
-            )
-            self._pairs += 1
-        moment = now()
-        self._pair_due = moment + self._random.exponential(self._pause_seconds(moment))
-        return self._pair_due
-
     def measured(self, seconds: float) -> dict[str, float]:
-        """Return the number of pairs and of looks without the hand, and the share of a processor."""
+        """Return the number of looks without the hand, and the share of a processor."""
         return {
-            "pairs": float(self._pairs),
             "unsettled_hands": float(self._unsettled_hands),
             "own_processor_share": (time.thread_time() - self._began_processor) / max(seconds, 1e-9),
         }
@@ -273,17 +181,6 @@ class PeekView:
             raise PoolGone from error
         self._unsettled_hands += not pool["hand_settled"]
         return pool
-
-    def _pause_seconds(self, moment: float) -> float:
-        return max(FIRST_PAUSE_SECONDS, PAUSE_SHARE * moment, self._pair_cost_seconds / PAIR_SHARE)
-
-    def _interval_seconds(self) -> float:
-        """Draw the time between two looks, evenly on a logarithmic scale."""
-        lap_seconds = self._lap_clock.lap_seconds
-        longest = INTERVAL_LAPS * lap_seconds if math.isfinite(lap_seconds) else 0.0
-        longest = min(max(longest, 2 * SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
-        shortest = max(longest / 16, SHORTEST_INTERVAL_SECONDS)
-        return float(shortest * (longest / shortest) ** self._random.random())
 
 
 def _unknown_names(

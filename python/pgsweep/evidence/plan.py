@@ -8,22 +8,19 @@ probe/src (tracer.rs, bpf.rs, pool.rs).
 
 from __future__ import annotations
 
-import itertools
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import psycopg
 
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
-from pgsweep.pg.catalog import read_server
-from pgsweep.pg.connect import INSPECTION, PIN, connect, explained
+from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
+from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect, explained
 from pgsweep.pg.counters import FRESH_STATISTICS
-from pgsweep.pg.queries import load
+from pgsweep.pg.queries import load, numbered
 from pgsweep.records.prediction import PlanStep, RecordPlan
 
 _Steps = tuple[tuple[str, str, int], ...]
@@ -112,8 +109,7 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
         version_num = connection.info.server_version
         with explained():
             server = read_server(connection)
-            row = connection.execute(load("buffercache", version_num)).fetchone()
-        schema = row[1] if row is not None else None
+            schema = read_buffercache(connection).schema
         sample = sample_of(server, 0, None)
         texts = {
             "MEMORY": memory_query(version_num, server.shared_buffers_blocks),
@@ -143,8 +139,7 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
     with connect(conninfo) as connection:
         version_num = connection.info.server_version
         pid = _postmaster(connection)
-        row = connection.execute(load("buffercache", version_num)).fetchone()
-        schema = (row[1] if row is not None else None) or "public"
+        schema = read_buffercache(connection).schema or "public"
         texts = {"SUMMARY": summary_query(version_num, schema).decode()} if version_num >= 160000 else {}
         memory = (
             "memory",
@@ -193,17 +188,11 @@ def _statements(steps: _Steps, version_num: int, texts: dict[str, str]) -> list[
         PlanStep(
             what=query.lower(),
             when=when,
-            text=_numbered((known[query] if query in known else load(query, version_num)).rstrip()),
+            text=numbered((known[query] if query in known else load(query, version_num)).rstrip()),
         )
         for query, when, oldest in steps
         if version_num >= oldest
     ]
-
-
-def _numbered(query: str) -> str:
-    """Return a statement with its parameters as the server gets them: $1, $2."""
-    numbers = itertools.count(1)
-    return re.sub("%s", lambda _: f"${next(numbers)}", query)
 
 
 def _system_calls(*calls: tuple[str, str, str]) -> list[PlanStep]:
@@ -215,12 +204,10 @@ def _symbols(pid: int) -> tuple[str, str, str]:
     return "executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"
 
 
-def _postmaster(connection: psycopg.Connection[Any]) -> int:
+def _postmaster(connection: Connection) -> int:
     with explained():
-        row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
-    assert row is not None
-    return find_postmaster(*row)
+        return find_postmaster(*read_postmaster(connection))
 
 
-def _target(connection: psycopg.Connection[Any]) -> str:
+def _target(connection: Connection) -> str:
     return f"{connection.info.dbname} at {connection.info.host or 'the local socket'}"

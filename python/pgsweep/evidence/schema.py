@@ -86,18 +86,6 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "end_seconds": "float64",
         "used_frames": "int32",
     },
-    "transitions": {
-        "pair": "int32",
-        "seconds": "float64",
-        "interval_seconds": "float64",
-        "spc": "uint32",
-        "db": "uint32",
-        "rel": "uint32",
-        "before": "uint8",
-        "after": "uint8",
-        "passed": "bool",
-        "buffers": "int32",
-    },
     "counters": {
         "sample": "int32",
         "seconds": "float64",

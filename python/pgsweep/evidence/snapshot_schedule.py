@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pgsweep.evidence.clock_passes import WANTED_LAPS, LapClock
+from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
 
 DUTY: Final = 0.025
 """Share of time that snapshots may take of one backend."""
@@ -43,13 +43,13 @@ def least_seconds(action: Callable[[], object]) -> float:
 
 
 class Pace:
-    """The times of the snapshots: one at random in each slot, and slots become longer where laps are long.
+    """The times of the snapshots: one at random in each slot, and slots become longer where passes are long.
 
     Args:
         cost_seconds: what one snapshot takes.
         seconds: length of the observation, or None to stop when it suffices.
         max_snapshots: stop after so many.
-        clock: tells the lap time of the hand.
+        clock: tells the time of a clock pass.
         rng: draws the times.
     """
 
@@ -59,7 +59,7 @@ class Pace:
         *,
         seconds: float | None,
         max_snapshots: int | None,
-        clock: LapClock,
+        clock: PassClock,
         rng: np.random.Generator,
     ) -> None:
         self.cost_seconds = cost_seconds
@@ -94,7 +94,7 @@ class Pace:
             return "time" if now >= self.seconds else None
         if now >= LEAST_SECONDS and self._clock.suffices:
             return "enough"
-        if now >= STILL_SECONDS and math.isinf(self._clock.lap_seconds):
+        if now >= STILL_SECONDS and math.isinf(self._clock.pass_seconds):
             return "still"
         return "limit" if now >= MOST_SECONDS else None
 
@@ -115,8 +115,8 @@ class Pace:
         )
 
     def _stretch(self) -> None:
-        """Space snapshots out where laps are long: an open-ended recording needs no thousands."""
-        lap_seconds = self._clock.lap_seconds
-        if not math.isinf(lap_seconds):
-            wanted = min(WANTED_LAPS * lap_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
+        """Space snapshots out where passes are long: an open-ended recording needs no thousands."""
+        pass_seconds = self._clock.pass_seconds
+        if not math.isinf(pass_seconds):
+            wanted = min(WANTED_PASSES * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)
             self.interval_seconds = max(wanted, SHORTEST_INTERVAL_SECONDS, self.cost_seconds / DUTY)

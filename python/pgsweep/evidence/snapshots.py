@@ -2,7 +2,7 @@
 
 Snapshots come at random times, one in each slot of equal length: hot pages sit in neighbouring buffers, and
 a fixed rhythm would see them always at the same phase of the clock hand. The time between them follows from
-the cost of one (measured first), and the length of the recording from the lap time of the hand, unless the
+the cost of one (measured first), and the length of the recording from the time of a clock pass, unless the
 caller sets it. Beside them the server's counters are sampled, over a session that, while it records, touches
 no catalog: what it does before is flushed into the statistics before the first counter is read.
 """
@@ -13,16 +13,14 @@ import datetime
 import math
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-import psycopg
 
-import pgsweep
+from pgsweep._native import __version__
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
-from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
@@ -36,7 +34,9 @@ from pgsweep.evidence.snapshot_schedule import Pace, least_seconds
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
+from pgsweep.pg.connect import Connection
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 
@@ -68,7 +68,7 @@ def snapshots_meta(
     """Return what is known at the beginning of a recording."""
     return EvidenceMeta(
         source=source,
-        pgsweep_version=pgsweep.__version__,
+        pgsweep_version=__version__,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         server_version_num=server.version_num,
         server_version=server.version,
@@ -104,19 +104,12 @@ class View(Protocol):
         """Take one snapshot.
 
         Raises:
-            psycopg.Error: the connection was lost or the statement was cancelled.
+            DriverError: the connection was lost or the statement was cancelled.
             PoolGone: the server went away.
         """
 
     def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
         """Return the share of one backend's time that the recording takes, and the sentences that say so."""
-
-    def between(self, writer: EvidenceWriter, now: Callable[[], float]) -> float:
-        """Do what is due between snapshots, and return when the next thing is.
-
-        Raises:
-            PoolGone: the server went away.
-        """
 
     def measured(self, seconds: float) -> dict[str, float]:
         """Return what `overhead` in the evidence shall say besides."""
@@ -129,13 +122,13 @@ class Recording:
         connection: a session for inspection.
         view: the way to look at the pool.
         writer: takes the evidence.
-        progress: told the cost before it is spent, the lap time, and time passing.
+        progress: told the cost before it is spent, the time of a clock pass, and time passing.
         stop: set it to end early with valid evidence.
     """
 
     def __init__(
         self,
-        connection: psycopg.Connection[Any],
+        connection: Connection,
         server: Server,
         view: View,
         writer: EvidenceWriter,
@@ -149,7 +142,7 @@ class Recording:
         self._writer = writer
         self._progress = progress
         self._stop = stop
-        self._clock = LapClock(server.shared_buffers_blocks)
+        self._clock = PassClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
         self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
@@ -192,7 +185,7 @@ class Recording:
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
-        lap_seconds = self._clock.lap_seconds
+        pass_seconds = self._clock.pass_seconds
         self._writer.close(
             msgspec.structs.replace(
                 self._writer.meta,
@@ -206,8 +199,8 @@ class Recording:
                     "statements": float(
                         counters.statements + self._clock.snapshots * self._view.loads_server
                     ),
-                    "lap_seconds": lap_seconds if math.isfinite(lap_seconds) else 0.0,
-                    "laps": self._clock.laps,
+                    "lap_seconds": pass_seconds if math.isfinite(pass_seconds) else 0.0,
+                    "laps": self._clock.passes,
                     "effective_snapshots": self._clock.effective_snapshots,
                     **self._view.measured(length_seconds),
                 },
@@ -256,36 +249,31 @@ class Recording:
         """Take snapshots until something ends it, and return what.
 
         Raises:
-            psycopg.OperationalError: the connection was lost before the first snapshot.
+            SessionLost: the connection was lost before the first snapshot.
         """
         self._progress.stage("recording snapshots", pace.seconds)
         try:
             return self._loop(log, pace)
         except KeyboardInterrupt:
             return "interrupt"
-        except psycopg.errors.QueryCanceled:
+        except QueryCanceled:
             self._warnings.append(
                 "a statement of the recorder was cancelled: by an administrator, or timeout"
             )
             return "cancelled"
-        except psycopg.OperationalError as error:
+        except SessionLost as error:
             if self._clock.snapshots == 0:
                 raise
-            reason = str(error).strip().splitlines()
             self._warnings.append(
-                "the connection to the server was lost"
-                + (f" ({reason[0]})" if reason else "")
-                + "; the evidence ends there"
+                f"the connection to the server was lost ({first_line(error)}); the evidence ends there"
             )
             return "server"
-        except (psycopg.DatabaseError, UnexpectedAnswer) as error:
+        except (ServerError, UnexpectedAnswer) as error:
             if self._clock.snapshots == 0:
                 raise
-            said = str(error).strip().splitlines()
             self._warnings.append(
-                "the server answers the recorder's statements no longer"
-                + (f" ({said[0]})" if said else "")
-                + ": was pg_buffercache dropped, or a right taken away? The evidence ends there"
+                f"the server answers the recorder's statements no longer ({first_line(error)}): was "
+                "pg_buffercache dropped, or a right taken away? The evidence ends there"
             )
             return "refused"
         except PoolGone:
@@ -314,9 +302,7 @@ class Recording:
                 log.sample()
                 counters_due = now + COUNTER_SECONDS
             else:
-                between_due = self._view.between(self._writer, self._now)
-                now = self._now()
-                until = min(pace.due_seconds, counters_due, between_due, pace.seconds or math.inf)
+                until = min(pace.due_seconds, counters_due, pace.seconds or math.inf)
                 self._stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
 
@@ -355,9 +341,9 @@ class Recording:
             end = read_relations(self._connection)
             log.created(self._counted(end))
             self._writer.replace("relations", relation_columns(begin, end, databases))
-        except psycopg.OperationalError:
+        except SessionLost:
             self._warnings.append("the connection was lost at the end; the last counters are missing")
-        except (psycopg.DatabaseError, UnexpectedAnswer):
+        except (ServerError, UnexpectedAnswer):
             self._warnings.append(
                 "the server answered no more statements at the end; the last counters are missing"
             )
@@ -365,12 +351,12 @@ class Recording:
 
     def _advise(self, pace: Pace) -> None:
         """Tell once how long the observation must be, as soon as the hand's pace is known."""
-        lap_seconds = self._clock.lap_seconds
-        if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(lap_seconds):
+        pass_seconds = self._clock.pass_seconds
+        if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(pass_seconds):
             return
         self._advised = True
         text = (
-            f"the clock hand goes round once in about {lap_seconds:.2g} s; an observation of "
+            f"the clock hand goes round once in about {pass_seconds:.2g} s; an observation of "
             f"{pace.wanted_seconds:.0f} s suffices"
         )
         if pace.seconds is None:
@@ -392,11 +378,11 @@ class Recording:
             self._warnings.append(STATISTICS_RESET)
         if not clock.pool_is_full:
             self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
-        elif math.isinf(clock.lap_seconds):
+        elif math.isinf(clock.pass_seconds):
             self._warnings.append("hardly anything was evicted: the clock hand stood still")
         elif not clock.suffices:
             self._advice.append(
-                f"short: {clock.laps:.1f} clock passes, {clock.effective_snapshots:.1f} "
+                f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
                 f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
             )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +51,7 @@ def record_sql(
         seconds: length of the observation; None ends it when it suffices.
         max_snapshots: end after so many.
         rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: told the cost before it is spent, the lap time, and time passing.
+        progress: told the cost before it is spent, the time of a clock pass, and time passing.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about so many blocks a snapshot; None decides by the size of the pool.
@@ -118,9 +117,6 @@ class _SqlView:
         if memory_bytes > 64 << 20:
             sentences.append(f"each snapshot needs about {memory_bytes >> 20} MB of memory on the server")
         return share, sentences
-
-    def between(self, _writer: EvidenceWriter, _now: Callable[[], float]) -> float:
-        return math.inf
 
     def measured(self, _seconds: float) -> dict[str, float]:
         return {}

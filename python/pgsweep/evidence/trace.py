@@ -19,8 +19,7 @@ from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
 from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.catalog import read_server
-from pgsweep.pg.queries import load
+from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 
@@ -77,9 +76,8 @@ def record_trace(
         )
     with session(conninfo, progress) as connection:
         server = read_server(connection)
-        row = connection.execute(load("postmaster", server.version_num)).fetchone()
-        assert row is not None
-        postmaster_pid = find_postmaster(*row)
+        process = read_postmaster(connection)
+        postmaster_pid = find_postmaster(*process)
         with _abilities():
             cost_seconds = trace_event_cost_seconds(attachment)
         recording = TraceRecording(connection, server, postmaster_pid, progress, stop or threading.Event())
@@ -96,7 +94,7 @@ def record_trace(
                     databases=databases,
                     ring_bytes=ring_bytes,
                     attachment=attachment,
-                    start_time=row[1],
+                    start_time=process.start_time_us,
                 ),
                 cost_seconds,
                 expected,

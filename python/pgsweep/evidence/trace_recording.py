@@ -12,23 +12,21 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
-import psycopg
 from numpy.typing import NDArray
 
-import pgsweep
-from pgsweep._native import Tracer, read_pool
+from pgsweep._native import Tracer, __version__, read_pool
 from pgsweep.evidence.observe import CounterLog, relation_columns, tell_newer
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.pg.catalog import Server, read_databases, read_relations
-from pgsweep.pg.connect import session_lives
+from pgsweep.host.postmaster import process_exists
+from pgsweep.pg.catalog import Server, read_databases, read_recovery, read_relations
+from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.queries import load
+from pgsweep.pg.failures import SessionLost
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 
@@ -58,7 +56,7 @@ class TraceRecording:
 
     def __init__(
         self,
-        connection: psycopg.Connection[Any],
+        connection: Connection,
         server: Server,
         postmaster_pid: int,
         progress: Progress,
@@ -85,7 +83,7 @@ class TraceRecording:
         server = self._server
         return EvidenceMeta(
             source="trace",
-            pgsweep_version=pgsweep.__version__,
+            pgsweep_version=__version__,
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             server_version_num=server.version_num,
             server_version=server.version,
@@ -104,15 +102,13 @@ class TraceRecording:
 
     def _find_recovery(self) -> int | None:
         """Return the process that replays the log of a stand-by, whose accesses are no session's."""
-        row = self._connection.execute(load("recovery", self._server.version_num)).fetchone()
-        assert row is not None
-        in_recovery, pid = row
+        in_recovery, pid = read_recovery(self._connection)
         if in_recovery and pid is None:
             self._warnings.append(
                 "the server is in recovery, and this role may not see which process replays the log: "
                 "its accesses count as the database's own; pg_monitor may see it"
             )
-        return cast("int | None", pid)
+        return pid
 
     def tell_cost(self, cost_seconds: float) -> float:
         """Say what tracing will cost, and return it as a share of all processors' time.
@@ -246,7 +242,7 @@ class TraceRecording:
                 self._progress.advance(now)
         except KeyboardInterrupt:
             return "interrupt"
-        except psycopg.OperationalError:
+        except SessionLost:
             self._warnings.append("the connection to the server was lost; the evidence ends there")
             return "server"
 
@@ -316,7 +312,7 @@ class TraceRecording:
 
     def _server_lives(self) -> bool:
         """Return whether our session is still there: a server that crashes ends all of them."""
-        return session_lives(self._connection) and Path(f"/proc/{self._postmaster_pid}").exists()
+        return session_lives(self._connection) and process_exists(self._postmaster_pid)
 
     def _finish(self, writer: EvidenceWriter, log: CounterLog) -> None:
         """Read the last counters, and the sizes at the end."""
@@ -325,7 +321,7 @@ class TraceRecording:
             writer.replace(
                 "relations", relation_columns(self._begin, read_relations(self._connection), self._databases)
             )
-        except psycopg.OperationalError:
+        except SessionLost:
             self._warnings.append(
                 "the connection to the server was lost at the end; the last counters are missing"
             )

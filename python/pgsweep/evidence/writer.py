@@ -143,11 +143,6 @@ class EvidenceWriter:
         finally:
             self._release()
 
-    def abandon(self) -> None:
-        """Remove the folder and everything written so far."""
-        if not self._closed:
-            self._remove()
-
     def __enter__(self) -> Self:
         return self
 

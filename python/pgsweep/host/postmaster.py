@@ -84,6 +84,24 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
     )
 
 
+def process_exists(pid: int) -> bool:
+    """Return whether a process is still there."""
+    return (_PROC / str(pid)).exists()
+
+
+def executable_of(pid: int) -> Path | None:
+    """Return the program that a process runs; None where it may not be seen, or was removed meanwhile."""
+    try:
+        return (_PROC / str(pid) / "exe").resolve(strict=True)
+    except OSError:
+        return None
+
+
+def pid_namespaces(pid: int) -> int:
+    """Return in how many PID namespaces a process has a number: more than one in a container."""
+    return len(_status(pid).get("NSpid", "0").split())
+
+
 def user_of(pid: int) -> str | None:
     """Return the name of the user that a process runs as; None if there is no such process."""
     uids = _status(pid).get("Uid", "").split()

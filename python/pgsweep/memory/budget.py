@@ -117,7 +117,7 @@ def budget(local: LocalServer, *, max_connections: int | None = None, plan_nodes
             cause=seen.missing[0].why if seen.missing else None,
             hint="run pgsweep as the server's user or as root: sudo -u postgres pgsweep memory budget ...",
         )
-    return reckon(
+    return estimate_budget(
         seen,
         settings,
         local.server.version_num,
@@ -145,7 +145,7 @@ def _cgroup_page_cache(pid: int) -> int:
         return 0
 
 
-def reckon(
+def estimate_budget(
     seen: MemoryResult,
     settings: MemorySettings,
     version_num: int,
@@ -274,7 +274,7 @@ def reckon(
         each=(mean + tables_mean, p95 + tables_full + plan_nodes * node + settings.temp_buffers),
         remarks=[
             f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: "
-            "its connections may take more than is reckoned here"
+            "its connections may take more than is estimated here"
             for whose, size in settings.own_work_mem[:_NAMED]
         ],
     )

@@ -17,9 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.cgroup import limit_of
@@ -28,9 +25,8 @@ from pgsweep.host.postmaster import find_postmaster, search
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.pg.activity import Activity, read_activity
-from pgsweep.pg.catalog import Server, read_server
-from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.catalog import Server, read_postmaster, read_server
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
@@ -47,7 +43,7 @@ class LocalServer:
     """
 
     conninfo: str
-    connection: psycopg.Connection[Any]
+    connection: Connection
     server: Server
     postmaster_pid: int
 
@@ -67,14 +63,15 @@ def opened(conninfo: str) -> Iterator[LocalServer]:
     try:
         with explained():
             server = read_server(connection)
-            row = connection.execute(load("postmaster", server.version_num)).fetchone()
-        assert row is not None
+            process = read_postmaster(connection)
         try:
-            pid = find_postmaster(*row)
+            pid = find_postmaster(*process)
         except MissingAbility:
-            closed = search(*row).closed
+            closed = search(*process).closed
             host = connection.info.host
-            parents = [pid for pid in closed if any(s.inner_pid == row[0] for s in read_family(pid))]
+            parents = [
+                pid for pid in closed if any(s.inner_pid == process.backend_pid for s in read_family(pid))
+            ]
             if len(parents) != 1 or not (host == "" or host.startswith("/")):
                 raise
             pid = parents[0]

@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
+from pgsweep.plain import decode_name
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +81,15 @@ def read_session(connection: psycopg.Connection[Any]) -> Session:
         by_socket,
     ) = row
     return Session(
-        role=_text(role),
-        quoted_role=_text(quoted_role),
-        administrator=None if administrator is None else _text(administrator),
+        role=decode_name(role),
+        quoted_role=decode_name(quoted_role),
+        administrator=None if administrator is None else decode_name(administrator),
         hosted=bool(hosted),
         superuser=bool(superuser),
         monitor=monitor,
         relations=relations,
         databases=databases,
-        closed_databases=[_text(name) for name in closed or []],
+        closed_databases=[decode_name(name) for name in closed or []],
         file=str(file),
         huge_pages_needed=huge,
         by_socket=by_socket,
@@ -113,7 +114,3 @@ def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:
     """Return host and port of a stand-by's primary; None where it is not told, or there is none."""
     row = connection.execute(load("primary", connection.info.server_version)).fetchone()
     return None if row is None or row[0] is None else (str(row[0]), int(row[1]))
-
-
-def _text(name: bytes) -> str:
-    return bytes(name).decode("utf-8", "backslashreplace")

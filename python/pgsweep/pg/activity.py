@@ -8,6 +8,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
+from pgsweep.plain import decode_name
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,4 +52,4 @@ def read_activity(connection: psycopg.Connection[Any]) -> dict[int, Activity]:
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else bytes(value).decode("utf-8", "backslashreplace")
+    return None if value is None else decode_name(value)

@@ -12,7 +12,8 @@ and all rows pass through the executor.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -22,7 +23,11 @@ from numpy.typing import NDArray
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.answers import decoded
 from pgsweep.pg.catalog import require_buffercache
-from pgsweep.pg.queries import load
+from pgsweep.pg.queries import compose
+from pgsweep.pg.shapes import OID_MAX
+
+if TYPE_CHECKING:
+    from pgsweep._native import PoolTable
 
 _ROW_MEMORY_BYTES: Final = 112
 """Memory of one row of pg_buffercache_pages in the executor's tuple store, rounded up."""
@@ -54,24 +59,68 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     hand_frames: int | None = None
 
 
+def hand_position(hand: tuple[int, ...] | None, buffers: int) -> int | None:
+    """Return how many buffers the clock hand has passed since the server started; None where it is not seen.
+
+    Args:
+        hand: next victim and complete passes (BufferStrategyControl, freelist.c).
+        buffers: of the pool.
+    """
+    return None if hand is None else hand[1] * buffers + hand[0]
+
+
+def snapshot_of(pool: PoolTable, kept: NDArray[np.bool_] | None = None) -> Snapshot:
+    """Return a snapshot of what was read from the server's memory.
+
+    Args:
+        pool: the used buffers.
+        kept: which of them the arrays hold; all by default.
+    """
+    chosen: Any = slice(None) if kept is None else kept
+    return Snapshot(
+        frame=pool["frame"][chosen],
+        spc=pool["spc"][chosen],
+        db=pool["db"][chosen],
+        rel=pool["rel"][chosen],
+        fork=pool["fork"][chosen],
+        block=pool["block"][chosen],
+        usage_count=pool["usage_count"][chosen],
+        dirty=pool["dirty"][chosen],
+        pinned=pool["pinned"][chosen],
+        used_frames=len(pool["frame"]),
+        zero_frames=int(np.count_nonzero(pool["usage_count"] == 0)),
+        hand_frames=hand_position(pool["hand"], pool["buffers"]),
+    )
+
+
 def snapshot_query(version_num: int, schema: str, modulus: int, offsets: tuple[int, ...]) -> str:
     """Return the statement that takes one snapshot; the arguments are those of SnapshotReader."""
-    drawn = ",".join(str(int(offset)) for offset in offsets)
-    return load("snapshot" if modulus == 1 else "snapshot_sample", version_num).format(
-        schema=schema, modulus=int(modulus), offsets=f"'{{{drawn}}}'"
+    if modulus == 1:
+        return compose("snapshot", version_num, schema=schema)
+    return compose(
+        "snapshot_sample", version_num, schema=schema, modulus=modulus, offsets=_array_text(offsets)
     )
 
 
 def snapshot_of_query(version_num: int, schema: str, filenodes: tuple[int, ...]) -> str:
     """Return the statement that takes one snapshot with the blocks of these files only."""
-    wanted = ",".join(str(int(filenode)) for filenode in filenodes)
-    return load("snapshot_of", version_num).format(schema=schema, filenodes=f"'{{{wanted}}}'")
+    return compose("snapshot_of", version_num, schema=schema, filenodes=_array_text(filenodes))
+
+
+def _array_text(numbers: Iterable[int]) -> str:
+    """Return an array of numbers as array_in reads it."""
+    return "{" + ",".join(str(int(number)) for number in numbers) + "}"
 
 
 def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
     """Return the statement that gives the session the memory that one snapshot needs."""
     memory_kb = min(shared_buffers_blocks * _ROW_MEMORY_BYTES, _WORK_MEMORY_LIMIT_BYTES) >> 10
-    return load("memory", version_num).format(memory_kb=memory_kb)
+    return compose("memory", version_num, memory_kb=memory_kb)
+
+
+def grant_memory(connection: psycopg.Connection[Any], shared_buffers_blocks: int) -> None:
+    """Give the session the memory that one pass over pg_buffercache needs, lest it goes to a file."""
+    connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
 
 
 class SnapshotReader:
@@ -106,7 +155,7 @@ class SnapshotReader:
             else snapshot_of_query(version_num, schema, filenodes)
         )
         self.server_memory_bytes = shared_buffers_blocks * _ROW_MEMORY_BYTES
-        connection.execute(memory_query(version_num, shared_buffers_blocks).encode())
+        grant_memory(connection, shared_buffers_blocks)
 
     def take(self) -> Snapshot:
         """Take one snapshot.
@@ -122,6 +171,31 @@ class SnapshotReader:
                 return _unpack(
                     [[result.get_value(row, column) for column in range(9)] for row in range(result.ntuples)]
                 )
+
+
+def count_by_relation(connection: psycopg.Connection[Any], schema: str) -> NDArray[np.int64]:
+    """Return the used buffers counted by relation file, or fork of one.
+
+    Args:
+        connection: in autocommit mode.
+        schema: where pg_buffercache lives, quoted as an identifier.
+
+    Returns:
+        A row each: tablespace, database, relfilenode; buffers at usage_count 0 to 5, dirty, pinned.
+    """
+    query = compose("pool_relations", connection.info.server_version, schema=schema)
+    with connection.cursor(binary=True) as cursor:
+        cursor.execute(query.encode(), prepare=True)
+        result = cursor.pgresult
+        assert result is not None
+        cells = b"".join(
+            result.get_value(row, column) or b"" for row in range(result.ntuples) for column in range(11)
+        )
+    with decoded(connection, "the relations of pg_buffercache"):
+        rows = np.frombuffer(cells, dtype=">i8").astype(np.int64).reshape(-1, 11)
+        if (rows < 0).any() or (rows[:, :3] > OID_MAX).any() or (rows[:, 3:] >= 2**30).any():
+            raise ValueError("a relation or a number of buffers out of range")
+    return rows
 
 
 def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
@@ -147,7 +221,7 @@ def used_buffers(connection: psycopg.Connection[Any]) -> int | None:
 
 def summary_query(version_num: int, schema: str) -> bytes:
     """Return the statement that counts the used buffers."""
-    return load("summary", version_num).format(schema=schema).encode()
+    return compose("summary", version_num, schema=schema).encode()
 
 
 def _unpack(rows: list[list[bytes | None]]) -> Snapshot:

@@ -8,8 +8,7 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
@@ -19,7 +18,7 @@ from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
 from pgsweep.pg.trust import require_trusted
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import database_word, shell_word
+from pgsweep.plain import database_word, decode_name, shell_word
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -79,6 +78,18 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
     tuples_per_block: float = 0.0
 
 
+class ServerProcess(NamedTuple):
+    """What tells a server's processes from all others of its host.
+
+    Attributes:
+        backend_pid: the session's process, as the server knows it.
+        start_time_us: when the postmaster started, in microseconds since 2000-01-01, as it keeps it itself.
+    """
+
+    backend_pid: int
+    start_time_us: int
+
+
 class RelationPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where one relation's main fork lies."""
 
@@ -104,7 +115,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         block_size_bytes=row[2],
         shared_buffers_blocks=row[3],
         database_oid=row[4],
-        database=_text(row[5]),
+        database=decode_name(row[5]),
         tablespace_oid=row[6],
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
@@ -132,6 +143,32 @@ def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str
             raise unexpected(connection, f"setting `{name}`")
 
 
+def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
+    """Return by what the session's postmaster is found among the processes of its host."""
+    row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
+    assert row is not None
+    return ServerProcess(*row)
+
+
+def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None]:
+    """Return whether the server is in recovery, and the process that replays the log where that is told."""
+    row = connection.execute(load("recovery", connection.info.server_version)).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def read_counted_since(connection: psycopg.Connection[Any]) -> datetime.datetime | None:
+    """Return since when the statistics of the session's database count; None where that is not known."""
+    row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
+    return None if row is None or row[0] is None else row[0].astimezone(datetime.UTC)
+
+
+def read_scanned_indexes(connection: psycopg.Connection[Any]) -> set[int]:
+    """Return the oids of the indexes that a query has used since statistics began."""
+    rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
+    return {oid for (oid,) in rows}
+
+
 def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:
     """Return the system identifier and when the server was started; nothing where the role may not ask."""
     try:
@@ -145,14 +182,14 @@ def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.dat
 def read_databases(connection: psycopg.Connection[Any]) -> dict[int, str]:
     """Return the names of all databases by oid; 0, for what belongs to all of them, has an empty name."""
     rows = connection.execute(load("databases", connection.info.server_version)).fetchall()
-    return {oid: _text(name) for oid, name in rows}
+    return {oid: decode_name(name) for oid, name in rows}
 
 
 def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
     """Return all databases of the cluster, templates too."""
     rows = connection.execute(load("connectable", connection.info.server_version)).fetchall()
     return [
-        Database(oid=oid, name=_text(name), allows_connections=allows, may_connect=may)
+        Database(oid=oid, name=decode_name(name), allows_connections=allows, may_connect=may)
         for oid, name, allows, may in rows
     ]
 
@@ -160,7 +197,7 @@ def read_connectable(connection: psycopg.Connection[Any]) -> list[Database]:
 def read_partition_roots(connection: psycopg.Connection[Any]) -> dict[int, tuple[str, str]]:
     """Return schema and name of the topmost partitioned table, by the oid of each partition."""
     rows = connection.execute(load("partition_roots", connection.info.server_version)).fetchall()
-    return {oid: (_text(schema), _text(name)) for oid, schema, name in rows}
+    return {oid: (decode_name(schema), decode_name(name)) for oid, schema, name in rows}
 
 
 def read_tablespaces(connection: psycopg.Connection[Any]) -> set[int]:
@@ -173,7 +210,7 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
     """Return the relation that SQL means by a name; None where it has no storage.
 
     Raises:
-        psycopg.Error: one of `userpath.NOT_A_RELATION`.
+        UsageError: there is no such relation.
     """
     oid = resolve_relation(connection, name)
     row = connection.execute(load("relation", connection.info.server_version), [oid]).fetchone()
@@ -182,8 +219,8 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
     oid, schema, relation, database_oid, tablespace_oid, filenode, blocks = row
     return RelationPlace(
         oid=oid,
-        schema=_text(schema),
-        name=_text(relation),
+        schema=decode_name(schema),
+        name=decode_name(relation),
         database_oid=database_oid,
         tablespace_oid=tablespace_oid,
         filenode=filenode,
@@ -216,8 +253,8 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
         relations.append(
             Relation(
                 oid=oid,
-                schema=_text(schema),
-                name=_text(name),
+                schema=decode_name(schema),
+                name=decode_name(name),
                 kind=kind,
                 database_oid=database_oid,
                 tablespace_oid=tablespace_oid,
@@ -325,12 +362,3 @@ def readable_schema(found: Buffercache, database: str) -> str:
             hint=f"as a superuser: psql -d {target} -c {shell_word(found.grant)}",
         )
     return found.schema
-
-
-def buffers_by_relation(relations: Iterable[Relation]) -> dict[tuple[int, int, int], Relation]:
-    """Return relations by the (tablespace, database, relfilenode) that buffers carry."""
-    return {(r.tablespace_oid, r.database_oid, r.filenode): r for r in relations}
-
-
-def _text(name: bytes | None) -> str:
-    return "" if name is None else bytes(name).decode("utf-8", "backslashreplace")

@@ -25,11 +25,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ClusterError
 from pgsweep.host import cgroup
 from pgsweep.pg.bindir import ServerBinaries, find_server
+from pgsweep.pg.failures import first_line
 from pgsweep.pg.identity import ServerUser, choose_server_user, reachable_bindir
 from pgsweep.pg.keeper_pipe import KeeperPipe, log_tail
 from pgsweep.pg.rundir import RunFolder, RunState, make_run_folder, reap_leftovers, remove_run, write_state
@@ -163,16 +165,26 @@ class Cluster:
         Raises:
             ClusterError: the server was installed without them.
         """
+        create = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
         with psycopg.connect(self.conninfo(dbname), autocommit=True) as connection:
             for name in names:
                 try:
-                    connection.execute(f"CREATE EXTENSION IF NOT EXISTS {name}".encode())
+                    connection.execute(create.format(sql.Identifier(name)))
                 except psycopg.errors.FeatureNotSupported as error:
                     raise ClusterError(
                         f"{name} is not installed with the PostgreSQL in {self.bindir}",
-                        cause=str(error).splitlines()[0],
+                        cause=first_line(error),
                         hint="install its contrib package, or leave out --pg-bindir",
                     ) from error
+
+    def database_bytes(self, dbname: str) -> int:
+        """Return the size of a database's files."""
+        with psycopg.connect(self.conninfo(dbname)) as connection:
+            row = connection.execute(
+                "SELECT pg_catalog.pg_database_size(pg_catalog.current_database())"
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def run_program(self, argv: Sequence[str], patience_seconds: float) -> tuple[int | None, str]:
         """Run a program to its end as the server's user; return its exit code and all that it said.

@@ -14,17 +14,22 @@ from __future__ import annotations
 import re
 import select
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import errors as sqlstates
-from psycopg import pq
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
+from pgsweep.pg.failures import connection_lost, first_line
 from pgsweep.pg.secrets import masked, without_secrets
 from pgsweep.versions import OLDEST_MAJOR
+
+Connection: TypeAlias = psycopg.Connection[Any]
+"""A session with a server, as `connect` returns it."""
 
 OLDEST_VERSION_NUM = OLDEST_MAJOR * 10000
 
@@ -78,13 +83,19 @@ _HARMLESS = {
 
 
 def _set(settings: dict[str, str]) -> str:
-    calls = (f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items())
-    newer = (
-        f"CASE WHEN pg_catalog.current_setting('{name}', true) IS NOT NULL"
-        f" THEN pg_catalog.set_config('{name}', '{value}', false) END"
-        for name, value in _NEWER.items()
+    """Return the statement that gives a session these settings, and those of `_NEWER` that it has."""
+    always = sql.SQL("pg_catalog.set_config({name}, {value}, false)")
+    newer = sql.SQL(
+        "CASE WHEN pg_catalog.current_setting({name}, true) IS NOT NULL"
+        " THEN pg_catalog.set_config({name}, {value}, false) END"
     )
-    return f"SELECT pg_catalog.pg_backend_pid(), {_LOWERED}, {', '.join([*calls, *newer])}"
+    calls = [
+        form.format(name=name, value=value)
+        for form, values in ((always, settings), (newer, _NEWER))
+        for name, value in values.items()
+    ]
+    text = sql.SQL("SELECT pg_catalog.pg_backend_pid(), {lowered}, {calls}")
+    return text.format(lowered=sql.SQL(_LOWERED), calls=sql.SQL(", ").join(calls)).as_string(None)
 
 
 MEANING = _set(_MEANING)
@@ -259,11 +270,12 @@ def describe(conninfo: str) -> str:
     return masked(f"database {database} at {host}, port {port}")
 
 
-def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connection:
+def connect(conninfo: str = "", *, inspection: bool = True, database: str | None = None) -> Connection:
     """Connect, in autocommit mode, with a search_path of pg_catalog alone (see `PIN`).
 
     Args:
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
+        database: instead of the one that conninfo names, which it need not name.
         inspection: whether the session only looks: it is then read-only by default, gives up a statement
             after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
             runs no JIT compilation or parallel workers of its own.
@@ -277,6 +289,8 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     if "connect_timeout" not in parameters and not _default_is_set("connect_timeout"):
         parameters["connect_timeout"] = str(_CONNECT_TIMEOUT_SECONDS)
     parameters.setdefault("fallback_application_name", "pgsweep")
+    if database:
+        parameters["dbname"] = database
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
     try:
@@ -296,7 +310,64 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     return connection
 
 
-def session_lives(connection: psycopg.Connection) -> bool:
+def enter(connection: Connection, conninfo: str, database: str) -> Connection:
+    """Connect to another database of a session's very server, as the same role.
+
+    Args:
+        connection: its server is connected to, where conninfo names several or the environment decides.
+        conninfo: of that session.
+        database: by its name.
+
+    Raises:
+        ConnectionFailed, MissingAbility: as `connect`.
+    """
+    info = connection.info
+    parts = {**_parse(conninfo), "host": info.host, "port": str(info.port)}
+    parts.pop("hostaddr", None)
+    if info.hostaddr and not info.host.startswith("/"):
+        parts["hostaddr"] = info.hostaddr
+    return connect(make_conninfo("", **parts), database=database)
+
+
+def with_name(conninfo: str, name: str) -> str:
+    """Return a connection string whose sessions have an application_name, unless the environment has one."""
+    return make_conninfo(conninfo, fallback_application_name=name)
+
+
+def is_conninfo(text: str) -> bool:
+    """Return whether libpq takes a text for a connection string; `a=b.heat` it does not."""
+    if text.startswith(("postgresql://", "postgres://")):
+        return True
+    if "=" not in text:
+        return False
+    try:
+        return bool(conninfo_to_dict(text))
+    except psycopg.ProgrammingError:
+        return False
+
+
+def set_for_session(connection: Connection, **settings: str) -> None:
+    """Give a session other settings than `connect` gave it."""
+    for name, value in settings.items():
+        connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
+
+
+def ping(connection: Connection) -> None:
+    """Run the shortest statement: what it takes is the network's part of every one.
+
+    Raises:
+        DriverError: the session has gone.
+    """
+    connection.execute("SELECT")
+
+
+def cancel(connection: Connection) -> None:
+    """End the statement that another thread waits for; the session then ends with an error, or goes on."""
+    with suppress(psycopg.Error):
+        connection.cancel_safe(timeout=1)
+
+
+def session_lives(connection: Connection) -> bool:
     """Return whether a session is still there, without a statement: a server that stops ends all of them."""
     try:
         readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
@@ -312,7 +383,7 @@ def _default_is_set(keyword: str) -> bool:
     return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())
 
 
-def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
+def _settle(connection: Connection, *, inspection: bool) -> None:
     """Refuse a server that is too old; pin the search_path; make an inspection session harmless."""
     if connection.info.server_version < OLDEST_VERSION_NUM:
         version = connection.info.parameter_status("server_version")
@@ -336,7 +407,7 @@ def _settle(connection: psycopg.Connection, *, inspection: bool) -> None:
         )
 
 
-def _check_role(connection: psycopg.Connection) -> None:
+def _check_role(connection: Connection) -> None:
     """Refuse the session of a superuser as another role, unless the options of the connection ask for it.
 
     What that role may not see would be missing, and hints would name it for a GRANT.
@@ -363,9 +434,7 @@ def _refused(error: psycopg.Error) -> ConnectionFailed:
 
 def _plain(error: psycopg.Error) -> str:
     """Return the message in one line, without psycopg's preface and libpq's question."""
-    text = str(error).strip().splitlines()
-    first = text[0] if text else type(error).__name__
-    return re.sub(r"^connection (failed|is bad): ", "", first).replace("FATAL:  ", "")
+    return re.sub(r"^connection (failed|is bad): ", "", first_line(error)).replace("FATAL:  ", "")
 
 
 def translate(error: psycopg.Error) -> PgsweepError:
@@ -394,11 +463,7 @@ def translate(error: psycopg.Error) -> PgsweepError:
         case sqlstates.LockNotAvailable():
             return PgsweepError(text, cause="another session holds the lock", hint="try again later")
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            return ConnectionFailed(
-                f"the connection was lost: {text}",
-                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
-                hint="see the server's log; is it running again? pg_isready",
-            )
+            return connection_lost(text)
         case (
             sqlstates.UndefinedTable()
             | sqlstates.UndefinedFunction()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import ClusterError
+from pgsweep.host.postmaster import executable_of
 from pgsweep.pg.bindir import ServerBinaries, inspect_bindir, installed_servers
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.queries import load
@@ -161,9 +161,10 @@ def find_release(postmaster_pid: int | None, version_num: int) -> ServerBinaries
         version_num: as `server_version_num`.
     """
     if postmaster_pid is not None:
+        program = executable_of(postmaster_pid)
         try:
-            own = inspect_bindir(Path(f"/proc/{postmaster_pid}/exe").resolve(strict=True).parent)
-        except (OSError, ClusterError):
+            own = None if program is None else inspect_bindir(program.parent)
+        except ClusterError:
             own = None
         if own is not None and own.version_num == version_num:
             return own

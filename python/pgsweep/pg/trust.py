@@ -26,7 +26,7 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.queries import load
-from pgsweep.plain import database_word, shell_word, sql_identifier
+from pgsweep.plain import database_word, decode_name, shell_word, sql_identifier
 
 SAFE_SCHEMA = "extensions"
 """The name that hints propose for a schema of a superuser's own."""
@@ -121,4 +121,4 @@ def require_trusted(
 
 
 def _identifier(name: bytes) -> str:
-    return sql_identifier(bytes(name).decode("utf-8", "backslashreplace"))
+    return sql_identifier(decode_name(name))

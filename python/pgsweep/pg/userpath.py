@@ -15,12 +15,14 @@ from typing import Any
 import psycopg
 from psycopg import errors as sqlstates
 
+from pgsweep.errors import UsageError
+from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import load
 
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
 _RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
 
-NOT_A_RELATION = (
+_NOT_A_RELATION = (
     sqlstates.UndefinedTable,
     sqlstates.SyntaxError,
     sqlstates.InvalidName,
@@ -28,7 +30,7 @@ NOT_A_RELATION = (
     sqlstates.InvalidParameterValue,
     sqlstates.FeatureNotSupported,
 )
-"""What `resolve_relation` raises where a text is the name of no relation."""
+"""What the server says where a text is the name of no relation."""
 
 
 def read_user_path(connection: psycopg.Connection[Any]) -> str:
@@ -58,14 +60,25 @@ def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:
         name: as SQL has it: `orders`, `shop.orders`, `"Odd Name"`.
 
     Raises:
-        psycopg.Error: one of `NOT_A_RELATION`.
+        UsageError: there is no such relation.
     """
-    with user_path(connection), connection.cursor(binary=True) as cursor:
-        # In binary form a regclass is its oid; a cast would be looked up under the user's path.
-        cursor.execute(_RESOLVE, [name])
-        result = cursor.pgresult
-        assert result is not None
-        value = result.get_value(0, 0)
+    try:
+        with user_path(connection), connection.cursor(binary=True) as cursor:
+            # In binary form a regclass is its oid; a cast would be looked up under the user's path.
+            cursor.execute(_RESOLVE, [name])
+            result = cursor.pgresult
+            assert result is not None
+            value = result.get_value(0, 0)
+    except _NOT_A_RELATION as error:
+        raise _no_relation(connection, name, first_line(error)) from error
     if value is None:
-        raise sqlstates.UndefinedTable(f'relation "{name}" does not exist')
+        raise _no_relation(connection, name, f'relation "{name}" does not exist')
     return int.from_bytes(value, "big")
+
+
+def _no_relation(connection: psycopg.Connection[Any], name: str, cause: str) -> UsageError:
+    return UsageError(
+        f"there is no relation `{name}` in database `{connection.info.dbname}`",
+        cause=cause,
+        hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes; its database by -d",
+    )

@@ -10,10 +10,9 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import psycopg
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
@@ -25,12 +24,12 @@ from pgsweep.pg.catalog import (
     Database,
     Server,
     read_connectable,
+    read_postmaster,
     read_server,
     read_tablespaces,
     require_buffercache,
 )
-from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.records.cache import Missing
 
 PoolSource = Literal["auto", "peek", "sql"]
@@ -62,7 +61,7 @@ class Access:
     """
 
     conninfo: str
-    connection: psycopg.Connection[Any]
+    connection: Connection
     server: Server
     databases: list[Database]
     buffercache: str | None = None
@@ -135,11 +134,10 @@ def server_gone() -> ConnectionFailed:
 
 
 def _find_process(access: Access) -> None:
-    row = access.connection.execute(load("postmaster", access.server.version_num)).fetchone()
-    assert row is not None
+    process = read_postmaster(access.connection)
     try:
-        access.postmaster_pid = find_postmaster(*row)
-        access.start_time = row[1]
+        access.postmaster_pid = find_postmaster(*process)
+        access.start_time = process.start_time_us
         find_data_files(access.postmaster_pid, access.server.version_num, databases=())
         access.sees_page_cache = True
     except MissingAbility as error:

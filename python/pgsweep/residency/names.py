@@ -7,15 +7,12 @@ be entered (not allowed, gone, template0) keep their buffers, under the database
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.catalog import Relation, read_partition_roots, read_relations
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import Connection, enter, explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 
@@ -78,7 +75,7 @@ def read_names(access: Access, wanted: Iterable[int], *, sizes: bool = False) ->
             why = "this role may not connect to it"
         else:
             try:
-                with _session(access, database.name) as connection:
+                with enter(access.connection, access.conninfo, database.name) as connection:
                     _enter(names, connection, database.oid, sizes=sizes)
             except PgsweepError as error:
                 why = error.message
@@ -103,7 +100,7 @@ def read_again(access: Access, names: Names, database_oid: int) -> None:
         if database_oid in (0, access.server.database_oid):
             _enter(names, access.connection, access.server.database_oid, sizes=False)
         elif database_oid in names.entered:
-            with _session(access, names.databases[database_oid]) as connection:
+            with enter(access.connection, access.conninfo, names.databases[database_oid]) as connection:
                 _enter(names, connection, database_oid, sizes=False)
         there = {n.relation.oid for key, n in names.relations.items() if before.get(key) is not n}
         for key, named in before.items():
@@ -111,7 +108,7 @@ def read_again(access: Access, names: Names, database_oid: int) -> None:
                 del names.relations[key]
 
 
-def _enter(names: Names, connection: psycopg.Connection[object], database_oid: int, *, sizes: bool) -> None:
+def _enter(names: Names, connection: Connection, database_oid: int, *, sizes: bool) -> None:
     with explained():
         relations = read_relations(connection, sizes=sizes)
         roots = read_partition_roots(connection)
@@ -131,18 +128,3 @@ def tables_served(relations: Iterable[Relation]) -> dict[int, int]:
     # The index of a TOAST relation belongs to the TOAST relation, and that to the table.
     owners = {relation.oid: relation.table_oid for relation in relations}
     return {oid: owners.get(table_oid, table_oid) for oid, table_oid in owners.items()}
-
-
-@contextlib.contextmanager
-def _session(access: Access, database: str) -> Iterator[psycopg.Connection[object]]:
-    """Connect to another database of the same server, as the same role."""
-    info = access.connection.info
-    parts = {**conninfo_to_dict(access.conninfo), "dbname": database, "host": info.host, "port": info.port}
-    parts.pop("hostaddr", None)
-    if info.hostaddr and not info.host.startswith("/"):
-        parts["hostaddr"] = info.hostaddr
-    connection = connect(make_conninfo("", **parts))
-    try:
-        yield connection
-    finally:
-        connection.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.pg.buffercache import Snapshot, SnapshotReader
+from pgsweep.pg.buffercache import Snapshot, SnapshotReader, snapshot_of
 from pgsweep.residency.access import Access, server_gone
 
 
@@ -32,7 +32,7 @@ class PoolReader:
 
         Raises:
             ConnectionFailed: the server has gone.
-            psycopg.Error: the statement was refused.
+            DriverError: the statement was refused.
         """
         if self._sql is not None:
             return self._sql.take()
@@ -42,18 +42,4 @@ class PoolReader:
             table = memory.read()
         except OSError as error:
             raise server_gone() from error
-        hand = table["hand"]
-        return Snapshot(
-            frame=table["frame"],
-            spc=table["spc"],
-            db=table["db"],
-            rel=table["rel"],
-            fork=table["fork"],
-            block=table["block"],
-            usage_count=table["usage_count"],
-            dirty=table["dirty"],
-            pinned=table["pinned"],
-            used_frames=len(table["frame"]),
-            zero_frames=int((table["usage_count"] == 0).sum()),
-            hand_frames=None if hand is None else hand[1] * table["buffers"] + hand[0],
-        )
+        return snapshot_of(table)

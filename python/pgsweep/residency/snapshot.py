@@ -20,7 +20,7 @@ Blocks = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Picture:
+class CacheSnapshot:
     """Blocks by fork.
 
     Attributes:
@@ -55,7 +55,7 @@ class Change:
     page_cache_out_bytes: int | None
 
 
-class PictureTaker:
+class CacheSnapshotter:
     """Takes pictures of the session's database and of the shared catalogs."""
 
     def __init__(self, access: Access) -> None:
@@ -63,7 +63,7 @@ class PictureTaker:
         self._databases = (0, access.server.database_oid)
         self._reader = PoolReader(access)
 
-    def take(self) -> Picture:
+    def take(self) -> CacheSnapshot:
         """Look at both caches now.
 
         Raises:
@@ -83,12 +83,12 @@ class PictureTaker:
             for first, part in zip([0, *edges.tolist()], np.split(block, edges), strict=True):
                 spc, db, rel, fork = names[first].tolist()
                 forks[spc, db, rel, fork] = part
-        picture = Picture(pool=forks)
+        picture = CacheSnapshot(pool=forks)
         if self._access.sees_page_cache:
             self._add_page_cache(picture)
         return picture
 
-    def _add_page_cache(self, picture: Picture) -> None:
+    def _add_page_cache(self, picture: CacheSnapshot) -> None:
         found = fork_pages(self._access, self._databases)
         if isinstance(found, ForkPages):
             picture.cached_pages, picture.size_bytes = found.cached_pages, found.size_bytes
@@ -157,7 +157,7 @@ def _by_fork(files: DataFiles) -> Iterator[tuple[Fork, list[int]]]:
     return iter(members.items())
 
 
-def compare(before: Picture, after: Picture) -> dict[Fork, Change]:
+def compare(before: CacheSnapshot, after: CacheSnapshot) -> dict[Fork, Change]:
     """Return what every fork gained and lost; forks with neither are left out."""
     changes = {}
     nothing = np.zeros(0, dtype=np.int64)

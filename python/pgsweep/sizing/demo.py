@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
-
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
@@ -145,7 +143,7 @@ def run_demo(
     steps.begin(f"making PostgreSQL {binaries.major} with pgbench's tables at scale {chosen.scale}")
     with Cluster.create(bindir, settings, work_dir=work_dir) as cluster:
         create_database(cluster, chosen.scale)
-        database_bytes = _database_bytes(cluster)
+        database_bytes = cluster.database_bytes(DATABASE)
         folder = output or cluster.run_directory / "evidence"
         folder.mkdir(parents=True, exist_ok=True)
         workloads = [
@@ -350,10 +348,3 @@ def _check_room(work_dir: Path | None, plan: DemoPlan) -> None:
             f"the demo needs {format_bytes(needed)} in {place}, {format_bytes(free)} are free",
             hint="free some room, or name another place: --work-dir DIR",
         )
-
-
-def _database_bytes(cluster: Cluster) -> int:
-    with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
-        row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
-    assert row is not None
-    return int(row[0])

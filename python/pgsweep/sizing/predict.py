@@ -289,7 +289,9 @@ def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
 
 def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int]:
     """Return misses and accesses of the database as the server itself counts them."""
-    extends = (trace.flags & 16) > 0
+    from pgsweep._native import EXTENSION
+
+    extends = (trace.flags & EXTENSION) > 0
     reads = trace.counted & ~extends
     misses, accesses = int((trace.missed & reads).sum()), int(reads.sum())
     if extensions_are_reads:

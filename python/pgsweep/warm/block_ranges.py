@@ -15,7 +15,7 @@ CALL_PIECES = 4096
 """How many stretches one statement reads at most: each is a function call and three numbers sent."""
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of blocks of one fork of one relation.
 
     Attributes:
@@ -54,7 +54,7 @@ class Call:
 
     number: int
     database: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockRange, ...]
 
     @property
     def blocks(self) -> int:
@@ -62,7 +62,7 @@ class Call:
         return sum(piece.blocks for piece in self.pieces)
 
 
-def calls_of(pieces: Iterable[Piece], call_blocks: int, *, first_number: int = 0) -> Iterator[Call]:
+def calls_of(pieces: Iterable[BlockRange], call_blocks: int, *, first_number: int = 0) -> Iterator[Call]:
     """Group pieces into calls, in their order: large pieces are divided, small ones of a database joined.
 
     A call ends where the database changes, so pieces in an order that mixes databases make small calls.
@@ -73,7 +73,7 @@ def calls_of(pieces: Iterable[Piece], call_blocks: int, *, first_number: int = 0
         first_number: of the first call.
     """
     number = first_number
-    gathered: list[Piece] = []
+    gathered: list[BlockRange] = []
     room = call_blocks
     for piece in pieces:
         first, rest = piece.first_block, piece.blocks

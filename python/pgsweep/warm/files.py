@@ -24,7 +24,7 @@ import msgspec
 
 from pgsweep.host.datafiles import DataFiles, Fork
 from pgsweep.host.kernel import device_of
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.session import DROPPED, SHORTER, Failed, Read
 
 FORK_NUMBERS = {"main": 0, "fsm": 1, "vm": 2, "init": 3}
@@ -65,7 +65,7 @@ class FileReader:
         self._block_bytes = block_bytes
         self._segment_blocks = segment_blocks
 
-    def stretches(self, piece: Piece) -> list[tuple[str, int, int]]:
+    def stretches(self, piece: BlockRange) -> list[tuple[str, int, int]]:
         """Return path, offset and length in bytes of a piece; nothing where its relation is not known."""
         place = self._places.get((piece.database, piece.oid))
         if place is None:
@@ -82,7 +82,7 @@ class FileReader:
             block += blocks
         return found
 
-    def read(self, pieces: Sequence[Piece]) -> Read:
+    def read(self, pieces: Sequence[BlockRange]) -> Read:
         """Have the pieces read, and wait until they are."""
         blocks = 0
         failed: list[Failed] = []
@@ -101,11 +101,11 @@ class FileReader:
                 )
         return Read(blocks, failed)
 
-    def asking(self, pieces: Sequence[Piece]) -> str:
+    def asking(self, pieces: Sequence[BlockRange]) -> str:
         """Return the system calls of `ask`, for people to read."""
         return "\n".join(_advice(*stretch) for piece in pieces for stretch in self.stretches(piece))
 
-    def reading(self, pieces: Sequence[Piece]) -> str:
+    def reading(self, pieces: Sequence[BlockRange]) -> str:
         """Return the system calls of `read`, for people to read."""
         calls = []
         for piece in pieces:
@@ -117,7 +117,7 @@ class FileReader:
                     calls.append(_advice(path, offset, length))
         return "\n".join(calls)
 
-    def ask(self, pieces: Sequence[Piece]) -> None:
+    def ask(self, pieces: Sequence[BlockRange]) -> None:
         """Ask the kernel for the pieces and do not wait; what cannot be opened is left to whoever reads."""
         descriptors: dict[str, int] = {}
         try:
@@ -131,7 +131,7 @@ class FileReader:
             for descriptor in descriptors.values():
                 os.close(descriptor)
 
-    def _read(self, piece: Piece) -> tuple[int, str | None]:
+    def _read(self, piece: BlockRange) -> tuple[int, str | None]:
         stretches = self.stretches(piece)
         if not stretches:
             return 0, DROPPED

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pgsweep.errors import PgsweepError
+from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.warm.block_ranges import CALL_BYTES
 from pgsweep.warm.session import Failed
-from pgsweep.warm.throttle import PATIENCE_SECONDS
 
 _CALLS_A_SECOND = 4
 """A throttled run makes its calls small enough for so many a second, lest it go in bursts."""

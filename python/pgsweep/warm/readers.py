@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
-from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.session import Lost, PrewarmSession, Read
 
@@ -150,7 +150,7 @@ class LatencyProbe:
         self._files = files
         self._sessions: dict[str, PrewarmSession] = {}
 
-    def __call__(self, piece: Piece | None) -> None:
+    def __call__(self, piece: BlockRange | None) -> None:
         """Do it once.
 
         Raises:
@@ -180,6 +180,6 @@ class LatencyProbe:
             session.close()
 
 
-def _one_block(piece: Piece) -> Piece:
+def _one_block(piece: BlockRange) -> BlockRange:
     at = random.randrange(piece.blocks)  # noqa: S311 - no secret
     return msgspec.structs.replace(piece, first_block=piece.first_block + at, blocks=1)

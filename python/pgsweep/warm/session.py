@@ -8,21 +8,30 @@ or pg_read_all_data).
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import psycopg
-from psycopg import errors as sqlstates
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
-from pgsweep.warm.block_ranges import Piece
-from pgsweep.warm.grants import NO_RIGHT, grant_to_read
-from pgsweep.warm.statements import arguments, by_fork, fork_arguments, query_text, require_prewarm
+from pgsweep.pg.catalog import read_postmaster
+from pgsweep.pg.connect import cancel, connect, explained, ping, set_for_session, with_name
+from pgsweep.pg.failures import (
+    AdminShutdown,
+    DriverError,
+    InsufficientPrivilege,
+    InvalidParameterValue,
+    LockNotAvailable,
+    QueryCanceled,
+    SessionEnded,
+    UndefinedObject,
+    UndefinedTable,
+    ends_session,
+    first_line,
+)
+from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.prewarm import Prewarm, by_fork, mark_as_warming, read_without_workers
+from pgsweep.warm.block_ranges import BlockRange
 
 APPLICATION_NAME = "pgsweep warm"
 
@@ -30,23 +39,13 @@ _LOCK_TIMEOUT_MS = 500
 _LOCKED_SECONDS = 30.0
 """A relation that is locked is not asked for again so soon: each time would cost a lock timeout."""
 
-_OWN_READS = """
-SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
-WHERE pg_catalog.current_setting('io_method') = 'worker'
-"""
-# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since 19
-# io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
-# read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves are
-# faster, one and a half times for whole tables and twice for single blocks in the page cache, and leave the
-# workers to the queries.
-
 LOCKED = "another session holds a lock on it"
 _LATER = "try again later: what is warm already costs little"
 
 DROPPED = "it was dropped since the plan was made"
 SHORTER = "it has become shorter since the plan was made"
 
-Failed = tuple[Piece, str, str | None]
+Failed = tuple[BlockRange, str, str | None]
 """A piece, or the part of it that could not be read; why; what would allow it."""
 
 
@@ -89,39 +88,23 @@ class PrewarmSession:
     """
 
     def __init__(self, conninfo: str, database: str | None, mode: str) -> None:
-        parts = dict(conninfo_to_dict(conninfo))
-        if database:
-            parts["dbname"] = database
-        parts.setdefault("application_name", APPLICATION_NAME)
-        self._connection = connect(make_conninfo("", **parts))
-        self._mode = mode
+        self._connection = connect(with_name(conninfo, APPLICATION_NAME), database=database)
         self._locked: dict[int, float] = {}
         try:
             with explained():
-                self._connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
-                if self._connection.info.server_version >= 180000:
-                    self._connection.execute(_OWN_READS)
-                self.started_us = self._prepare()
+                set_for_session(self._connection, lock_timeout=f"{_LOCK_TIMEOUT_MS}ms")
+                read_without_workers(self._connection)
+                self.started_us = read_postmaster(self._connection).start_time_us
+                self._prewarm = Prewarm(self._connection, mode)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self) -> int:
-        version_num = self._connection.info.server_version
-        row = self._connection.execute(load("postmaster", version_num)).fetchone()
-        assert row is not None
-        schema = require_prewarm(self._connection)
-        self._query = query_text("prewarm", version_num, schema).encode()
-        self._fork_query = query_text("prewarm_fork", version_num, schema).encode()
-        return int(row[1])
-
     def others_warming(self) -> int:
         """Mark this session as a warming one, and return how many others on this server carry the mark."""
-        row = self._connection.execute(load("warmers", self._connection.info.server_version)).fetchone()
-        assert row is not None
-        return int(row[0])
+        return mark_as_warming(self._connection)
 
-    def read(self, pieces: Sequence[Piece]) -> Read:
+    def read(self, pieces: Sequence[BlockRange]) -> Read:
         """Read the pieces, in their order.
 
         Raises:
@@ -130,13 +113,13 @@ class PrewarmSession:
         try:
             done, left = self._read_forks(pieces)
             return done + self._read(left)
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        except SessionEnded as error:
             # pg_terminate_backend and an orderly stop say admin_shutdown; only the start time tells which it
             # was. After a crash of any backend the pool is empty though the postmaster is the same.
-            alive = isinstance(error, sqlstates.AdminShutdown)
-            raise Lost(str(error).strip().splitlines()[0], pool_lives=alive) from error
+            alive = isinstance(error, AdminShutdown)
+            raise Lost(first_line(error), pool_lives=alive) from error
 
-    def _read_forks(self, pieces: Sequence[Piece]) -> tuple[Read, Sequence[Piece]]:
+    def _read_forks(self, pieces: Sequence[BlockRange]) -> tuple[Read, Sequence[BlockRange]]:
         """Read what makes many stretches of one fork; return what came of it, and what is left to read.
 
         Where a statement fails, or reads less than was asked, the rest is left to the one that tells why.
@@ -147,22 +130,21 @@ class PrewarmSession:
             return Read(0, []), pieces
         for number, group in enumerate(groups):
             try:
-                values = fork_arguments(group, self._mode)
-                row = self._connection.execute(self._fork_query, values).fetchone()
-            except psycopg.Error as error:
-                if self._connection.broken or self._connection.closed or error.sqlstate in _ENDED:
+                read = self._prewarm.read_fork(group)
+            except DriverError as error:
+                if ends_session(error, self._connection):
                     raise
-                row = None
-            if row is None or row[0] != sum(piece.blocks for piece in group):
+                read = None
+            if read is None or read != sum(piece.blocks for piece in group):
                 return Read(done, []), [piece for rest in groups[number:] for piece in rest]
-            done += int(row[0])
+            done += read
         return Read(done, []), [] if groups else pieces
 
-    def _lately_locked(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def _lately_locked(self, pieces: Sequence[BlockRange]) -> list[BlockRange]:
         lately = time.monotonic() - _LOCKED_SECONDS
         return [piece for piece in pieces if self._locked.get(piece.oid, lately) > lately]
 
-    def _read(self, pieces: Sequence[Piece]) -> Read:
+    def _read(self, pieces: Sequence[BlockRange]) -> Read:
         """Read pieces; where that fails, read either half by itself."""
         locked = self._lately_locked(pieces)
         if locked:
@@ -172,13 +154,13 @@ class PrewarmSession:
         if not pieces:
             return Read(0, [])
         try:
-            rows = self._connection.execute(self._query, arguments(pieces, self._mode)).fetchall()
-        except psycopg.Error as error:
-            if self._connection.broken or self._connection.closed or error.sqlstate in _ENDED:
+            rows = self._prewarm.read(pieces)
+        except DriverError as error:
+            if ends_session(error, self._connection):
                 raise
             first, second = _halves(pieces, whole_relation=isinstance(error, _OF_THE_RELATION))
             if not second:
-                if isinstance(error, sqlstates.LockNotAvailable):
+                if isinstance(error, LockNotAvailable):
                     self._locked[pieces[0].oid] = time.monotonic()
                 return Read(
                     0, [(piece, *_reason(error, piece, self._connection.info.user)) for piece in pieces]
@@ -199,34 +181,31 @@ class PrewarmSession:
         """Run a statement that does nothing.
 
         Raises:
-            psycopg.Error: the session has gone.
+            DriverError: the session has gone.
         """
-        self._connection.execute("SELECT 1")
+        ping(self._connection)
 
     def cancel(self) -> None:
         """End the statement that another thread waits for."""
-        with contextlib.suppress(psycopg.Error):
-            self._connection.cancel()
+        cancel(self._connection)
 
     def close(self) -> None:
         """End the session."""
         self._connection.close()
 
 
-_ENDED = ("57P01", "57P02", "57P03", "57P05")
-"""admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout (utils/errcodes.txt)."""
-
-
 _OF_THE_RELATION = (
-    sqlstates.InsufficientPrivilege,
-    sqlstates.LockNotAvailable,
-    sqlstates.UndefinedTable,
-    sqlstates.UndefinedObject,
+    InsufficientPrivilege,
+    LockNotAvailable,
+    UndefinedTable,
+    UndefinedObject,
 )
 """Errors that all pieces of a relation share, so that one of them need not be looked for."""
 
 
-def _halves(pieces: Sequence[Piece], *, whole_relation: bool) -> tuple[Sequence[Piece], Sequence[Piece]]:
+def _halves(
+    pieces: Sequence[BlockRange], *, whole_relation: bool
+) -> tuple[Sequence[BlockRange], Sequence[BlockRange]]:
     """Divide pieces; none in the second half where the first cannot be divided any more."""
     oids = list(dict.fromkeys(piece.oid for piece in pieces))
     if len(oids) > 1:
@@ -237,21 +216,21 @@ def _halves(pieces: Sequence[Piece], *, whole_relation: bool) -> tuple[Sequence[
     return pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
 
 
-def _rest(piece: Piece, read: int) -> Piece:
+def _rest(piece: BlockRange, read: int) -> BlockRange:
     return msgspec.structs.replace(piece, first_block=piece.first_block + read, blocks=piece.blocks - read)
 
 
-def _reason(error: psycopg.Error, piece: Piece, role: str) -> tuple[str, str | None]:
+def _reason(error: DriverError, piece: BlockRange, role: str) -> tuple[str, str | None]:
     """Return why a piece could not be read, in our words, and what would allow it."""
     match error:
-        case sqlstates.InsufficientPrivilege():
+        case InsufficientPrivilege():
             return NO_RIGHT, grant_to_read(role, piece.schema, piece.relation, piece.kind)
-        case sqlstates.UndefinedTable() | sqlstates.UndefinedObject():
+        case UndefinedTable() | UndefinedObject():
             return DROPPED, None
-        case sqlstates.LockNotAvailable():
+        case LockNotAvailable():
             return LOCKED, _LATER
-        case sqlstates.InvalidParameterValue():
+        case InvalidParameterValue():
             return SHORTER, None
-        case sqlstates.QueryCanceled():
+        case QueryCanceled():
             return "reading it took longer than a minute, or someone cancelled the statement", None
-    return str(error).strip().splitlines()[0], None
+    return first_line(error), None

@@ -1,41 +1,10 @@
-"""How fast to go: a rate that is not exceeded, a pause while the server is late, a wait while it is away."""
+"""How fast to go: a rate that is not exceeded, a pause while the server is late."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
-
-from pgsweep.errors import ConnectionFailed
-
-T = TypeVar("T")
-
-PATIENCE_SECONDS = 60.0
-"""How long a server that restarts is waited for."""
-
-_TRY_AGAIN_SECONDS = 0.05
-
-
-def patiently(step: Callable[[], T], seconds: float, stop: threading.Event) -> T:
-    """Return what a step returns; it is tried again while the server cannot be reached.
-
-    Args:
-        step: begins anew each time, with a connection of its own.
-        seconds: how long the server is waited for.
-        stop: ends the waiting.
-
-    Raises:
-        ConnectionFailed: the server is away for longer, or there was a stop.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return step()
-        except ConnectionFailed:
-            if time.monotonic() > until or stop.is_set():
-                raise
-        stop.wait(_TRY_AGAIN_SECONDS)
 
 
 class Throttle:

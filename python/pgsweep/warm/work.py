@@ -23,7 +23,8 @@ from itertools import islice
 from typing import Protocol
 
 from pgsweep.errors import ConnectionFailed
-from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.pg.retry import Pauses
+from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.session import Lost, Read
 from pgsweep.warm.throttle import Gate, Throttle
@@ -90,7 +91,7 @@ class Work:
         done: Callable[[Call, Read], None] | None = None,
         undone: Callable[[], None] | None = None,
         total_blocks: int | None = None,
-        probe: Callable[[Piece | None], None] | None = None,
+        probe: Callable[[BlockRange | None], None] | None = None,
     ) -> None:
         self._reader = reader
         self._options = options
@@ -195,7 +196,7 @@ class Work:
             ConnectionFailed: it lasted longer, or the server has no session left for us.
         """
         until = time.monotonic() + self._options.patience_seconds
-        delay = 0.1
+        pauses = Pauses(2.0, first_seconds=0.1)
         while not halt.is_set():
             losses = self._losses
             try:
@@ -217,10 +218,9 @@ class Work:
                 return
             with self._lock:
                 self._waiting += 1
-            halt.wait(delay)
+            pauses.wait(halt)
             with self._lock:
                 self._waiting -= 1
-            delay = min(2 * delay, 2.0)
         self._give_back(call)
 
     def server_started(self, started_us: int) -> None:
@@ -310,7 +310,7 @@ class Work:
                 self._done_told(call, read)
             self._lock.notify_all()
 
-    def _cold_piece(self) -> Piece | None:
+    def _cold_piece(self) -> BlockRange | None:
         """Return a piece that is still to be read, from the end of the queue."""
         with self._lock:
             return self._pending[-1].pieces[-1] if self._pending else None

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.pg.answers import decoded
-from pgsweep.pg.buffercache import memory_query
+from pgsweep.pg.buffercache import count_by_relation, grant_memory, hand_position
 from pgsweep.pg.connect import explained
-from pgsweep.pg.queries import load
-from pgsweep.pg.shapes import OID_MAX
 from pgsweep.residency.access import Access, server_gone
 
 
@@ -54,9 +51,8 @@ def read_counts(access: Access) -> PoolCounts:
 def prepare_counts(access: Access) -> None:
     """Give the session the memory that one pass by SQL needs, lest the server writes it to a file."""
     if access.pool_source == "sql":
-        version_num = access.server.version_num
         with explained():
-            access.connection.execute(memory_query(version_num, access.server.shared_buffers_blocks).encode())
+            grant_memory(access.connection, access.server.shared_buffers_blocks)
 
 
 def _peeked(access: Access) -> PoolCounts:
@@ -66,7 +62,6 @@ def _peeked(access: Access) -> PoolCounts:
         found = access.memory.relations()
     except (OSError, RuntimeError) as error:
         raise server_gone() from error
-    hand = found["hand"]
     return PoolCounts(
         spc=found["spc"],
         db=found["db"],
@@ -75,27 +70,17 @@ def _peeked(access: Access) -> PoolCounts:
         dirty=found["dirty"],
         pinned=found["pinned"],
         buffers=found["buffers"],
-        hand_frames=None if hand is None else hand[1] * found["buffers"] + hand[0],
+        hand_frames=hand_position(found["hand"], found["buffers"]),
         seconds=time.monotonic() - begin,
     )
 
 
 def _asked(access: Access) -> PoolCounts:
     assert access.buffercache is not None
-    text = load("pool_relations", access.server.version_num).format(schema=access.buffercache)
     begin = time.monotonic()
-    with explained(), access.connection.cursor(binary=True) as cursor:
-        cursor.execute(text.encode(), prepare=True)
-        result = cursor.pgresult
-        assert result is not None
-        cells = b"".join(
-            result.get_value(row, column) or b"" for row in range(result.ntuples) for column in range(11)
-        )
+    with explained():
+        rows = count_by_relation(access.connection, access.buffercache)
     seconds = time.monotonic() - begin
-    with decoded(access.connection, "the relations of pg_buffercache"):
-        rows = np.frombuffer(cells, dtype=">i8").astype(np.int64).reshape(-1, 11)
-        if (rows < 0).any() or (rows[:, :3] > OID_MAX).any() or (rows[:, 3:] >= 2**30).any():
-            raise ValueError("a relation or a number of buffers out of range")
     return PoolCounts(
         spc=rows[:, 0].astype(np.uint32),
         db=rows[:, 1].astype(np.uint32),

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-import psycopg
-
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import Moment
 from pgsweep.errors import PgsweepError
+from pgsweep.pg.failures import DriverError, first_line
+from pgsweep.pg.retry import Pauses
 
-_FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 
 Opener = Callable[[], AbstractContextManager[Live]]
@@ -85,25 +84,24 @@ class Feed:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = Pauses(_LONGEST_PAUSE_SECONDS)
         while not self._ended.is_set():
             try:
                 with self._reopen() as live:
                     self._live = live
                     self._look_on(live)
-            except (PgsweepError, psycopg.Error, OSError) as error:
+            except (PgsweepError, DriverError, OSError) as error:
                 if self._ended.is_set():
                     return
                 if self._live is not None:
-                    pause = _FIRST_PAUSE_SECONDS
-                self._fail(_told(error), pause)
+                    pauses.start_again()
+                self._fail(_told(error), pauses.seconds)
             except Exception as error:
                 self._give_up(error)
                 return
             finally:
                 self._live = None
-            self._ended.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pauses.wait(self._ended)
 
     def _look_on(self, live: Live) -> None:
         """Look until told to stop."""
@@ -123,8 +121,7 @@ class Feed:
 def _told(error: Exception) -> PgsweepError:
     if isinstance(error, PgsweepError):
         return error
-    text = str(error).strip().splitlines()
-    return PgsweepError(text[0] if text else type(error).__name__)
+    return PgsweepError(first_line(error))
 
 
 def take_twice(live: Live, interval_seconds: float) -> Moment:

@@ -14,7 +14,6 @@ and again only when a file shows up that none of them names.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import threading
 import time
@@ -23,17 +22,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import psycopg
 from numpy.typing import NDArray
 
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
-from pgsweep.cache.top.page_cache import FileSight, look_at_files
+from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import Moment, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
-from pgsweep.pg.connect import explained, session_lives
+from pgsweep.pg.connect import cancel, explained, ping, session_lives
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.failures import connection_lost
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access
@@ -112,7 +111,7 @@ class Live:
         self._backends: TopBackends | None = None
         self._max_connections = int(server.settings.get("max_connections", "0"))
         self._file_thread: threading.Thread | None = None
-        self._files: FileSight | None = None
+        self._files: PageCacheByRelation | None = None
         self._files_due = 0.0
         self._files_missing: list[Missing] = []
         self.interval_seconds = 1.0
@@ -136,11 +135,7 @@ class Live:
         access = self._access
         # After a crash the postmaster lives on and makes its memory anew, but our session is gone.
         if not session_lives(access.connection):
-            raise ConnectionFailed(
-                "the connection was lost",
-                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
-                hint="see the server's log; is it running again? pg_isready",
-            )
+            raise connection_lost()
         pool = read_counts(access)
         now = time.monotonic()
         seconds = pool.seconds
@@ -163,8 +158,7 @@ class Live:
 
     def cancel(self) -> None:
         """End a statement that is running, from another thread; the session then ends with an error."""
-        with contextlib.suppress(psycopg.Error):
-            self._access.connection.cancel_safe(timeout=1)
+        cancel(self._access.connection)
 
     def _moment(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> Moment:
         access, server = self._access, self._access.server
@@ -334,7 +328,7 @@ class Live:
         shortest = 1.0
         for _ in range(3):
             begin = time.monotonic()
-            self._access.connection.execute("SELECT")
+            ping(self._access.connection)
             shortest = min(shortest, time.monotonic() - begin)
         return shortest
 

@@ -21,7 +21,7 @@ from pgsweep.residency.pool import PoolReader
 
 
 @dataclass(frozen=True, slots=True)
-class FileSight:
+class PageCacheByRelation:
     """Bytes by row: of the files, in the page cache, in both caches.
 
     Attributes:
@@ -47,7 +47,9 @@ class FileSight:
         )
 
 
-def look_at_files(access: Access, pool: Snapshot | None, directory: Directory) -> FileSight | Missing:
+def look_at_files(
+    access: Access, pool: Snapshot | None, directory: Directory
+) -> PageCacheByRelation | Missing:
     """Look at the page cache of all relations; what may not be seen is an answer too.
 
     Args:
@@ -81,7 +83,7 @@ def look_at_files(access: Access, pool: Snapshot | None, directory: Directory) -
         np.add.at(total, rows, values)
         return total
 
-    return FileSight(
+    return PageCacheByRelation(
         method=cached.method,
         size=by_row(caches.size_bytes),
         page_cache=by_row(caches.page_cache_bytes),

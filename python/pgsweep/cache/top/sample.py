@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.cache.top.directory import Row
-from pgsweep.cache.top.page_cache import FileSight
+from pgsweep.cache.top.page_cache import PageCacheByRelation
 from pgsweep.records.top import TopRelation, TopSample, TopView
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
@@ -28,7 +28,7 @@ class Moment:
     dirty: NDArray[np.int64]
     pinned: NDArray[np.int64]
     change: NDArray[np.float64] | None
-    files: FileSight | None
+    files: PageCacheByRelation | None
     taken: float
 
     def sample(self, view: TopView) -> TopSample:

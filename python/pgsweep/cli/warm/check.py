@@ -9,9 +9,9 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option, settings_of
 from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.failures import CONDITION_HOLDS
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
+from pgsweep.errors import CONDITION_HOLDS
 
 if TYPE_CHECKING:
     from pgsweep.records.heat import WarmCheckResult

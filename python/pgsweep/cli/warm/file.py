@@ -48,18 +48,11 @@ def heat_file(settings: Settings, file: str, database: str | None, *, writes: bo
 
 
 def _is_connection(text: str) -> bool:
-    """Return whether libpq takes a text for a connection string; `a=b.heat` it does not."""
-    if text.startswith(("postgresql://", "postgres://")):
-        return True
-    if "=" not in text:
+    if "=" not in text and "://" not in text:
         return False
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+    from pgsweep.pg.connect import is_conninfo
 
-    try:
-        return bool(conninfo_to_dict(text))
-    except psycopg.ProgrammingError:
-        return False
+    return is_conninfo(text)
 
 
 def _is_file_instead(file: str, database: str, *, writes: bool) -> bool:

@@ -13,7 +13,7 @@ from pgsweep.cli.common import Bytes, Duration, pool_source_option
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgsweep.warm.run.prepare import Options
+    from pgsweep.warm.run.prepare import WarmOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,7 +136,7 @@ def options_of(
     rate: int | None,
     source: Any,
     max_latency: float | None = None,
-) -> Options:
+) -> WarmOptions:
     """Return the options as the feature takes them.
 
     Raises:
@@ -155,9 +155,9 @@ def options_of(
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.saved import weigh
     from pgsweep.warm.run.gather import Selection
-    from pgsweep.warm.run.prepare import Options
+    from pgsweep.warm.run.prepare import WarmOptions
 
-    return Options(
+    return WarmOptions(
         heat=None if heat is None else weigh(heat, read_heat(heat)),
         selection=Selection(relations=names, schemas=schema, every_database=every_database),
         into=into,

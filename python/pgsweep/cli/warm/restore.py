@@ -16,11 +16,11 @@ from pgsweep.cli.common import (
     settings_of,
 )
 from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
-from pgsweep.cli.warm.run import Told
+from pgsweep.cli.warm.run import WarmProgress
+from pgsweep.errors import INTERRUPTED
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -104,7 +104,7 @@ def command(
       pgsweep warm restore shop.heat --wait 60s --into pool
       pgsweep warm restore shop.heat shop --dry-run
     """
-    from pgsweep.cli.progress import Shown
+    from pgsweep.cli.progress import ConsoleProgress
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.warm.heat import restore as feature
     from pgsweep.warm.heat.file import read_heat
@@ -134,10 +134,15 @@ def command(
         )
         settings.say("dry run: nothing was read")
         return 0
-    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+    with (
+        stoppable(settings, "ending after the blocks that are under way") as stop,
+        ConsoleProgress(settings) as shown,
+    ):
         shown.stage("restoring")
         result = target.use(
-            lambda conninfo: feature.restore(conninfo, path, saved, options, stop=stop, listener=Told(shown))
+            lambda conninfo: feature.restore(
+                conninfo, path, saved, options, stop=stop, listener=WarmProgress(shown)
+            )
         )
     output.write(with_provenance(result, settings.arguments))
     if result.stopped:

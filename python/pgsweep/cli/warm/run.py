@@ -10,13 +10,12 @@ import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
 from pgsweep.cli.connection import Target, connection_options
-from pgsweep.cli.failures import INTERRUPTED
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
-from pgsweep.cli.progress import Shown
+from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
 from pgsweep.cli.warm.options import WARM_NAMES, latency_option, options_of, warm_options
-from pgsweep.errors import UsageError
+from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
@@ -24,7 +23,7 @@ from pgsweep.ui.numbers import seconds as seconds_text
 if TYPE_CHECKING:
     from pgsweep.records.warm import WarmResult
     from pgsweep.warm.outcome import WorkState
-    from pgsweep.warm.run.prepare import Options
+    from pgsweep.warm.run.prepare import WarmOptions
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -115,12 +114,15 @@ def command(
             conninfo,
             options,
             stop=stop,
-            listener=Told(shown),
+            listener=WarmProgress(shown),
             journal=place,
             resume=place if resume else None,
         )
 
-    with stoppable(settings, "ending after the blocks that are under way") as stop, Shown(settings) as shown:
+    with (
+        stoppable(settings, "ending after the blocks that are under way") as stop,
+        ConsoleProgress(settings) as shown,
+    ):
         shown.stage("warming")
         result = target.use(warmed)
     output.write(with_provenance(result, settings.arguments))
@@ -133,10 +135,10 @@ def command(
     return 0
 
 
-class Told:
+class WarmProgress:
     """Shows how the reading goes."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: ConsoleProgress) -> None:
         self._shown = shown
 
     def note(self, text: str) -> None:
@@ -157,7 +159,7 @@ class Told:
         self._shown.portion(state.done_bytes / max(1, state.total_bytes), ", ".join(words))
 
 
-def _own_place(settings: Settings, conninfo: str, options: Options) -> Path | None:
+def _own_place(settings: Settings, conninfo: str, options: WarmOptions) -> Path | None:
     """Return where the journal goes by itself; nothing, with a warning, where it can go nowhere."""
     from pgsweep.files import Untrusted
     from pgsweep.warm.run.journal import is_held

@@ -23,9 +23,8 @@ from pgsweep.host.procmem import read_family
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
 from pgsweep.pg.bindir import ServerBinaries
-from pgsweep.pg.catalog import read_server
+from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
 from pgsweep.pg.sharedmemory import ScratchServer, SharedMemoryFacts, find_release, read_facts
 from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import (
@@ -77,9 +76,8 @@ def examine(
     with connect(conninfo) as connection, explained():
         server = read_server(connection)
         facts = read_facts(connection)
-        row = connection.execute(load("postmaster", server.version_num)).fetchone()
-        assert row is not None
-    found = search(*row)
+        process = read_postmaster(connection)
+    found = search(*process)
     pid = found.pid
     if pid is None and facts.by_socket and len(found.closed) == 1:
         pid = found.closed[0]  # much about a process anybody may read

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgsweep.host.cgroup import MemoryLimit
+from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.records.hugepages import HugePagePool, HugePagesResult
 from pgsweep.units import format_bytes
 
@@ -47,18 +48,7 @@ class Circumstances:
         """Return whether the server runs in a container: in a PID namespace of its own, or we in one too."""
         if self.pid is None:
             return False
-        return _namespaces(self.pid) > 1 or any(Path(mark).exists() for mark in _MARKS)
-
-
-def _namespaces(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return in how many PID namespaces a process has a number (the line NSpid of its status)."""
-    try:
-        for line in (proc / str(pid) / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return len(line.split()) - 1
-    except OSError:
-        pass
-    return 1
+        return pid_namespaces(self.pid) > 1 or any(Path(mark).exists() for mark in _MARKS)
 
 
 def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:

@@ -1,9 +1,18 @@
-"""SQL in files named by the minimum version of the server: `NAME_160000.sql` serves 16 and later."""
+"""SQL in files named by the minimum version of the server: `NAME_160000.sql` serves 16 and later.
+
+`{schema}` in a text is where an extension was created; other words in braces are constants. Parameters are
+`%s` or `%(name)s`, as psycopg has them.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
+
+from psycopg import sql
+
+_PARAMETER = re.compile(r"%(?:s|\((\w+)\)s|%)")
 
 
 @cache
@@ -22,6 +31,36 @@ def load(name: str, version_num: int) -> str:
     text = texts[max(usable)].read_text(encoding="utf-8")
     _NAMES[text[:_BEGINNING]] = name
     return text
+
+
+def compose(name: str, version_num: int, *, schema: str | None = None, **constants: int | str) -> str:
+    """Return a query with what stands in braces filled in; its parameters remain.
+
+    Args:
+        name: as for `load`.
+        version_num: likewise.
+        schema: of an extension, quoted as an SQL identifier as the server gives it.
+        constants: become literals.
+    """
+    text = load(name, version_num)
+    parts: dict[str, sql.Composable] = {word: sql.Literal(value) for word, value in constants.items()}
+    if schema is not None:
+        # Where a query has parameters, psycopg takes % for the beginning of one.
+        has_parameters = _PARAMETER.search(text) is not None
+        parts["schema"] = sql.SQL(schema.replace("%", "%%") if has_parameters else schema)
+    return sql.SQL(text).format(**parts).as_string(None)
+
+
+def numbered(query: str) -> str:
+    """Return a query with its parameters as the server gets them: $1, $2."""
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        if match[0] == "%%":
+            return "%"
+        return f"${numbers.setdefault(match[1] or f'%{match.start()}', len(numbers) + 1)}"
+
+    return _PARAMETER.sub(number, query)
 
 
 def name_of(query: object) -> str | None:

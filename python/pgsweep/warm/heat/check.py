@@ -23,14 +23,16 @@ from pgsweep.residency.access import Access
 from pgsweep.residency.join import forks_of
 from pgsweep.residency.pool import PoolReader
 from pgsweep.residency.snapshot import ForkPages
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat
+from pgsweep.warm.heat.file import NOT_IN_POOL, SavedHeat
 from pgsweep.warm.heat.match import Target, find_targets, look_around
 
 CONDITION_NAMES = ("resident", "resident_hot", "either", "page_cache", "matched", "usage_reached")
 """The numbers of `HeatState` that a condition may name."""
 
 
-def check(access: Access, path: Path, heat: Heat, conditions: Sequence[Condition] = ()) -> WarmCheckResult:
+def check(
+    access: Access, path: Path, heat: SavedHeat, conditions: Sequence[Condition] = ()
+) -> WarmCheckResult:
     """Compare what was saved with what is in the caches now.
 
     Args:
@@ -66,7 +68,7 @@ def check(access: Access, path: Path, heat: Heat, conditions: Sequence[Condition
     )
 
 
-def source_of(path: Path, heat: Heat) -> HeatSource:
+def source_of(path: Path, heat: SavedHeat) -> HeatSource:
     """Return what a result says of the file."""
     meta = heat.meta
     return HeatSource(

@@ -110,7 +110,7 @@ class _Version(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class SavedHeat:
     """The contents of both caches; arrays are parallel, one element a block, sorted by part and block.
 
     Attributes:
@@ -144,7 +144,7 @@ class NoHeatFile(HeatError):
     """A file that `pgsweep warm save` did not write."""
 
 
-def write_heat(path: Path, heat: Heat) -> int:
+def write_heat(path: Path, heat: SavedHeat) -> int:
     """Write the file whole or not at all; return its size in bytes.
 
     It is written aside, flushed to the disk and renamed (`files.replacing`), so a reader never meets half.
@@ -165,7 +165,7 @@ def write_heat(path: Path, heat: Heat) -> int:
     return size
 
 
-def read_heat(path: Path) -> Heat:
+def read_heat(path: Path) -> SavedHeat:
     """Return what a heat file holds.
 
     Raises:
@@ -193,7 +193,7 @@ def read_heat(path: Path) -> Heat:
             ) as file:
                 table = file.read(columns=columns, use_threads=False)
         part = _numbers(table, "part", pa.int32())
-        heat = Heat(
+        heat = SavedHeat(
             meta=meta,
             parts=_parts(table, part),
             part=part,
@@ -215,7 +215,7 @@ def read_heat(path: Path) -> Heat:
 _PART_COLUMNS = HeatPart.__struct_fields__
 
 
-def _write(file: IO[bytes], heat: Heat) -> None:
+def _write(file: IO[bytes], heat: SavedHeat) -> None:
     meta = msgspec.json.encode(heat.meta)
     # What a relation is called is written once and then counted; neighbouring blocks differ by little, so
     # that a few bits tell a block, and nothing a stretch of consecutive ones.
@@ -233,7 +233,7 @@ def _write(file: IO[bytes], heat: Heat) -> None:
             writer.write_table(table.replace_schema_metadata({_KEY: meta}))
 
 
-def _table(heat: Heat, rows: slice) -> pa.Table:
+def _table(heat: SavedHeat, rows: slice) -> pa.Table:
     """Return some rows; what belongs to parts comes by dictionaries, so that there is no loop over blocks."""
     part = heat.part[rows]
 
@@ -340,7 +340,7 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
     return HeatError(f"`{path}` is damaged", cause=str(error).splitlines()[0], hint=_OTHER_FILE)
 
 
-def _check(heat: Heat, path: Path) -> None:
+def _check(heat: SavedHeat, path: Path) -> None:
     """Refuse a file whose rows do not agree with what it says of itself: it would be carried out on a server.
 
     Raises:

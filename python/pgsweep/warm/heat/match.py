@@ -26,7 +26,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 from pgsweep.residency.names import Named, Names, read_names
 from pgsweep.residency.snapshot import ForkPages, fork_pages
-from pgsweep.warm.heat.file import FORKS, NOT_IN_POOL, Heat, HeatPart
+from pgsweep.warm.heat.file import FORKS, NOT_IN_POOL, HeatPart, SavedHeat
 
 Blocks = NDArray[np.int64]
 Name = tuple[str, str, str, str]
@@ -82,7 +82,7 @@ class Sight:
     started: datetime.datetime | None = None
 
 
-def look_around(access: Access, heat: Heat) -> Sight:
+def look_around(access: Access, heat: SavedHeat) -> Sight:
     """Read names, sizes and the page cache of a server, for what the heat is about.
 
     Raises:
@@ -106,7 +106,7 @@ def look_around(access: Access, heat: Heat) -> Sight:
     return Sight(names, same, pages, missing, None if cluster is None else cluster[1])
 
 
-def find_targets(heat: Heat, sight: Sight, block_bytes: int) -> list[Target]:
+def find_targets(heat: SavedHeat, sight: Sight, block_bytes: int) -> list[Target]:
     """Return every saved fork with what became of it on this server, in the order of the file."""
     names = sight.names
     by_name = {name_of(named): named for named in names.relations.values()}

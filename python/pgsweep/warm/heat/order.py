@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.heat.file import NOT_IN_POOL, joined
 from pgsweep.warm.heat.match import Target
 
@@ -48,7 +48,7 @@ class HeatCall(Call):
     """
 
     touches: bool = False
-    ahead: tuple[Piece, ...] = ()
+    ahead: tuple[BlockRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,9 @@ def _passes(
 
 def _with_neighbours(
     order: RestoreOrder, call: Call, uncached: Sequence[NDArray[np.int64]]
-) -> Iterator[Piece]:
+) -> Iterator[BlockRange]:
     """Yield the pieces of a call, those of a region together with what lies between them."""
-    groups: dict[tuple[str, int, str, int], list[Piece]] = {}
+    groups: dict[tuple[str, int, str, int], list[BlockRange]] = {}
     for piece in call.pieces:
         key = (piece.database, piece.oid, piece.fork, piece.first_block // REGION_BLOCKS)
         groups.setdefault(key, []).append(piece)
@@ -243,7 +243,7 @@ def _with_neighbours(
 
 def page_cache_pieces(
     targets: Sequence[Target], cached_now: Sequence[NDArray[np.bool_] | None]
-) -> Iterator[Piece]:
+) -> Iterator[BlockRange]:
     """Yield what is to be read into the page cache: what was there, and is not.
 
     What is read into the pool passes through it anyway; that is not cut out here, lest long stretches become
@@ -271,7 +271,7 @@ def _rank(targets: Sequence[Target]) -> NDArray[np.int64]:
     return rank
 
 
-def _pieces(order: RestoreOrder, rows: NDArray[np.int64]) -> Iterator[Piece]:
+def _pieces(order: RestoreOrder, rows: NDArray[np.int64]) -> Iterator[BlockRange]:
     """Yield the stretches that rows make, in their order."""
     target, block = order.target[rows], order.block[rows]
     if len(rows) == 0:
@@ -292,9 +292,9 @@ def _runs(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), np.diff(np.r_[starts, len(blocks)]).tolist(), strict=True))
 
 
-def _piece(target: Target, first: int, blocks: int, level: int | None) -> Piece:
+def _piece(target: Target, first: int, blocks: int, level: int | None) -> BlockRange:
     part = target.part
-    return Piece(
+    return BlockRange(
         database=target.database,
         oid=target.oid,
         schema=part.schema,

@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import psycopg
 
-from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.prewarm import mark_as_warming
+from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.heat.file import Heat
+from pgsweep.warm.heat.file import SavedHeat
 from pgsweep.warm.heat.order import HeatCall
 from pgsweep.warm.heat.restore_plan import (
     RestoreOptions,
@@ -42,12 +42,11 @@ from pgsweep.warm.heat.restore_plan import (
     statements_of,
     touches_left,
 )
-from pgsweep.warm.heat.restore_rounds import Left, another_round
+from pgsweep.warm.heat.restore_rounds import Remaining, another_round
 from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.run import Listener
 from pgsweep.warm.session import Read, others_note
-from pgsweep.warm.throttle import PATIENCE_SECONDS, patiently
 from pgsweep.warm.work import Work
 
 _STARTS = 3
@@ -65,7 +64,7 @@ class _Done:
     restarts: int = 0
     stopped: bool = False
     touches_left_out: bool = False
-    left: list[Left] = field(default_factory=list)
+    left: list[Remaining] = field(default_factory=list)
 
     def add(self, outcome: WorkOutcome) -> None:
         self.troubles += outcome.troubles
@@ -76,7 +75,7 @@ class _Done:
 def restore(
     conninfo: str,
     path: Path,
-    heat: Heat,
+    heat: SavedHeat,
     options: RestoreOptions,
     *,
     stop: threading.Event,
@@ -140,7 +139,7 @@ def restore(
     )
 
 
-def dry_run(conninfo: str, path: Path, heat: Heat, options: RestoreOptions) -> WarmRestoreResult:
+def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions) -> WarmRestoreResult:
     """Return what a restore would do, with the statements that it would send.
 
     Raises:
@@ -224,16 +223,15 @@ def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> 
         yield
 
 
-def _mark(conninfo: str) -> tuple[psycopg.Connection, int]:
+def _mark(conninfo: str) -> tuple[Connection, int]:
     """Return a session that carries the mark of a warmer, and how many others carry it."""
     connection = connect(conninfo)
     try:
         with explained():
-            row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+            return connection, mark_as_warming(connection)
     except BaseException:
         connection.close()
         raise
-    return connection, 0 if row is None else int(row[0])
 
 
 def _carry_out(
@@ -302,11 +300,11 @@ def _read_pages(
         probe.close()
 
 
-def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Left:
+def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Remaining:
     """Return what a new plan comes to, but for what could not be read a moment ago."""
     failed = sum(row.target_bytes - row.resident_bytes for row in relations if row.error)
     failed_blocks = failed // plan.access.server.block_size_bytes
-    return Left(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
+    return Remaining(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)
 
 
 def _with_errors(rows: Sequence[HeatRelation], troubles: Sequence[WarmTrouble]) -> list[HeatRelation]:

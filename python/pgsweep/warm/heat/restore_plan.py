@@ -13,15 +13,16 @@ import numpy as np
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.connect import explained
+from pgsweep.pg.prewarm import statement_text
 from pgsweep.plain import shown
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.residency.access import Access, PoolSource
 from pgsweep.residency.pool import PoolReader
-from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
 from pgsweep.warm.files import FileReader, places_of
 from pgsweep.warm.heat.check import PoolNow, cached_now, compare, source_of
-from pgsweep.warm.heat.file import NOT_IN_POOL, Heat
+from pgsweep.warm.heat.file import NOT_IN_POOL, SavedHeat
 from pgsweep.warm.heat.match import Sight, Target, find_targets, look_around
 from pgsweep.warm.heat.order import (
     HeatCall,
@@ -35,7 +36,6 @@ from pgsweep.warm.heat.order import (
 )
 from pgsweep.warm.heat.restore_rounds import much_is_gone
 from pgsweep.warm.outcome import WorkOptions
-from pgsweep.warm.statements import statement_text
 
 Into = Literal["pool", "page-cache", "both"]
 
@@ -90,7 +90,7 @@ class RestorePlan:
     """
 
     access: Access
-    heat: Heat
+    heat: SavedHeat
     sight: Sight
     targets: list[Target]
     order: RestoreOrder
@@ -104,7 +104,7 @@ class RestorePlan:
 
 
 def plan_restore(
-    access: Access, heat: Heat, options: RestoreOptions, *, note: Callable[[str], None] | None = None
+    access: Access, heat: SavedHeat, options: RestoreOptions, *, note: Callable[[str], None] | None = None
 ) -> RestorePlan:
     """Return what is to be read, in order.
 
@@ -192,7 +192,7 @@ def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall],
     return restore_calls(order, CALL_BLOCKS, part="touches"), sums_of(order, heat=True).touches
 
 
-def _fitting(pieces: Iterator[Piece], access: Access) -> Iterator[Piece]:
+def _fitting(pieces: Iterator[BlockRange], access: Access) -> Iterator[BlockRange]:
     """Yield as many pieces as the host and the memory cgroups have room for, where the host is this one."""
     block_bytes = access.server.block_size_bytes
     room: float = float("inf")

@@ -25,7 +25,7 @@ _LACKING_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """What a round has left to do.
 
     Attributes:
@@ -42,7 +42,7 @@ def much_is_gone(gone_blocks: int, wanted_blocks: int) -> bool:
     return gone_blocks > GONE_SHARE * wanted_blocks + OWN_BLOCKS
 
 
-def another_round(left: Sequence[Left], wanted_blocks: int, accesses: int) -> bool:
+def another_round(left: Sequence[Remaining], wanted_blocks: int, accesses: int) -> bool:
     """Return whether one more round is worth its work.
 
     Not where queries keep the rest of the pool in use: there two rounds bring nothing.

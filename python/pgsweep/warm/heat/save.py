@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import pgsweep
+from pgsweep._native import __version__
 from pgsweep.errors import HeatError
 from pgsweep.host.datafiles import Fork
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
@@ -35,10 +35,10 @@ from pgsweep.residency.snapshot import ForkPages, fork_pages
 from pgsweep.warm.heat.file import (
     FORKS,
     NOT_IN_POOL,
-    Heat,
     HeatMeta,
     HeatPart,
     NoHeatFile,
+    SavedHeat,
     joined,
     read_heat,
     write_heat,
@@ -52,7 +52,7 @@ _COLDER = 0.5
 """After a restart, a pool with less than this share of a file's blocks does not replace the file."""
 
 
-def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
+def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
     """Return what lies in both caches now, and what could not be looked at.
 
     Raises:
@@ -99,7 +99,7 @@ def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
     level_out = joined([column[1] for column in columns], np.uint8)
     page_cache = joined([column[2] for column in columns], np.bool_)
     meta = HeatMeta(
-        pgsweep_version=pgsweep.__version__,
+        pgsweep_version=__version__,
         at=at.isoformat(timespec="milliseconds"),
         server_version_num=server.version_num,
         server_version=server.version,
@@ -114,7 +114,9 @@ def take_heat(access: Access) -> tuple[Heat, list[Missing]]:
         nameless_blocks=nameless,
     )
     part = np.repeat(np.arange(len(parts), dtype=np.int32), [len(column[0]) for column in columns])
-    heat = Heat(meta, parts, part, joined([column[0] for column in columns], np.int64), level_out, page_cache)
+    heat = SavedHeat(
+        meta, parts, part, joined([column[0] for column in columns], np.int64), level_out, page_cache
+    )
     return heat, missing
 
 
@@ -201,7 +203,7 @@ def _require_parquet(file: Path) -> None:
         )
 
 
-def _worth_more(access: Access, former: HeatMeta, heat: Heat) -> str | None:
+def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None:
     """Return why the file there is worth more than the heat of now, if it is."""
     with explained():
         cluster = read_cluster(access.connection)

@@ -15,7 +15,7 @@ import numpy as np
 from pgsweep.records.heat import HeatSource
 from pgsweep.residency.names import Named, RelationFile
 from pgsweep.warm.heat.check import source_of
-from pgsweep.warm.heat.file import Heat
+from pgsweep.warm.heat.file import SavedHeat
 from pgsweep.warm.heat.match import Name, name_of, saved_name
 
 PAGE_CACHE_ONLY = 0.5
@@ -24,7 +24,7 @@ than one in neither. Assumed; it only decides among relations that the pool hard
 
 
 @dataclass(frozen=True, slots=True)
-class SavedHeat:
+class HeatWeights:
     """The weight of each relation of a heat file: the sum over its saved blocks of usage_count + 1.
 
     Only main forks count: of a small table the maps are most of the blocks, and say nothing of its heat.
@@ -56,7 +56,7 @@ class SavedHeat:
         return weight
 
 
-def weigh(path: Path, heat: Heat) -> SavedHeat:
+def weigh(path: Path, heat: SavedHeat) -> HeatWeights:
     """Return the weights of the relations of a heat file.
 
     Args:
@@ -73,4 +73,4 @@ def weigh(path: Path, heat: Heat) -> SavedHeat:
         name = saved_name(part)
         by_name[name] = weight
         by_file[part.tablespace_oid, part.database_oid, part.filenode] = name
-    return SavedHeat(source_of(path, heat), by_name, by_file, heat.meta.system_identifier)
+    return HeatWeights(source_of(path, heat), by_name, by_file, heat.meta.system_identifier)

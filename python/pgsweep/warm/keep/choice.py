@@ -45,7 +45,7 @@ def touches(usage_counts: NDArray[np.uint8], due: NDArray[np.int64]) -> NDArray[
     return needed
 
 
-class Heat:
+class BlockHeat:
     """How much others use the blocks of one relation, as usage_counts show it; our own touches are taken off.
 
     Attributes:

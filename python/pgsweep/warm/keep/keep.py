@@ -20,30 +20,28 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
-from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.buffercache import memory_query, snapshot_of_query
-from pgsweep.pg.connect import explained
+from pgsweep.pg.connect import explained, with_name
+from pgsweep.pg.keep import (
+    LOCK_TIMEOUT,
+    Place,
+    claim,
+    claim_statement,
+    places_statement,
+    read_places,
+    touch_statements,
+)
+from pgsweep.pg.prewarm import written_out
+from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.units import BLOCK_BYTES, format_bytes
 from pgsweep.warm.keep.choice import stretches
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
-from pgsweep.warm.keep.session import (
-    LOCK_TIMEOUT,
-    Kept,
-    Place,
-    claim,
-    claim_statement,
-    find_kept,
-    places_statement,
-    read_places,
-    refusal,
-    touch_statements,
-    written_out,
-)
+from pgsweep.warm.keep.session import Kept, find_kept, refusal
 from pgsweep.warm.keep.state import Tracked
 
 APPLICATION_NAME: Final = "pgsweep warm keep"
@@ -54,7 +52,6 @@ MOST_BUDGET_SHARE: Final = 0.75
 
 DEFAULT_RATE_BYTES: Final = 32 << 20
 
-_FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
@@ -68,7 +65,7 @@ class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
         budget_bytes: never keep more than that; None for a quarter of shared_buffers, into which the
             relations must then fit.
         rate_bytes: blocks that have gone are read again at so many bytes a second at most.
-        interval_seconds: from one round to the next; None adapts it to the lap of the hand.
+        interval_seconds: from one round to the next; None adapts it to the time of a clock pass.
         source: how the pool is looked at.
         report_seconds: from one report to the next.
     """
@@ -101,7 +98,7 @@ class Keeper:
         report: Callable[[WarmKeepMoment], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        self._conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION_NAME)
+        self._conninfo = with_name(conninfo, APPLICATION_NAME)
         self._options = options
         self._report, self._tell = report, note
         self._relations: list[Tracked] = []
@@ -127,7 +124,7 @@ class Keeper:
         stop = stop or threading.Event()
         begin = time.monotonic()
         until = math.inf if seconds is None else begin + seconds
-        ended_by, pause, rounds_before = "", _FIRST_PAUSE_SECONDS, 0
+        ended_by, rounds_before, pauses = "", 0, Pauses(_LONGEST_PAUSE_SECONDS)
         access: Access | None = None
         away_since: float | None = None
         while not ended_by:
@@ -144,11 +141,10 @@ class Keeper:
                 self._note(f"{error.message}; trying again")
                 away_since = away_since or time.monotonic()
                 if self._ledger.rounds > rounds_before:
-                    pause = _FIRST_PAUSE_SECONDS
+                    pauses.start_again()
                     self._ledger.reconnects += 1
                 rounds_before = self._ledger.rounds
-                stop.wait(min(pause, max(0.0, until - time.monotonic())))
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                pauses.wait(stop, until - time.monotonic())
                 if stop.is_set() or time.monotonic() >= until:
                     ended_by = "stop" if stop.is_set() else "time"
         assert access is not None
@@ -273,7 +269,7 @@ class Keeper:
     def _tell_of(self, rounds: Rounds) -> None:
         if self._report is None or self._ledger.at - self._reported.at < self._options.report_seconds:
             return
-        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.lap_seconds))
+        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.pass_seconds))
         self._reported = self._ledger.copy()
 
     def _note(self, text: str) -> None:

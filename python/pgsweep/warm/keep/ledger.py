@@ -38,7 +38,7 @@ class Ledger:
     kept_blocks: int = 0
     share_before: float | None = None
     share_after: float | None = None
-    shortest_lap_seconds: float = math.inf
+    shortest_pass_seconds: float = math.inf
     interval_seconds: float = 0.0
     reconnects: int = 0
     notes: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Ledger:
             look_seconds=self.look_seconds,
             touch_seconds=self.touch_seconds,
             other_accesses=other,
-            lap_seconds=None if math.isinf(self.shortest_lap_seconds) else self.shortest_lap_seconds,
+            lap_seconds=None if math.isinf(self.shortest_pass_seconds) else self.shortest_pass_seconds,
             interval_seconds=self.interval_seconds,
             reconnects=self.reconnects,
             relations=[relation.record(block) for relation in relations],

@@ -7,27 +7,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import psycopg
 from numpy.typing import NDArray
-from psycopg import errors as sqlstates
 
-from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import explained, session_lives
+from pgsweep.pg.connect import Connection, explained, session_lives
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.failures import (
+    DriverError,
+    InvalidParameterValue,
+    LockNotAvailable,
+    SessionLost,
+    connection_lost,
+)
+from pgsweep.pg.keep import prepare_session, read_places, touch, touch_statements
+from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.residency.access import Access
 from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.keep.choice import choose, hottest, stretches, touches, visits
 from pgsweep.warm.keep.ledger import Ledger
-from pgsweep.warm.keep.session import LOCK_TIMEOUT, read_places, reason, touch, touch_statements
+from pgsweep.warm.keep.session import reason
 from pgsweep.warm.keep.state import HandSpeed, Tracked
-from pgsweep.warm.statements import require_prewarm
 
-_ROUNDS_A_LAP: Final = 4
+_ROUNDS_A_PASS: Final = 4
 _SHORTEST_SECONDS: Final = 0.02
 _LONGEST_SECONDS: Final = 1.0
 LOOK_SHARE: Final = 0.1
@@ -36,7 +41,7 @@ _REST_SHARE: Final = 0.02
 peek, of one backend by SQL."""
 
 _MARGIN: Final = 1.5
-_GUARD_LAPS: Final = 0.25
+_GUARD_PASSES: Final = 0.25
 """Blocks so far ahead of the hand are touched even while it stands still: a flood may begin at any time."""
 
 _PLACES_SECONDS: Final = 1.0
@@ -78,7 +83,7 @@ class Rounds:
         note: Callable[[str], None],
     ) -> None:
         self._access = access
-        self._connection: psycopg.Connection[Any] = access.connection
+        self._connection: Connection = access.connection
         self._relations = relations
         self._ledger = ledger
         self._budget_blocks = budget_blocks
@@ -86,7 +91,7 @@ class Rounds:
         self._fixed_interval = interval_seconds
         self._note = note
         self.prewarm = require_prewarm(self._connection)
-        self._connection.execute(LOCK_TIMEOUT)
+        prepare_session(self._connection)
         self.hand = HandSpeed(access.server.shared_buffers_blocks)
         self._counters = CounterReader(
             self._connection, {d.oid: d.name for d in access.databases} | {0: ""}, []
@@ -141,14 +146,14 @@ class Rounds:
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds from one round to the next: a quarter of the hand's lap, within what looks may cost."""
+        """Seconds from one round to the next: a quarter of a clock pass, within what looks may cost."""
         if self._fixed_interval is not None:
             return self._fixed_interval
         shortest = max(_SHORTEST_SECONDS, self._look_cost / LOOK_SHARE)
         longest = max(_LONGEST_SECONDS, self._look_cost / _REST_SHARE)
         if self.hand.looks < 2:
             return max(shortest, _ALLOCATIONS_SECONDS)  # two looks tell how fast the hand is
-        return min(longest, max(shortest, self._squeeze * self.hand.lap_seconds / _ROUNDS_A_LAP))
+        return min(longest, max(shortest, self._squeeze * self.hand.pass_seconds / _ROUNDS_A_PASS))
 
     def look(self, now: float) -> None:
         """Look at the pool, and choose what to keep.
@@ -157,11 +162,7 @@ class Rounds:
             ConnectionFailed: the server has gone.
         """
         if not session_lives(self._connection):
-            raise ConnectionFailed(
-                "the connection was lost",
-                cause="the server was stopped, restarted or crashed, or an administrator ended the session",
-                hint="see the server's log; is it running again? pg_isready",
-            )
+            raise connection_lost()
         with explained():
             if now >= self._due["places"]:
                 self._due["places"] = now + _PLACES_SECONDS
@@ -175,7 +176,7 @@ class Rounds:
         self._looked_at = moment
         self.tokens = min(self.tokens + self._rate_blocks * seconds, self.burst)
         self.hand.add(moment, pool, self._allocations)
-        self._ledger.shortest_lap_seconds = min(self._ledger.shortest_lap_seconds, self.hand.lap_seconds)
+        self._ledger.shortest_pass_seconds = min(self._ledger.shortest_pass_seconds, self.hand.pass_seconds)
         active = [relation for relation in self._relations if relation.active]
         for relation in active:
             relation.see(pool, seconds)
@@ -205,9 +206,9 @@ class Rounds:
         workable = self._workable()
         missing = [relation.missing() for relation in workable]
         chosen = hottest([r.heat.heat for r in workable], missing, int(self.tokens))
-        # They land behind the hand, a whole lap before it.
-        laps = self._ahead_frames() / self._access.server.shared_buffers_blocks
-        once = int(np.clip(math.ceil(laps) - 1, 1, MAX_USAGE_COUNT))
+        # They land behind the hand, a whole pass before it.
+        passes = self._ahead_frames() / self._access.server.shared_buffers_blocks
+        once = int(np.clip(math.ceil(passes) - 1, 1, MAX_USAGE_COUNT))
         for relation, blocks in zip(workable, chosen, strict=True):
             if len(blocks):
                 self.tokens -= len(blocks)
@@ -227,7 +228,7 @@ class Rounds:
         frames = self._access.server.shared_buffers_blocks
         ahead = _MARGIN * self.hand.frames_per_second * (self.interval_seconds + self._round_cost)
         ahead /= self._squeeze
-        return min(max(ahead, _GUARD_LAPS * frames), MAX_USAGE_COUNT * frames)
+        return min(max(ahead, _GUARD_PASSES * frames), MAX_USAGE_COUNT * frames)
 
     def _touch(self, relation: Tracked, blocks: NDArray[np.int64], times: NDArray[np.int64]) -> None:
         version_num = self._access.server.version_num
@@ -235,13 +236,13 @@ class Rounds:
         for statement in statements:
             try:
                 done = touch(self._connection, statement)
-            except sqlstates.LockNotAvailable:
+            except LockNotAvailable:
                 relation.rest_until = time.monotonic() + _LOCKED_SECONDS
                 return
-            except sqlstates.InvalidParameterValue:
+            except InvalidParameterValue:
                 return  # truncated this very moment; the next round knows its size
-            except psycopg.Error as error:
-                if self._connection.broken or isinstance(error, psycopg.OperationalError):
+            except DriverError as error:
+                if self._connection.broken or isinstance(error, SessionLost):
                     with explained():
                         raise
                 relation.trouble, relation.enable = reason(error, relation.kept, self._connection)

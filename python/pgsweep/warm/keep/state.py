@@ -10,12 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import MAIN_FORK
+from pgsweep.pg.keep import Place
 from pgsweep.records.warm_keep import WarmKeepRelation
-from pgsweep.warm.keep.choice import Heat
-from pgsweep.warm.keep.session import Kept, Place
+from pgsweep.warm.keep.choice import BlockHeat
+from pgsweep.warm.keep.session import Kept
 
 _WINDOW_LOOKS: Final = 8
 
@@ -23,7 +24,7 @@ _WINDOW_LOOKS: Final = 8
 class HandSpeed:
     """How fast the clock hand turns, by the last few looks.
 
-    Where the hand itself is not seen the speed is a lower bound (see `evidence.laps`).
+    Where the hand itself is not seen the speed is a lower bound (see `evidence.passes`).
 
     Args:
         pool_frames: in the whole pool.
@@ -50,17 +51,17 @@ class HandSpeed:
         return max(self._speed(2), self._speed(len(self._looks)))
 
     @property
-    def lap_seconds(self) -> float:
+    def pass_seconds(self) -> float:
         """One turn at that speed; infinite where the hand stands still."""
         speed = self.frames_per_second
         return self._pool_frames / speed if speed > 0 else math.inf
 
     def _speed(self, looks: int) -> float:
-        clock = LapClock(self._pool_frames)
+        clock = PassClock(self._pool_frames)
         for seconds, zero, used, allocations, hand in list(self._looks)[-looks:]:
             clock.add(seconds, zero_frames=zero, used_frames=used, allocations=allocations, hand_frames=hand)
-        lap = clock.lap_seconds
-        return 0.0 if math.isinf(lap) else self._pool_frames / lap
+        pass_seconds = clock.pass_seconds
+        return 0.0 if math.isinf(pass_seconds) else self._pool_frames / pass_seconds
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Tracked:
 
     kept: Kept
     place: Place
-    heat: Heat = field(init=False)
+    heat: BlockHeat = field(init=False)
     chosen: NDArray[np.bool_] = field(init=False)
     expected: NDArray[np.bool_] = field(init=False)
     frames: NDArray[np.int64] = field(init=False)
@@ -100,7 +101,7 @@ class Tracked:
         self._forget(self.place.blocks or 0)
 
     def _forget(self, blocks: int) -> None:
-        self.heat = Heat(blocks)
+        self.heat = BlockHeat(blocks)
         self.chosen = np.zeros(blocks, dtype=np.bool_)
         self.expected = np.zeros(blocks, dtype=np.bool_)
         self.frames = self.blocks = np.zeros(0, dtype=np.int64)

@@ -7,36 +7,34 @@ ones can, though after a crash they are empty.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.pg.catalog import Relation, Server, read_cluster, read_connectable, read_relations, read_server
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.catalog import (
+    Relation,
+    Server,
+    read_cluster,
+    read_connectable,
+    read_counted_since,
+    read_relations,
+    read_scanned_indexes,
+    read_server,
+)
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.queries import load
-from pgsweep.pg.userpath import NOT_A_RELATION, resolve_relation
+from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.names import Named, tables_served
 from pgsweep.residency.rows import kind_word
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
-from pgsweep.warm.grants import NO_RIGHT, grant_to_read
-from pgsweep.warm.heat.saved import SavedHeat
+from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import reason
-from pgsweep.warm.statements import require_prewarm
 
 _SEQUENCE = "S"
-
-# Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself
-# (commit 208927e6569, November 2025).
-_INDEX_BY_TABLE_SINCE = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,7 @@ class Gathered:
     """
 
     server: Server
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[BlockRange] = field(default_factory=list)
     places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -83,7 +81,7 @@ class Gathered:
 
 
 def gather(
-    conninfo: str, selection: Selection, *, heat: SavedHeat | None = None, through_server: bool = True
+    conninfo: str, selection: Selection, *, heat: HeatWeights | None = None, through_server: bool = True
 ) -> Gathered:
     """Return what there is to warm.
 
@@ -102,7 +100,8 @@ def gather(
         found = Gathered(read_server(connection))
         if through_server:
             require_prewarm(connection)
-        found.counted_since = _counted_since(connection)
+        since = read_counted_since(connection)
+        found.counted_since = None if since is None else since.isoformat(timespec="seconds")
         cluster = None if heat is None else read_cluster(connection)
         known = _Known(
             heat, cluster is not None and heat is not None and cluster[0] == heat.system_identifier
@@ -123,8 +122,7 @@ def gather(
             )
         else:
             try:
-                parts = {**conninfo_to_dict(conninfo), "dbname": database.name}
-                with connect(make_conninfo("", **parts)) as inside, explained():
+                with connect(conninfo, database=database.name) as inside, explained():
                     if through_server:
                         require_prewarm(inside)
                     _gather_here(found, inside, Selection(), known, through_server=through_server)
@@ -139,13 +137,13 @@ def gather(
 class _Known:
     """The heat file, where there is one, and whether it comes from this cluster or a physical copy of it."""
 
-    heat: SavedHeat | None
+    heat: HeatWeights | None
     same_cluster: bool
 
 
 def _gather_here(
     found: Gathered,
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     selection: Selection,
     known: _Known,
     *,
@@ -159,9 +157,9 @@ def _gather_here(
     heat = _heat(connection, relations)
     found.accesses += sum(heat.values())
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
-    allowed = _allowed(connection) if through_server else {r.oid for r in relations}
+    allowed = read_warmable(connection) if through_server else {r.oid for r in relations}
     unused = not any(heat.values())
-    borrowed = _borrowed_heat(relations, heat, _scanned(connection))
+    borrowed = _borrowed_heat(relations, heat, read_scanned_indexes(connection))
     seen = {place for place in found.places.values() if place[1] == 0}
     for relation in relations:
         place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
@@ -194,7 +192,7 @@ def _gather_here(
 
 
 def _weights(
-    heat: SavedHeat, connection: psycopg.Connection[Any], relations: Sequence[Relation], same_cluster: bool
+    heat: HeatWeights, connection: Connection, relations: Sequence[Relation], same_cluster: bool
 ) -> dict[int, float]:
     """Return the saved weight of the relations that the heat file holds, by oid."""
     names = {relation.oid: (relation.schema, relation.name) for relation in relations}
@@ -207,19 +205,6 @@ def _weights(
         if weight is not None:
             weights[relation.oid] = weight
     return weights
-
-
-def _counted_since(connection: psycopg.Connection[Any]) -> str | None:
-    row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
-    if row is None or row[0] is None:
-        return None
-    at: datetime.datetime = row[0]
-    return at.astimezone(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _scanned(connection: psycopg.Connection[Any]) -> set[int]:
-    rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
-    return {oid for (oid,) in rows}
 
 
 def _borrowed_heat(
@@ -245,10 +230,10 @@ def _borrowed_heat(
 
 def _pieces(
     database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool
-) -> list[Piece]:
+) -> list[BlockRange]:
     forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
     return [
-        Piece(
+        BlockRange(
             database=database,
             oid=relation.oid,
             schema=relation.schema,
@@ -277,7 +262,7 @@ def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmT
     )
 
 
-def _heat(connection: psycopg.Connection[Any], relations: Sequence[Relation]) -> dict[int, float]:
+def _heat(connection: Connection, relations: Sequence[Relation]) -> dict[int, float]:
     """Return how often blocks of each relation were asked for since statistics began (pg_statio)."""
     heat = {relation.oid: 0.0 for relation in relations}
     reader = CounterReader(connection, {}, heat)
@@ -287,16 +272,7 @@ def _heat(connection: psycopg.Connection[Any], relations: Sequence[Relation]) ->
     return heat
 
 
-def _allowed(connection: psycopg.Connection[Any]) -> set[int]:
-    version_num = connection.info.server_version
-    by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
-    rows = connection.execute(load("warmable", version_num), [by_table]).fetchall()
-    return {oid for (oid,) in rows}
-
-
-def _chosen(
-    connection: psycopg.Connection[Any], relations: Sequence[Relation], selection: Selection
-) -> set[int] | None:
+def _chosen(connection: Connection, relations: Sequence[Relation], selection: Selection) -> set[int] | None:
     """Return the oids that were asked for; None for all.
 
     Raises:
@@ -321,18 +297,8 @@ def _chosen(
     return single | {relation.oid for relation in relations if {relation.oid, relation.table_oid} & tables}
 
 
-def _named(connection: psycopg.Connection[Any], name: str) -> tuple[str, list[int]]:
-    try:
-        oid = resolve_relation(connection, name)
-        row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
-    except NOT_A_RELATION as error:
-        raise UsageError(
-            f"there is no relation `{name}` in database `{connection.info.dbname}`",
-            cause=str(error).splitlines()[0],
-            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
-        ) from error
-    assert row is not None
-    kind, persistence, leaves, oid = row
+def _named(connection: Connection, name: str) -> tuple[str, list[int]]:
+    kind, persistence, oids = read_named(connection, name)
     if persistence == "t":
         raise UsageError(
             f"`{name}` is a temporary table",
@@ -345,7 +311,7 @@ def _named(connection: psycopg.Connection[Any], name: str) -> tuple[str, list[in
             cause="it is a view, a foreign table, a composite type or a sequence",
             hint="name the tables that it reads: psql -c '\\d+ NAME' shows them",
         )
-    return kind, leaves if kind in "pI" else [oid]
+    return kind, oids
 
 
 def require_readable(found: Gathered) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import Aside, through_own_links
 from pgsweep.regular import open_regular, read_bounded
-from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.warm.block_ranges import BlockRange, Call
 
 Into = Literal["pool", "page-cache", "both"]
 
@@ -70,7 +70,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     call: int | None = None
     cache: str = ""
-    pieces: list[Piece] = []
+    pieces: list[BlockRange] = []
     done: int | None = None
     read_blocks: int = 0
     undone: bool = False
@@ -180,7 +180,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     """What a journal leaves to do.
 
     Attributes:
@@ -189,12 +189,12 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     header: Header
-    pool: list[Piece]
-    page_cache: list[Piece]
+    pool: list[BlockRange]
+    page_cache: list[BlockRange]
     done_blocks: int
 
 
-def read_journal(path: Path, started_us: int | None = None) -> Left:
+def read_journal(path: Path, started_us: int | None = None) -> Remaining:
     """Return what is left to do.
 
     Args:
@@ -206,7 +206,7 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
         UsageError: it is no journal, or one of a newer version.
     """
     header = read_header(path)
-    calls: dict[int, tuple[str, list[Piece]]] = {}
+    calls: dict[int, tuple[str, list[BlockRange]]] = {}
     done: dict[int, int] = {}
     for text in _read_lines(path)[1:]:
         try:
@@ -228,7 +228,7 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
     if started_us not in (None, header.started_us):
         done = _outside_pool(calls, done)
     left = [entry for number, entry in sorted(calls.items()) if number not in done]
-    return Left(
+    return Remaining(
         header=header,
         pool=[piece for cache, pieces in left if cache == "pool" for piece in pieces],
         page_cache=[piece for cache, pieces in left if cache != "pool" for piece in pieces],
@@ -236,12 +236,12 @@ def read_journal(path: Path, started_us: int | None = None) -> Left:
     )
 
 
-def _outside_pool(calls: dict[int, tuple[str, list[Piece]]], done: dict[int, int]) -> dict[int, int]:
+def _outside_pool(calls: dict[int, tuple[str, list[BlockRange]]], done: dict[int, int]) -> dict[int, int]:
     """Return the blocks of those calls that a restart of the server did not undo."""
     return {n: blocks for n, blocks in done.items() if n in calls and calls[n][0] != "pool"}
 
 
-def _is_possible(piece: Piece) -> bool:
+def _is_possible(piece: BlockRange) -> bool:
     """Return whether a relation can have these blocks (Oid, postgres_ext.h; MaxBlockNumber, block.h)."""
     return 0 <= piece.oid < 2**32 and piece.first_block >= 0 < piece.blocks and piece.end_block < 2**32
 

@@ -14,18 +14,17 @@ import re
 from pathlib import Path
 
 import msgspec
-import psycopg
 
 from pgsweep.errors import UsageError
 from pgsweep.files import check_private, make_private
 from pgsweep.pg.catalog import read_cluster
-from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.plain import shell_word
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, Into, RunKey, read_header
 
 
-def run_key(connection: psycopg.Connection[object], selection: Selection, into: Into) -> RunKey:
+def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
     """Return what tells a run from others."""
     cluster, info = read_cluster(connection), connection.info
     return RunKey(

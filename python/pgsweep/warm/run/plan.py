@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 
 INDEX_KINDS = ("index", "TOAST index")
 
@@ -23,8 +23,8 @@ INDEX_KINDS = ("index", "TOAST index")
 class Plan:
     """Disjoint pieces: those to be read, in order, and those that do not fit."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    left_out: list[Piece] = field(default_factory=list)
+    pieces: list[BlockRange] = field(default_factory=list)
+    left_out: list[BlockRange] = field(default_factory=list)
 
     @property
     def blocks(self) -> int:
@@ -32,7 +32,7 @@ class Plan:
         return sum(piece.blocks for piece in self.pieces)
 
 
-def make_plan(wanted: Iterable[Piece], budget_blocks: int) -> Plan:
+def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
     """Return what of the wanted pieces to read, in which order.
 
     Args:
@@ -55,7 +55,7 @@ def make_plan(wanted: Iterable[Piece], budget_blocks: int) -> Plan:
     return plan
 
 
-def rank(piece: Piece) -> tuple[bool, bool, bool, float, str, int, str, int]:
+def rank(piece: BlockRange) -> tuple[bool, bool, bool, float, str, int, str, int]:
     """Return what pieces are ordered by: a smaller one is read before."""
     return (
         piece.heat == 0,
@@ -101,7 +101,7 @@ def reason(
     return f"{what}; accesses a block: {times}"
 
 
-def _part(piece: Piece, first: int, end: int) -> Piece:
+def _part(piece: BlockRange, first: int, end: int) -> BlockRange:
     if (first, end) == (piece.first_block, piece.end_block):
         return piece
     return msgspec.structs.replace(piece, first_block=first, blocks=end - first)

@@ -11,25 +11,25 @@ import msgspec
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.pg.catalog import ServerProcess, read_postmaster
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.queries import load
+from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
-from pgsweep.warm.block_ranges import Call, Piece, calls_of
+from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.capacity import page_cache_budget_of, pool_budget
 from pgsweep.warm.files import FileReader
-from pgsweep.warm.heat.saved import SavedHeat
+from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.outcome import WorkOptions
 from pgsweep.warm.run.gather import Gathered, Selection, gather, require_readable
 from pgsweep.warm.run.journal import Into, RunKey, read_journal
 from pgsweep.warm.run.journal_place import check_server, run_key
 from pgsweep.warm.run.plan import Plan, beyond, make_plan
-from pgsweep.warm.throttle import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WarmOptions:
     """What to warm, and how.
 
     Attributes:
@@ -44,7 +44,7 @@ class Options:
     """
 
     selection: Selection = field(default_factory=Selection)
-    heat: SavedHeat | None = None
+    heat: HeatWeights | None = None
     into: Into = "pool"
     budget_bytes: int | None = None
     mode: Literal["read", "prefetch", "kernel"] | None = None
@@ -79,12 +79,12 @@ class Planned:
     """
 
     conninfo: str
-    options: Options
+    options: WarmOptions
     found: Gathered
     budgets: list[WarmBudget]
-    pool: list[Piece]
-    page_cache: list[Piece]
-    left_out: list[Piece]
+    pool: list[BlockRange]
+    page_cache: list[BlockRange]
+    left_out: list[BlockRange]
     files: FileReader | None
     mode: str
     started_us: int
@@ -109,18 +109,17 @@ class Planned:
         return pool, list(calls_of(self.page_cache, size, first_number=len(pool)))
 
 
-def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> Planned:
+def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) -> Planned:
     """Return what is to be read, from the server or from the journal of an earlier run.
 
     Raises:
         UsageError, ConnectionFailed, MissingAbility: as in run.
     """
     with connect(conninfo) as connection, explained():
-        row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
+        process = read_postmaster(connection)
         here = run_key(connection, options.selection, options.into)
-    assert row is not None
-    postmaster, missing = _postmaster(row)
-    left = None if resume is None else read_journal(resume, row[1])
+    postmaster, missing = _postmaster(process)
+    left = None if resume is None else read_journal(resume, process.start_time_us)
     if left is not None and resume is not None:
         check_server(left.header, here, resume)
         named = frozenset(piece.database for piece in (*left.pool, *left.page_cache))
@@ -167,7 +166,7 @@ def prepare(conninfo: str, options: Options, *, resume: Path | None = None) -> P
         left_out=page_cache.left_out if options.into != "pool" else pool.left_out,
         files=files,
         mode="kernel" if kernel else options.mode if options.mode in ("read", "prefetch") else "read",
-        started_us=row[1],
+        started_us=process.start_time_us,
         missing=found.missing,
         run=here if left is None or left.header.run is None else left.header.run,
         resumed=left is not None,
@@ -194,7 +193,7 @@ def order_words(planned: Planned) -> str:
 
 
 def _planned(
-    found: Gathered, options: Options, postmaster: int | None, *, past_server: bool
+    found: Gathered, options: WarmOptions, postmaster: int | None, *, past_server: bool
 ) -> tuple[Plan, Plan, list[WarmBudget]]:
     """Return the plan of each cache: what does not fit the pool goes, where wanted, to the page cache."""
     server = found.server
@@ -225,10 +224,10 @@ def _planned(
     return pool, page_cache, budgets
 
 
-def _postmaster(row: tuple[int, int]) -> tuple[int | None, list[Missing]]:
+def _postmaster(process: ServerProcess) -> tuple[int | None, list[Missing]]:
     """Return the server's process, where its files can be reached from here; else why not."""
     try:
-        pid = find_postmaster(*row)
+        pid = find_postmaster(*process)
         find_data_files(pid, 0, databases=())
     except MissingAbility as error:
         return None, [Missing(what="the server's files", why=error.message, enable=error.hint)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pgsweep.records.warm import WarmRate
-from pgsweep.warm.block_ranges import Piece, calls_of
+from pgsweep.warm.block_ranges import BlockRange, calls_of
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.outcome import WorkOptions, WorkState
 from pgsweep.warm.readers import PageCacheReader, PrewarmReader
@@ -28,7 +28,7 @@ def assumed_rate(bytes_per_second: float) -> WarmRate:
 
 
 def measure_rate(
-    conninfo: str, pieces: Sequence[Piece], files: FileReader | None, block_bytes: int, connections: int
+    conninfo: str, pieces: Sequence[BlockRange], files: FileReader | None, block_bytes: int, connections: int
 ) -> WarmRate | None:
     """Return the rate at which a sample of the pieces could be read; None where there is nothing to read.
 
@@ -71,10 +71,10 @@ def measure_rate(
     )
 
 
-def draw(pieces: Sequence[Piece], stretch_blocks: int, *, seed: int = 1) -> list[Piece]:
+def draw(pieces: Sequence[BlockRange], stretch_blocks: int, *, seed: int = 1) -> list[BlockRange]:
     """Return disjoint stretches of the pieces, drawn at random over all their blocks."""
     chances = random.Random(seed)  # noqa: S311 - the same places each time, so that two plans can be compared
-    chosen: dict[tuple[int, int], Piece] = {}
+    chosen: dict[tuple[int, int], BlockRange] = {}
     weights = [piece.blocks for piece in pieces]
     for _ in range(_STRETCHES if sum(weights) else 0):
         [number] = chances.choices(range(len(pieces)), weights)

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pgsweep.pg.retry import patiently
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import GONE_SHARE, WorkOutcome, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.run.prepare import Planned
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import Read
-from pgsweep.warm.throttle import patiently
 from pgsweep.warm.work import Work
 
 _TOUCHES = (2, 5, 5)
@@ -40,7 +40,7 @@ class Back:
     seconds: float = 0.0
 
 
-def bring_back(
+def reread_evicted(
     planned: Planned,
     outcome: WorkOutcome,
     after: Resident,

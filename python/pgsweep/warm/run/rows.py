@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pgsweep.records.warm import WarmRelation
-from pgsweep.warm.block_ranges import Call, Piece
+from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.files import Owner
 from pgsweep.warm.run.verify import Resident
 from pgsweep.warm.session import Read
@@ -36,7 +36,7 @@ class ReadBlocks:
         return self._pool[owner] + self._page_cache[owner]
 
 
-def _blocks(pieces: Sequence[Piece]) -> Counter[Owner]:
+def _blocks(pieces: Sequence[BlockRange]) -> Counter[Owner]:
     blocks: Counter[Owner] = Counter()
     for piece in pieces:
         blocks[piece.database, piece.oid] += piece.blocks
@@ -44,9 +44,9 @@ def _blocks(pieces: Sequence[Piece]) -> Counter[Owner]:
 
 
 def relation_rows(
-    pool: Sequence[Piece],
-    page_cache: Sequence[Piece],
-    left_out: Sequence[Piece],
+    pool: Sequence[BlockRange],
+    page_cache: Sequence[BlockRange],
+    left_out: Sequence[BlockRange],
     block_bytes: int,
     *,
     resident: Resident | None = None,
@@ -63,7 +63,7 @@ def relation_rows(
         read: what was read, where anything was to be.
     """
     sums: dict[Owner, list[int]] = {}
-    first: dict[Owner, Piece] = {}
+    first: dict[Owner, BlockRange] = {}
     for column, pieces in enumerate((pool, page_cache, left_out)):
         for piece in pieces:
             owner = (piece.database, piece.oid)

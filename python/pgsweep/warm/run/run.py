@@ -1,7 +1,7 @@
 """`pgsweep warm plan` and `pgsweep warm run`: gather, plan, read, verify.
 
-    result = plan(conninfo, Options(into="pool"))
-    result = run(conninfo, Options(into="pool"), stop=stop, listener=listener)
+    result = plan(conninfo, WarmOptions(into="pool"))
+    result = run(conninfo, WarmOptions(into="pool"), stop=stop, listener=listener)
 
 Into the pool everything goes through the server, by pg_prewarm. Into the page cache it goes past the server
 where its files can be reached, else through it too, in pg_prewarm's mode read.
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Protocol
 
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.prewarm import statement_text
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
 from pgsweep.warm.run.journal import Header, Journal
-from pgsweep.warm.run.prepare import Options, Planned, order_words, prepare
+from pgsweep.warm.run.prepare import Planned, WarmOptions, order_words, prepare
 from pgsweep.warm.run.rate import assumed_rate, measure_rate
-from pgsweep.warm.run.reread_evicted import bring_back, look_again
+from pgsweep.warm.run.reread_evicted import look_again, reread_evicted
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import PrewarmSession, Read, others_note
-from pgsweep.warm.statements import statement_text
 from pgsweep.warm.work import Reader, Work
 
 
@@ -41,17 +41,19 @@ class Listener(Protocol):
         """Hear how far the reading is."""
 
 
-class _Deaf:
+class NullListener:
+    """Listens to nothing."""
+
     def note(self, text: str) -> None:
-        pass
+        """Ignore the line."""
 
     def state(self, state: WorkState) -> None:
-        pass
+        """Ignore the state."""
 
 
 def plan(
     conninfo: str,
-    options: Options,
+    options: WarmOptions,
     *,
     assumed_bytes_per_second: float | None = None,
 ) -> WarmResult:
@@ -74,7 +76,7 @@ def plan(
     return _result(planned, "plan", rate=rate)
 
 
-def dry_run(conninfo: str, options: Options) -> WarmResult:
+def dry_run(conninfo: str, options: WarmOptions) -> WarmResult:
     """Return the plan with every statement and system call that would carry it out; nothing is read.
 
     Raises:
@@ -98,7 +100,7 @@ def dry_run(conninfo: str, options: Options) -> WarmResult:
 
 def run(
     conninfo: str,
-    options: Options,
+    options: WarmOptions,
     *,
     stop: threading.Event | None = None,
     listener: Listener | None = None,
@@ -120,7 +122,7 @@ def run(
         ConnectionFailed: the server cannot be reached, or went away and stayed away.
         MissingAbility: pg_prewarm is not there, or nothing may be read.
     """
-    heard = listener or _Deaf()
+    heard = listener or NullListener()
     planned = prepare(conninfo, options, resume=resume)
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
@@ -143,7 +145,7 @@ def run(
         if error is not None:
             raise error
         after = look_again(planned, stop)
-        back = bring_back(planned, outcome, after, stop, heard.state)
+        back = reread_evicted(planned, outcome, after, stop, heard.state)
     finally:
         if marker is not None:
             marker.close()

@@ -17,7 +17,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.residency.access import PoolSource, opened
 from pgsweep.residency.page_cache import read_pages
 from pgsweep.residency.pool import PoolReader
-from pgsweep.warm.block_ranges import Piece
+from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import FORK_NUMBERS, Owner
 
 
@@ -49,8 +49,8 @@ class Resident:
 
 def look(
     conninfo: str,
-    into_pool: Sequence[Piece],
-    into_page_cache: Sequence[Piece],
+    into_pool: Sequence[BlockRange],
+    into_page_cache: Sequence[BlockRange],
     places: Mapping[Owner, tuple[int, int, int]],
     source: PoolSource = "auto",
 ) -> Resident:
@@ -82,8 +82,10 @@ def look(
         return Resident(missing=[Missing(what="the buffer pool", why=error.message, enable=error.hint)])
 
 
-def _forks(pieces: Sequence[Piece], places: Mapping[Owner, tuple[int, int, int]]) -> dict[Fork, list[Piece]]:
-    found: dict[Fork, list[Piece]] = {}
+def _forks(
+    pieces: Sequence[BlockRange], places: Mapping[Owner, tuple[int, int, int]]
+) -> dict[Fork, list[BlockRange]]:
+    found: dict[Fork, list[BlockRange]] = {}
     for piece in pieces:
         place = places.get((piece.database, piece.oid))
         if place is not None:
@@ -92,7 +94,10 @@ def _forks(pieces: Sequence[Piece], places: Mapping[Owner, tuple[int, int, int]]
 
 
 def _in_pool(
-    pool: Snapshot, pieces: Sequence[Piece], places: Mapping[Owner, tuple[int, int, int]], block_bytes: int
+    pool: Snapshot,
+    pieces: Sequence[BlockRange],
+    places: Mapping[Owner, tuple[int, int, int]],
+    block_bytes: int,
 ) -> dict[Owner, int]:
     """Return the bytes of each relation's pieces that are in the pool."""
     forks = _forks(pieces, places)
@@ -114,7 +119,7 @@ def _in_pool(
 
 def _in_page_cache(
     files: DataFiles,
-    pieces: Sequence[Piece],
+    pieces: Sequence[BlockRange],
     places: Mapping[Owner, tuple[int, int, int]],
     segment_blocks: int,
     block_bytes: int,

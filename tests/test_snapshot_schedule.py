@@ -1,4 +1,4 @@
-"""How long to record, and how often to look: the clock hand's lap time decides both."""
+"""How long to record, and how often to look: the time of a clock pass decides both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pgsweep.evidence.clock_passes import LapClock
+from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, Pace
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import require_buffercache
@@ -17,26 +17,26 @@ from pgsweep.pg.counters import CounterReader
 from tests.fix_page import load_running
 
 
-def steady_clock(snapshots: int, *, lap_seconds: float, interval_seconds: float) -> LapClock:
-    clock = LapClock(1000)
+def steady_clock(snapshots: int, *, pass_seconds: float, interval_seconds: float) -> PassClock:
+    clock = PassClock(1000)
     for number in range(snapshots):
         seconds = number * interval_seconds
-        clock.add(seconds, zero_frames=400, used_frames=1000, allocations=400 * seconds / lap_seconds)
+        clock.add(seconds, zero_frames=400, used_frames=1000, allocations=400 * seconds / pass_seconds)
     return clock
 
 
 def test_laps_are_estimated_from_allocations() -> None:
-    clock = steady_clock(21, lap_seconds=2.0, interval_seconds=1.0)
-    assert clock.lap_seconds == pytest.approx(2.0)
-    assert clock.laps == pytest.approx(10.0)
+    clock = steady_clock(21, pass_seconds=2.0, interval_seconds=1.0)
+    assert clock.pass_seconds == pytest.approx(2.0)
+    assert clock.passes == pytest.approx(10.0)
     assert clock.effective_snapshots == pytest.approx(1 + 20 * (1 - np.exp(-0.5)))
     assert not clock.suffices
     assert clock.wanted_seconds(1.0) == pytest.approx(11 / (1 - np.exp(-0.5)))
-    assert steady_clock(31, lap_seconds=2.0, interval_seconds=1.0).suffices
-    still = LapClock(1000)
+    assert steady_clock(31, pass_seconds=2.0, interval_seconds=1.0).suffices
+    still = PassClock(1000)
     for number in range(10):
         still.add(number, zero_frames=10, used_frames=500, allocations=number * 50)
-    assert np.isinf(still.lap_seconds)
+    assert np.isinf(still.pass_seconds)
     assert not still.pool_is_full
     assert still.effective_snapshots == 1.0
 
@@ -44,7 +44,7 @@ def test_laps_are_estimated_from_allocations() -> None:
 def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> None:
     """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
     frames = 2048
-    clock = LapClock(frames)
+    clock = PassClock(frames)
     with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
         reader = SnapshotReader(connection, require_buffercache(connection), frames)
         counters = CounterReader(connection, {}, [])
@@ -72,19 +72,19 @@ def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> Non
                 allocations=allocations,
             )
     seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)
-    assert 0.8 * seen_lap_seconds < clock.lap_seconds < 1.6 * seen_lap_seconds
+    assert 0.8 * seen_lap_seconds < clock.pass_seconds < 1.6 * seen_lap_seconds
 
 
 def test_the_pace_keeps_its_duty_and_ends() -> None:
     rng = np.random.default_rng(1)
-    clock = steady_clock(100, lap_seconds=0.5, interval_seconds=1.0)
+    clock = steady_clock(100, pass_seconds=0.5, interval_seconds=1.0)
     pace = Pace(0.1, seconds=None, max_snapshots=None, clock=clock, rng=rng)
     assert pace.share <= 0.025
     assert pace.reason_to_end(LEAST_SECONDS + 1) == "enough"
     assert pace.reason_to_end(LEAST_SECONDS - 1) is None
-    assert Pace(1.0, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 10
-    assert Pace(0.2, seconds=10, max_snapshots=None, clock=LapClock(8192), rng=rng).interval_seconds == 2.5
-    pace = Pace(0.004, seconds=40, max_snapshots=None, clock=LapClock(8192), rng=rng)
+    assert Pace(1.0, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng).interval_seconds == 10
+    assert Pace(0.2, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng).interval_seconds == 2.5
+    pace = Pace(0.004, seconds=40, max_snapshots=None, clock=PassClock(8192), rng=rng)
     times = []
     while pace.due_seconds < 40:
         times.append(pace.due_seconds)
@@ -92,11 +92,11 @@ def test_the_pace_keeps_its_duty_and_ends() -> None:
     assert 40 <= len(times) <= 62
     assert pace.reason_to_end(39.9) is None
     assert pace.reason_to_end(40.0) == "time"
-    slow = steady_clock(6, lap_seconds=100.0, interval_seconds=1.0)
+    slow = steady_clock(6, pass_seconds=100.0, interval_seconds=1.0)
     pace = Pace(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
     pace.choose_next(6.0)
     assert pace.interval_seconds == 10.0
     assert pace.reason_to_end(600) is None
     assert (
-        Pace(0.1, seconds=None, max_snapshots=None, clock=LapClock(5), rng=rng).reason_to_end(61) == "still"
+        Pace(0.1, seconds=None, max_snapshots=None, clock=PassClock(5), rng=rng).reason_to_end(61) == "still"
     )

@@ -73,7 +73,7 @@ pub struct Begin {
 
 /// One server process.
 #[derive(Debug, Default)]
-pub struct Process {
+pub struct BackendState {
     /// The last lookup, while it is not known whether it is a hit: row, page, time.
     pub pending: Option<(u64, Tag, u64)>,
     /// The last access: row and page.
@@ -89,7 +89,7 @@ pub struct Process {
     others: Vec<(u64, Tag, u8)>,
 }
 
-impl Process {
+impl BackendState {
     /// Note that the process went on, so that its last lookup was a hit.
     pub fn decided(&mut self) {
         self.pending = None;

@@ -1,0 +1,79 @@
+"""Statements of the user's, run by EXPLAIN (ANALYZE, BUFFERS) in transactions that are rolled back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors as sqlstates
+from psycopg import sql
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.pg.connect import Connection, set_for_session
+from pgsweep.pg.failures import first_line
+from pgsweep.pg.userpath import read_user_path
+
+_LOCK_TIMEOUT_MS: Final = 2000
+_NAMES_AND_RIGHTS: Final = "42"
+"""Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges."""
+
+
+class Explainer:
+    """Runs statements in a session of their own, under the user's search_path.
+
+    Args:
+        session: not for inspection, in autocommit mode.
+        timeout_seconds: the server ends a run that takes longer.
+        allow_writes: in transactions that may write; they are rolled back all the same.
+    """
+
+    def __init__(self, session: Connection, *, timeout_seconds: float, allow_writes: bool) -> None:
+        self._session = session
+        self._mode = sql.SQL("READ WRITE" if allow_writes else "READ ONLY")
+        timeout_ms = round(timeout_seconds * 1000)
+        set_for_session(session, lock_timeout=str(_LOCK_TIMEOUT_MS), statement_timeout=str(timeout_ms))
+        self._search_path = read_user_path(session)
+
+    def run(self, statement: str) -> dict[str, Any]:
+        """Execute a statement once; return the report of EXPLAIN: `Plan`, `Planning`, times.
+
+        Raises:
+            UsageError: it is no statement that EXPLAIN takes, or would write.
+            PgsweepError: it took too long, or failed.
+        """
+        session = self._session
+        session.execute(sql.SQL("BEGIN {}").format(self._mode))
+        try:
+            # Prepared, so that the server takes one statement and no more.
+            text = f"EXPLAIN (ANALYZE, BUFFERS, SUMMARY, FORMAT JSON) {statement.strip().rstrip(';')}"
+            with session.cursor() as cursor:
+                cursor.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [self._search_path])
+                row = cursor.execute(text.encode(), prepare=True).fetchone()
+        except sqlstates.ReadOnlySqlTransaction as error:
+            raise UsageError(
+                "the statement would write",
+                cause=first_line(error),
+                hint="--allow-writes runs it in a transaction that is rolled back; dead rows and WAL remain",
+            ) from error
+        except sqlstates.QueryCanceled as error:
+            raise PgsweepError(
+                "the statement took too long",
+                cause=first_line(error),
+                hint="give it more time: --timeout 1h",
+            ) from error
+        except psycopg.Error as error:
+            if session.closed:
+                raise
+            kind = UsageError if (error.sqlstate or "").startswith(_NAMES_AND_RIGHTS) else PgsweepError
+            raise kind(
+                "the server refuses the statement",
+                cause=first_line(error),
+                hint="it must be one statement that EXPLAIN takes; try it in psql first",
+            ) from error
+        finally:
+            if not session.closed:
+                session.execute(b"ROLLBACK")
+        assert row is not None
+        report: dict[str, Any] = row[0][0] if not isinstance(row[0], str) else json.loads(row[0])[0]
+        return report

@@ -1,0 +1,204 @@
+"""What pg_prewarm is asked: whether this session may use it, and the statements that read blocks by it.
+
+Blocks come as stretches of one fork each, many of them in one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final, Protocol, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.queries import compose, load
+from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.userpath import resolve_relation
+from pgsweep.plain import database_word, shell_word
+
+_MANY: Final = 16
+"""That many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
+stretch, but cannot say which of them failed."""
+
+_INDEX_BY_TABLE_SINCE: Final = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
+"""Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself (commit
+208927e6569, November 2025)."""
+
+_OWN_READS: Final = """
+SELECT pg_catalog.set_config('maintenance_io_concurrency', '0', false)
+WHERE pg_catalog.current_setting('io_method') = 'worker'
+"""
+# Since 18 a read goes to one of a few I/O workers (io_workers, 3 by default, for the whole server; since 19
+# io_min_workers to io_max_workers) and back, unless no look-ahead is allowed (read_stream.c,
+# read_stream_begin_impl: READ_BUFFERS_SYNCHRONOUSLY). Several warming sessions that read by themselves are
+# faster, one and a half times for whole tables and twice for single blocks in the page cache, and leave the
+# workers to the queries.
+
+
+class Stretch(Protocol):
+    """Successive blocks of one fork of one relation."""
+
+    @property
+    def oid(self) -> int:
+        """Of the relation."""
+
+    @property
+    def fork(self) -> str:
+        """One of main, fsm and vm."""
+
+    @property
+    def first_block(self) -> int:
+        """Where it begins."""
+
+    @property
+    def end_block(self) -> int:
+        """The block after the last."""
+
+
+S = TypeVar("S", bound=Stretch)
+
+
+def by_fork(stretches: Sequence[S]) -> list[list[S]]:
+    """Return the stretches by relation and fork, in their order; nothing where forks have few each."""
+    forks = [list(group) for _, group in groupby(stretches, key=lambda each: (each.oid, each.fork))]
+    return forks if len(forks) * _MANY <= len(stretches) else []
+
+
+class Prewarm:
+    """Reads stretches of blocks through one session by pg_prewarm.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+        mode: of pg_prewarm: buffer, read or prefetch.
+
+    Raises:
+        MissingAbility: pg_prewarm is not there, or not for this role.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], mode: str) -> None:
+        self._connection = connection
+        self._mode = mode
+        version_num, schema = connection.info.server_version, require_prewarm(connection)
+        self._query = compose("prewarm", version_num, schema=schema).encode()
+        self._fork_query = compose("prewarm_fork", version_num, schema=schema).encode()
+
+    def read(self, stretches: Sequence[Stretch]) -> list[tuple[int, int | None]]:
+        """Read stretches of any relations.
+
+        Returns:
+            The number of each, from 1, and how many of its blocks were read; None where it was dropped.
+        """
+        rows = self._connection.execute(self._query, self._arguments(stretches)).fetchall()
+        return [(number, blocks) for number, blocks in rows]
+
+    def read_fork(self, stretches: Sequence[Stretch]) -> int | None:
+        """Read stretches of one fork; return how many blocks were read, None where it was dropped."""
+        row = self._connection.execute(self._fork_query, self._fork_arguments(stretches)).fetchone()
+        return None if row is None or row[0] is None else int(row[0])
+
+    def written_out(self, stretches: Sequence[Stretch]) -> str:
+        """Return the statements that read the stretches, as they could be pasted into psql."""
+        statements = [(self._fork_query, self._fork_arguments(fork)) for fork in by_fork(stretches)]
+        statements = statements or [(self._query, self._arguments(stretches))]
+        return ";\n".join(written_out(self._connection, statement) for statement in statements)
+
+    def _arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
+        oids, forks = [each.oid for each in stretches], [each.fork for each in stretches]
+        return [self._mode, oids, forks, *_ends(stretches)]
+
+    def _fork_arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
+        return [stretches[0].oid, self._mode, stretches[0].fork, *_ends(stretches)]
+
+
+def statement_text(connection: psycopg.Connection[Any], stretches: Sequence[Stretch], mode: str) -> str:
+    """Return the statements that read stretches, as they could be pasted into psql.
+
+    Raises:
+        MissingAbility: pg_prewarm is not there, or not for this role.
+    """
+    return Prewarm(connection, mode).written_out(stretches)
+
+
+def _ends(stretches: Sequence[Stretch]) -> tuple[list[int], list[int]]:
+    return [each.first_block for each in stretches], [each.end_block - 1 for each in stretches]
+
+
+def written_out(connection: psycopg.Connection[Any], statement: tuple[bytes, Any]) -> str:
+    """Return a statement with its arguments filled in, as it could be pasted into psql."""
+    with psycopg.ClientCursor(connection) as cursor:
+        return cursor.mogrify(*statement).strip()
+
+
+def read_without_workers(connection: psycopg.Connection[Any]) -> None:
+    """Let a session read by itself, where others would be asked to (io_method `worker`, since 18)."""
+    if connection.info.server_version >= 180000:
+        connection.execute(_OWN_READS)
+
+
+def mark_as_warming(connection: psycopg.Connection[Any]) -> int:
+    """Mark a session as a warming one; return how many other sessions of the server carry the mark."""
+    row = connection.execute(load("warmers", connection.info.server_version)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def read_warmable(connection: psycopg.Connection[Any]) -> set[int]:
+    """Return the oids of the relations that pg_prewarm reads for this role."""
+    version_num = connection.info.server_version
+    by_table = version_num >= _INDEX_BY_TABLE_SINCE.get(version_num // 10000, 0)
+    rows = connection.execute(load("warmable", version_num), [by_table]).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def read_named(connection: psycopg.Connection[Any], name: str) -> tuple[str, str, list[int]]:
+    """Return kind and persistence of a relation as pg_class has them, and its oid or those of its partitions.
+
+    Raises:
+        UsageError: there is no such relation.
+    """
+    oid = resolve_relation(connection, name)
+    row = connection.execute(load("chosen", connection.info.server_version), [oid]).fetchone()
+    assert row is not None
+    kind, persistence, leaves, oid = row
+    return kind, persistence, leaves if kind in "pI" else [oid]
+
+
+def require_prewarm(connection: psycopg.Connection[Any]) -> str:
+    """Return the quoted schema of pg_prewarm, after checking that this session may use it.
+
+    Raises:
+        MissingAbility: the extension is not created here, is not installed, may not be used by this role, or
+            is not trusted.
+    """
+    found = read_extension(connection, "pg_prewarm", "pg_prewarm")
+    database = connection.info.dbname
+    if found.schema is None:
+        if found.available is None:
+            raise MissingAbility(
+                "pg_prewarm is not installed on the server",
+                cause="the server has no contrib modules",
+                hint="install the contrib package of the server's version; on the server's host "
+                "`--into page-cache` needs no extension",
+            )
+        raise MissingAbility(
+            f"the extension pg_prewarm does not exist in database `{database}`",
+            hint="as a superuser or the owner of the database: "
+            f"psql -d {database_word(database)} -c 'CREATE EXTENSION pg_prewarm'",
+        )
+    if not found.usable:
+        role = sql.Identifier(connection.info.user).as_string(connection)
+        grant = f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"
+        raise MissingAbility(
+            f"this role may not use pg_prewarm in database `{database}`",
+            cause=f"it may not enter schema {found.schema}, or not execute the function",
+            hint=f"as a superuser: psql -d {database_word(database)} -c {shell_word(grant)}",
+        )
+    require_trusted(
+        connection,
+        "pg_prewarm",
+        ("pg_prewarm",),
+        instead="on the server's host `--into page-cache` needs no extension",
+    )
+    return found.schema

@@ -1,0 +1,158 @@
+"""ARCHITECTURE.md says what is checked, and what import-linter cannot check is checked here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pgsweep import errors
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "python" / "pgsweep"
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CONTRACTS: list[dict[str, Any]] = PROJECT["tool"]["importlinter"]["contracts"]
+
+
+def contract(name: str) -> dict[str, Any]:
+    [found] = [each for each in CONTRACTS if each["name"].startswith(name)]
+    return found
+
+
+def layers() -> list[list[str]]:
+    """Return the layers of the contract, each with its names."""
+    return [
+        [name.removeprefix("pgsweep.") for name in line.split(" | ")] for line in contract("each")["layers"]
+    ]
+
+
+def top_level() -> set[str]:
+    """Return the packages and modules below pgsweep."""
+    packages = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()}
+    return packages | {file.stem for file in PACKAGE.glob("[a-z]*.py")}
+
+
+def sources(*left_out: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every module but those of the packages and modules left out."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if first not in left_out:
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def calls(tree: ast.Module, *names: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names:
+            yield node
+
+
+def place(path: Path, node: ast.expr | ast.stmt) -> str:
+    return f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_the_picture_is_what_is_checked() -> None:
+    section = ARCHITECTURE.partition("## Dependency direction")[2]
+    picture = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)
+    assert picture is not None
+    lines = [re.split(r"\s{2,}", line.strip())[0].split(", ") for line in picture[0].splitlines()]
+    assert [sorted(line) for line in lines] == [sorted(line) for line in layers()]
+
+
+def test_every_package_has_a_layer() -> None:
+    assert sorted(name for line in layers() for name in line) == sorted(top_level())
+
+
+def test_psycopg_is_forbidden_to_all_but_those_named() -> None:
+    row = re.search(r"^\| psycopg \| (.*) \|$", ARCHITECTURE, re.MULTILINE)
+    assert row is not None
+    forbidden = {name.removeprefix("pgsweep.") for name in contract("psycopg only")["source_modules"]}
+    assert top_level() - forbidden == set(row[1].split(", "))
+
+
+def test_proc_and_sys_are_read_in_host_only() -> None:
+    found = []
+    for path, tree in sources("host"):
+        for call in calls(tree, "Path", "open", "read_text", "listdir", "scandir", "readlink", "stat"):
+            words = [
+                n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            ]
+            found += [place(path, call) for word in words if re.match(r"/(proc|sys)(/|$)", word)]
+    assert found == []
+
+
+def test_exit_codes_are_numbers_in_errors_only() -> None:
+    kinds = [errors.PgsweepError, errors.UsageError, errors.ConnectionFailed, errors.MissingAbility]
+    codes = {kind.exit_code for kind in kinds} | {errors.CONDITION_HOLDS, errors.INTERRUPTED}
+    assert codes == {1, 2, 3, 4, 5, 130}
+    found = []
+    for path, tree in sources("errors", "pg", "testbed"):
+        for node in ast.walk(tree):
+            value: ast.expr | None = None
+            if (isinstance(node, ast.Return) and "cli" in path.parts) or (
+                isinstance(node, ast.Assign) and "exit_code" in ast.unparse(node.targets[0])
+            ):
+                value = node.value
+            if isinstance(value, ast.Constant) and type(value.value) is int and value.value in codes:
+                assert isinstance(node, ast.stmt)
+                found.append(place(path, node))
+        found += [place(path, c) for c in calls(tree, "exit", "_exit", "SystemExit") if c.args]
+    assert found == []
+
+
+def test_sql_is_sent_by_pg_and_not_made_of_pieces() -> None:
+    sent, made = [], []
+    for path, tree in sources("testbed"):
+        for call in calls(tree, "execute", "mogrify"):
+            if path.parent != PACKAGE / "pg":
+                sent.append(place(path, call))
+            text = call.args[0]
+            pieces = isinstance(text, ast.JoinedStr | ast.BinOp) or (
+                isinstance(text, ast.Call)
+                and isinstance(text.func, ast.Attribute)
+                and isinstance(text.func.value, ast.JoinedStr | ast.Constant)
+                and text.func.attr in ("format", "encode", "join", "replace")
+                and not isinstance(text.func.value, ast.Constant)
+            )
+            if pieces:
+                made.append(place(path, call))
+        made += [
+            place(path, call)
+            for call in calls(tree, "format", "replace")
+            if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value).startswith("load(")
+        ]
+    assert sent == []
+    assert made == []
+
+
+def test_ui_and_records_do_not_see_the_native_module() -> None:
+    """import-linter does not: it knows modules in Python only."""
+    found = []
+    for path, tree in sources():
+        if path.relative_to(PACKAGE).parts[0] in ("ui", "records"):
+            names = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+            found += [name for name in names if "_native" in name]
+    assert found == []
+
+
+def test_no_module_is_too_long() -> None:
+    allowed = {PACKAGE / "sizing" / "inference" / "snapshots.py"}
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path, _ in sources()}
+    assert [path for path, length in lengths.items() if length > 600 and path not in allowed] == []
+
+
+def test_no_short_module_serves_one_other() -> None:
+    """Commands are called by their names in cli/overview.py, so they may be short."""
+    texts = {path: path.read_text(encoding="utf-8") for path, _ in sources()}
+    lonely = []
+    for path, text in texts.items():
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        is_command = path.parts[-2] in ("cli", "warm", "memory") and "\ndef command(" in text
+        if len(text.splitlines()) >= 40 or path.name == "__init__.py" or is_command:
+            continue
+        if sum(1 for other in texts.values() if re.search(rf"\b{re.escape(name)}\b", other)) < 2:
+            lonely.append(name)
+    assert lonely == []
