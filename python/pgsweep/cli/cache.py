@@ -85,4 +85,4 @@ def command(
                 map_cells=_MAP_CELLS,
             )
 
-    output.write(with_provenance(target.use(looked), settings.arguments))
+    output.write(with_provenance(target.use(looked), settings.arguments, server=target.server))

@@ -69,6 +69,13 @@ class Target:
         return any(self._names.values())
 
     @property
+    def server(self) -> str:
+        """Where the server is, in words and without password: `db1, port 5432`."""
+        from pgsweep.pg.connect import place_of
+
+        return place_of(self.conninfo)
+
+    @property
     def conninfo(self) -> str:
         """The conninfo string, with the password where one was asked for.
 

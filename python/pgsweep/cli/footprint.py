@@ -121,12 +121,13 @@ def command(
         allow_writes=allow_writes,
         timeout_seconds=timeout_seconds,
     )
+    server = "a private server" if cold else target.server
     if cold:
         assert setup is not None
         result = _on_a_private_server(measure, setup, shared_buffers, pg_bindir)
     else:
         result = target.use(measure)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=server))
 
 
 def _on_a_private_server(

@@ -71,6 +71,7 @@ def command(
         )
     from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
     from pgsweep.condition import parse_word_condition
+    from pgsweep.evidence.subject import subject_of
     from pgsweep.records.prediction import LEVELS
     from pgsweep.sizing.predict import predict
 
@@ -83,7 +84,7 @@ def command(
     with Shown(settings) as shown:
         shown.stage("predicting")
         result = predict(evidence, sizes_bytes=sizes)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     held = [condition for condition in conditions if condition.holds({"verdict": result.verdict.level})]
     for condition in held:
         settings.say(f"{condition.text}: verdict is {result.verdict.level}")

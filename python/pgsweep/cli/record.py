@@ -225,13 +225,15 @@ def _refusal(source: str, refused: MissingAbility) -> str:
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.ui.record import record_text
-    from pgsweep.ui.results import plain, to_json
+    from pgsweep.evidence.subject import subject_of
+    from pgsweep.ui.results import to_json, to_text
 
+    subject = subject_of(Path(result.path))
+    result = with_provenance(result, settings.arguments, subject=subject)
     if as_json:
-        write_stdout(to_json(with_provenance(result, settings.arguments)))
+        write_stdout(to_json(result))
     else:
-        write_stdout(record_text(plain(result), settings.terminal()))
+        write_stdout(to_text(result, settings.terminal()))
     settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 

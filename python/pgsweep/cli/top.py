@@ -111,7 +111,7 @@ def command(
         with ExitStack() as stack:
             live = stack.enter_context(opener(settings.say))
             if once:
-                _print(live, interval_seconds, view, settings, as_json=as_json)
+                _print(live, interval_seconds, view, settings, as_json=as_json, server=target.server)
             else:
                 _watch(_First(live, stack.pop_all(), opener), interval_seconds, view, settings)
 
@@ -167,15 +167,18 @@ class _First:
                 yield live
 
 
-def _print(live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool) -> None:
+def _print(
+    live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool, server: str
+) -> None:
     from pgsweep.cache.top.feed import take_twice
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
     sample = take_twice(live, interval_seconds).sample(view)
+    sample = with_provenance(sample, settings.arguments, server=server)
     if as_json:
-        write_stdout(to_json(with_provenance(sample, settings.arguments)))
+        write_stdout(to_json(sample))
     else:
         write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
 

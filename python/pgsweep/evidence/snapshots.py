@@ -77,7 +77,7 @@ def snapshots_meta(
         settings=server.settings,
         database=server.database,
         database_oid=server.database_oid,
-        host=host,
+        host={"server": server.place, **host},
         sampling={"seed": float(seed)} | sample.to_meta(seed),
     )
 

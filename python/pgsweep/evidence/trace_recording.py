@@ -95,6 +95,7 @@ class TraceRecording:
             database=server.database,
             database_oid=server.database_oid,
             host={
+                "server": server.place,
                 "kernel": platform.release(),
                 "processors": str(os.cpu_count() or 1),
                 "postmaster_pid": str(self._postmaster_pid),

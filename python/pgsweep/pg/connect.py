@@ -246,17 +246,35 @@ def _parse(conninfo: str) -> dict[str, str]:
 
 def describe(conninfo: str) -> str:
     """Return in words where a connection string leads, without password: `postgres at localhost:5432`."""
-    defaults = {
-        option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val
-    }
-    given = _parse(conninfo)
-    if "service" in given and "host" not in given:
-        # libpq looks the service up when it connects, and not before.
-        return f"service {given['service']}"
-    parts = {**defaults, **given}
-    host, port = parts.get("host", "the local socket"), parts.get("port", "5432")
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return place_of(conninfo)
     database = parts.get("dbname") or parts.get("user") or "?"
-    return masked(f"database {database} at {host}, port {port}")
+    return masked(f"database {database} at {place_of(conninfo)}")
+
+
+def place_of(conninfo: str) -> str:
+    """Return in words where the server of a connection string is, without password: `db1, port 5432`."""
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return masked(f"service {parts['service']}")
+    return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
+
+
+def _with_defaults(conninfo: str) -> dict[str, str]:
+    """Return the parameters, those not given as libpq's environment has them."""
+    given = _parse(conninfo)
+    options = pq.Conninfo.get_defaults()
+    defaults = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    # A service goes before the defaults, but not before what was given.
+    if "service" in {**defaults, **given} and "host" not in given:
+        return {"service": defaults.get("service", ""), **given}
+    return {**defaults, **given}
+
+
+def _is_service(parts: dict[str, str]) -> bool:
+    # libpq looks the service up when it connects, and not before.
+    return "service" in parts and "host" not in parts
 
 
 def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connection:

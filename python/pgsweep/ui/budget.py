@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -38,7 +38,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
     whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
     head = (
-        f"{server_name(result.server_version)}, {count(result.connections)} connections now, "
+        f"{count(result.connections)} connections now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
     )
     paint = _PAINTS.get(result.verdict, "bold")
@@ -132,7 +132,7 @@ def _sections(result: BudgetResult) -> list[Section]:
         for part in result.parts
     ]
     head = ["memory", "now, measured", "low", "high", "kind", "why"]
-    return [Section("Budget", "budget", "", facts, [], [], head, rows)]
+    return [Section("Budget", "budget", "", facts, [], [], head, rows, worded=(0, 4, 5))]
 
 
 VIEW = View(

@@ -11,7 +11,7 @@ from pgsweep.records.rollup import SYSTEM_SCHEMAS, merged
 from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
@@ -61,7 +61,7 @@ def _head(result: CacheResult) -> str:
     how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}.get(
         result.pool_source, shown(result.pool_source)
     )
-    text = f"{server_name(result.server_version)}, measured: buffer pool {how}"
+    text = f"Measured: buffer pool {how}"
     if result.page_cache_method is not None:
         text += f", page cache by {result.page_cache_method}"
     return f"{text}; took {format_seconds(result.seconds)}."
@@ -143,10 +143,7 @@ def _title(result: CacheResult) -> tuple[str, str]:
     if total.page_cache_bytes is not None and total.both_bytes is not None:
         title += f"; {format_bytes(total.page_cache_bytes)} in the page cache"
         title += f", {format_bytes(total.both_bytes)} held twice"
-    lead = (
-        f"{server_name(result.server_version)}, measured at {result.at} in {format_seconds(result.seconds)}."
-    )
-    return title, lead
+    return title, f"Measured in {format_seconds(result.seconds)}."
 
 
 def _sections(result: CacheResult) -> list[Section]:

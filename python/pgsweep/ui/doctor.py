@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from pgsweep.records.doctor import Ability, DoctorResult
-from pgsweep.ui.numbers import count, format_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
@@ -45,13 +45,13 @@ def _server_line(result: DoctorResult) -> str:
     if server is None:
         return f"No session: {result.target}"
     facts = [
-        server_name(server.version),
         f"role {server.role}" + (" (superuser)" if server.superuser else ""),
         f"shared_buffers {format_bytes(server.shared_buffers_bytes)}",
         f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
         "a stand-by in recovery" if server.in_recovery else "not in recovery",
     ]
-    return f"{result.target[:1].upper()}{result.target[1:]}: {', '.join(facts)}"
+    text = ", ".join(facts)
+    return text[:1].upper() + text[1:]
 
 
 def _host_line(result: DoctorResult) -> str:

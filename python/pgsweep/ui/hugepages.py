@@ -10,7 +10,7 @@ from pgsweep.plain import shown
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
@@ -40,10 +40,7 @@ def server_line(result: HugePagesResult) -> str:
     """Return which server and which settings, in one sentence."""
     if not result.server_version:
         return "As its log says"
-    facts = [
-        server_name(result.server_version),
-        f"shared_buffers {format_bytes(result.shared_buffers_bytes)}",
-    ]
+    facts = [f"shared_buffers {format_bytes(result.shared_buffers_bytes)}"]
     facts.append(f"shared memory in all {known_bytes(result.shared_memory_bytes)}")
     facts.append(f"huge_pages = {result.huge_pages}")
     if result.settings:

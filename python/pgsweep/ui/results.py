@@ -9,6 +9,7 @@ import csv
 import importlib
 import io
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from pgsweep.plain import shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import read_bounded
 from pgsweep.ui.sound import trouble_in
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result, View
 
@@ -74,7 +76,10 @@ def view_of(schema: str) -> View[Any]:
 
 def to_text(result: Result, terminal: Terminal) -> str:
     """Return the result as text with a line end after the last line."""
-    return view_of(result.schema).text(plain(result), terminal)
+    subject = subject_line(result)
+    head = "\n".join(textwrap.wrap(subject, terminal.width) if terminal.interactive else [subject])
+    text = view_of(result.schema).text(plain(result), terminal)
+    return f"{terminal.paint(head, 'dim')}\n{text}" if head else text
 
 
 def plain(record: R) -> R:

@@ -16,6 +16,7 @@ from pgsweep.ui.cache import heat
 from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened, spaced
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
 
@@ -346,7 +347,7 @@ def title(sample: TopSample) -> str:
 
 def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:
     """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
-    lines: list[Line] = [[_value(f"{title(sample)}, {sample.pool_source}, {sample.at}")]]
+    lines: list[Line] = [[_value(f"{subject_line(sample)}; read by {sample.pool_source}")]]
     lines += page_head(sample, terminal)
     lines.append([])
     lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=terminal.interactive)

@@ -9,7 +9,7 @@ from pgsweep.plain import shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name, times
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -48,8 +48,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
 
 
 def _head(result: WarmResult) -> str:
-    what = f"{server_name(result.server_version)}, database {shown(result.database)}: "
-    return what + f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
+    return f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
 
 
 def _plan_lines(result: WarmResult) -> list[str]:

@@ -68,4 +68,4 @@ def command(
         with opened(conninfo) as server:
             return budget(server, max_connections=max_connections, plan_nodes=plan_nodes)
 
-    output.write(with_provenance(target.use(reckoned), settings.arguments))
+    output.write(with_provenance(target.use(reckoned), settings.arguments, server=target.server))
