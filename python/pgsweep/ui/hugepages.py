@@ -31,6 +31,8 @@ def headline(result: HugePagesResult) -> str:
     text = f"{count(result.huge_pages_needed)} huge pages of {size} are needed"
     if result.methods.exact is None:
         text += " (estimated)"
+    if result.own_pages:
+        return f"{text}, the server has {count(result.own_pages)} now"
     if result.available is not None:
         text += f", {count(result.available)} are available"
     return text
