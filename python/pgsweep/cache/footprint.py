@@ -28,6 +28,7 @@ from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.names import Names, RelationFile, read_again, read_names
 from pgsweep.residency.rows import KINDS
 from pgsweep.residency.snapshot import Change, Picture, PictureTaker, compare, ranges
+from pgsweep.units import format_count
 
 _LOCK_TIMEOUT_MS = 2000
 _STRANGERS_SHARE = 0.02
@@ -172,8 +173,8 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     if "Relation Name" in node:
         what += f" on {node['Relation Name']}"
     loops = node.get("Actual Loops", 1)
-    line = f"{'  ' * depth}{'-> ' if depth else ''}{what}  (rows {node.get('Actual Rows', 0):g}"
-    line += f", loops {loops:g}" if loops != 1 else ""
+    line = f"{'  ' * depth}{'-> ' if depth else ''}{what}  (rows {format_count(node.get('Actual Rows', 0))}"
+    line += f", loops {format_count(loops)}" if loops != 1 else ""
     hit, read = node.get("Shared Hit Blocks", 0), node.get("Shared Read Blocks", 0)
     line += f"; blocks hit {hit}, read {read})"
     lines = [line]

@@ -6,7 +6,7 @@ import datetime
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +17,27 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import Shown
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
 from pgsweep.plain import shell_word
+from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.records.prediction import RecordPlan, RecordResult
+
+
+class _Length(Duration):
+    """A time, or `enough`: until there is enough data."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds, or `enough`.
+
+        Raises:
+            UsageError: the text is neither.
+        """
+        return ENOUGH if value == ENOUGH else super().convert(value, param, ctx)
+
+
+ENOUGH = "enough"
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -38,9 +54,10 @@ if TYPE_CHECKING:
 @click.option(
     "--for",
     "seconds",
-    type=Duration(),
+    type=_Length(),
     metavar="TIME",
-    help="How long to watch: 40s, 2min, 1h.  [default: 40s for trace, else until it suffices]",
+    help="How long to watch: 40s, 2min, 1h, or `enough` for until there is enough data.  [default: enough; "
+    "for trace 40s]",
 )
 @click.option(
     "--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after so many events."
@@ -64,7 +81,7 @@ def command(
     /,
     *,
     source: str,
-    seconds: float | None,
+    seconds: float | str | None,
     max_events: int | None,
     max_bytes: int | None,
     out: Path | None,
@@ -85,7 +102,7 @@ def command(
 
     \b
     Examples:
-      pgsweep record -h db1 -U postgres -d shop --for 60s -o shop.evidence
+      pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
     """
@@ -96,6 +113,13 @@ def command(
             "--max-events and --max-bytes end a trace, not snapshots",
             hint="add `--source trace`, or leave them out",
         )
+    if seconds == ENOUGH:
+        if source == "trace":
+            raise UsageError(
+                "a trace does not know when there is enough data", hint="give it a time: --for 40s"
+            )
+        seconds = None
+    assert not isinstance(seconds, str)
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     if out.exists() and not _left_over(out):
@@ -116,7 +140,15 @@ def command(
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
-    return 0
+    code = _ENDED_EARLY.get(result.ended_by, 0)
+    if code:
+        asked = "" if seconds is None else f" of {seconds_text(seconds)}"
+        settings.warn(f"ended after {seconds_text(result.seconds)}{asked}; kept: {result.path}")
+    return code
+
+
+_ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled": 1, "disk": 1}
+"""The exit codes of recordings that ended before they were complete, by `ended_by`."""
 
 
 def _left_over(out: Path) -> bool:

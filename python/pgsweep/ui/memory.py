@@ -86,7 +86,7 @@ def totals_lines(result: MemoryResult) -> list[str]:
         rows.append(("swapped out", totals.swap_bytes, "not in memory now"))
     times = ""
     if totals.real_bytes:
-        times = f"{totals.rss_bytes / totals.real_bytes:.2g} times as much"
+        times = f"{count(totals.rss_bytes / totals.real_bytes)} times as much"
     rows.append(("sum of RSS", totals.rss_bytes, times))
     width = max(len(known_bytes(value)) for _, value, _ in rows)
     return [f"{name:<20} {known_bytes(value):>{width}}  {why}".rstrip() for name, value, why in rows]

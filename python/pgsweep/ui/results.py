@@ -174,7 +174,7 @@ def from_json(text: bytes, name: str) -> Result:
         raise UsageError(
             f"`{name}` is no result of pgsweep",
             cause=f"it is not readable as JSON: {error}",
-            hint="give a file that `pgsweep predict --json` or `pgsweep demo --json` wrote",
+            hint=f"give a file that one of these wrote with --json or -o FILE: {_makers()}",
         ) from error
     if schema not in MODULES:
         raise UsageError(
@@ -191,6 +191,13 @@ def from_json(text: bytes, name: str) -> Result:
     if trouble is not None:
         raise _damaged(name, trouble)
     return result
+
+
+def _makers() -> str:
+    """Return the commands whose results can be shown."""
+    groups = {"warm": "plan, run, save, check, restore, keep", "memory": "budget, kernel"}
+    plain_ones = ("predict", "demo", "record", "prove", "doctor", "cache", "footprint", "hugepages", "memory")
+    return ", ".join([*plain_ones, *(f"{group} {names}" for group, names in groups.items())])
 
 
 def _damaged(name: str, cause: str) -> UsageError:

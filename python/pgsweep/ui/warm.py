@@ -156,10 +156,10 @@ def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> 
     columns = [Column("order"), Column("relation", left=True), Column("size"), _read_column(result)]
     columns += [Column("left\nout"), *looked, Column("why", left=True)]
     cells = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         resident = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
         line = [
-            str(row.order),
+            str(number),
             _name(row, result.database),
             format_bytes(row.size_bytes),
             known_bytes(_read(row)),
@@ -272,7 +272,7 @@ def _section(result: WarmResult) -> Section:
     own, catalogs = _parted(result.relations)
     columns = {
         "relation": [_name(row, result.database) for row in own],
-        "order": [str(row.order) for row in own],
+        "order": [str(number) for number in range(1, len(own) + 1)],
         "size": [format_bytes(row.size_bytes) for row in own],
     }
     if result.work is None:

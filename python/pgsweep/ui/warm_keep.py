@@ -33,8 +33,8 @@ def moment_line(moment: WarmKeepMoment) -> str:
     lap = "stands still" if moment.lap_seconds is None else f"goes round in {seconds(moment.lap_seconds)}"
     touched, read = count(round(moment.touched_blocks * rate)), count(round(moment.read_blocks * rate))
     return (
-        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {moment.rounds * rate:.2g} rounds, "
-        f"{touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
+        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {count(moment.rounds * rate)} "
+        f"rounds, {touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
     )
 
 

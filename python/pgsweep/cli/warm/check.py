@@ -89,5 +89,5 @@ def command(
     output.write(with_provenance(result, settings.arguments, server=target.server))
     for text in result.conditions:
         name = parse_condition(text, CONDITION_NAMES).name
-        settings.say(f"{text}: {name} is {getattr(result.state, name):.4f}")
+        settings.say(f"--fail-if {text} holds: {name} is {getattr(result.state, name):.4f}")
     return CONDITION_HOLDS if result.conditions else 0
