@@ -13,7 +13,7 @@ import msgspec
 import pgsweep
 from pgsweep.plain import shell_words
 from pgsweep.records.common import Provenance, Subject
-from pgsweep.records.doctor import DoctorServer
+from pgsweep.records.doctor import DoctorResult, DoctorServer
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -36,6 +36,9 @@ def with_provenance(
 
 def _subject_of(result: msgspec.Struct, server: str | None, now: str) -> Subject:
     seen = getattr(result, "server", None)
+    if isinstance(result, DoctorResult):
+        # It knows where the session is, also where a service says so.
+        server = result.target.rpartition(" at ")[2] or server
     if isinstance(seen, DoctorServer):
         return Subject(server=server, server_version=seen.version, database=seen.database, recorded_at=now)
     return Subject(

@@ -27,6 +27,7 @@ from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import own_page_tables
+from pgsweep.host.yama import who_may
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, LocalServer, look
 from pgsweep.pg.connect import connect, explained
@@ -129,7 +130,7 @@ def budget(
         raise MissingAbility(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
-            hint="run pgsweep as the server's user or as root: sudo -u postgres pgsweep memory budget ...",
+            hint=who_may("pgsweep memory budget ..."),
         )
     connections = max_connections or settings.max_connections
     slope = _shared_per_connection(local, seen, settings, connections)

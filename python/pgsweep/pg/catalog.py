@@ -310,7 +310,6 @@ def readable_schema(found: Buffercache, database: str) -> str:
         if not found.installed:
             raise MissingAbility(
                 "pg_buffercache is not installed on the server",
-                cause="the server has no contrib modules",
                 hint="install the contrib package of the server's version: on Debian it is part of "
                 "`postgresql-NN`, elsewhere `postgresql-contrib`",
             )

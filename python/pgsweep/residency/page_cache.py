@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import page_cache
 from pgsweep.host.datafiles import DataFiles
+from pgsweep.host.yama import who_may
 from pgsweep.records.cache import Missing
 
 
@@ -79,6 +80,6 @@ def not_all_seen(refused: int) -> Missing:
     return Missing(
         what="page cache",
         why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",
-        enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...; as root already: "
+        enable=who_may("pgsweep ...") + "; as root already: "
         "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_catalog.pg_tablespace",
     )
