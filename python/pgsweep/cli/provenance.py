@@ -41,9 +41,11 @@ def _subject_of(result: msgspec.Struct, server: str | None, now: str) -> Subject
         server = result.target.rpartition(" at ")[2] or server
     if isinstance(seen, DoctorServer):
         return Subject(server=server, server_version=seen.version, database=seen.database, recorded_at=now)
+    version = getattr(result, "server_version", None) or None
     return Subject(
-        server=server,
-        server_version=getattr(result, "server_version", None) or None,
+        # Where no version is known there was no session.
+        server=None if version is None else server,
+        server_version=version,
         database=getattr(result, "database", None),
         recorded_at=getattr(result, "at", None) or now,
     )

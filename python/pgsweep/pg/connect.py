@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
+from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.secrets import masked, without_secrets
 from pgsweep.versions import OLDEST_MAJOR
 
@@ -261,6 +262,25 @@ def place_of(conninfo: str) -> str:
     return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
 
 
+def place_options(conninfo: str) -> tuple[list[str], list[str]]:
+    """Return psql's options for what a connection string names: host and port; these, role and database.
+
+    What libpq takes from its environment is not among them: psql takes it from there too.
+    """
+    parts = _parse(conninfo)
+    place = [
+        word
+        for name, flag in (("host", "-h"), ("port", "-p"))
+        if name in parts
+        for word in (flag, parts[name])
+    ]
+    role = ["-U", parts["user"]] if "user" in parts else []
+    # A name with `=` in it, or a URI's beginning, would be read as a connection string.
+    database = parts.get("dbname", "")
+    named = ["-d", database] if database and "=" not in database and "://" not in database else []
+    return place, [*place, *role, *named]
+
+
 def _with_defaults(conninfo: str) -> dict[str, str]:
     """Return the parameters, those not given as libpq's environment has them."""
     given = _parse(conninfo)
@@ -297,13 +317,20 @@ def connect(conninfo: str = "", *, inspection: bool = True) -> psycopg.Connectio
     parameters.setdefault("fallback_application_name", "pgsweep")
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
-    try:
+    whole = make_conninfo("", **parameters)
+
+    def attempt() -> CheckedConnection:
         with decoded():
-            connection = CheckedConnection.connect(
-                make_conninfo("", **parameters), autocommit=True, cursor_factory=CheckedCursor
-            )
+            return CheckedConnection.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
+
+    try:
+        connection = attempt()
     except psycopg.Error as error:
-        raise _refused(error) from None
+        # Root is refused by peer authentication, the server's own user is not.
+        as_owner = connected_as_owner(attempt, error)
+        if as_owner is None:
+            raise _refused(error) from None
+        connection = as_owner
     if inspection:
         connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
     try:
