@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
 
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
+from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.userpath import read_user_path
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
@@ -40,6 +42,7 @@ def footprint(
     statement: str,
     *,
     runs: int = 2,
+    parameters: Sequence[str] = (),
     source: PoolSource = "auto",
     allow_writes: bool = False,
     timeout_seconds: float = 600.0,
@@ -51,6 +54,7 @@ def footprint(
         conninfo: as libpq understands it.
         statement: one SQL statement that EXPLAIN takes.
         runs: how often; the later ones show what a warm cache saves.
+        parameters: the values of $1, $2 and so on, as text; the server decides of which type they are.
         source: how the buffer pool is read.
         allow_writes: run it in a transaction that may write; it is rolled back all the same, but what it
             wrote into tables and WAL until then stays as dead rows.
@@ -79,11 +83,14 @@ def footprint(
             )
             path = read_user_path(session)
             pictures = [taker.take()]
+            others = 0
             for number in range(runs):
-                explained_run, text = _run(session, statement, path, allow_writes=allow_writes)
+                others = max(others, read_backends(access.connection, 0).active)
+                explained_run, text = _run(session, statement, path, parameters, allow_writes=allow_writes)
                 found.append(explained_run)
                 plan = plan if number else text
                 pictures.append(taker.take())
+            others = max(others, read_backends(access.connection, 0).active)
         relations = _relations(access, names, pictures)
         return FootprintResult(
             server_version=access.server.version,
@@ -96,13 +103,27 @@ def footprint(
             runs=found,
             relations=relations,
             plan=plan,
-            notes=_notes(found, relations, access.server.block_size_bytes, allow_writes=allow_writes),
+            notes=[
+                *_others_at_work(others),
+                *_notes(found, relations, access.server.block_size_bytes, allow_writes=allow_writes),
+            ],
             missing=access.missing,
         )
 
 
+_PARAMETERS = re.compile(
+    r"bind message supplies \d+ parameters|could not determine data type of parameter|there is no parameter"
+)
+"""What the server says where parameters are too few or too many (postgres.c, parse_param.c)."""
+
+
 def _run(
-    session: psycopg.Connection[Any], statement: str, search_path: str, *, allow_writes: bool
+    session: psycopg.Connection[Any],
+    statement: str,
+    search_path: str,
+    parameters: Sequence[str],
+    *,
+    allow_writes: bool,
 ) -> tuple[FootprintRun, list[str]]:
     """Execute once, in a transaction that is rolled back; return figures and plan."""
     mode = "READ WRITE" if allow_writes else "READ ONLY"
@@ -112,7 +133,9 @@ def _run(
         text = f"EXPLAIN (ANALYZE, BUFFERS, SUMMARY, FORMAT JSON) {statement.strip().rstrip(';')}"
         with session.cursor() as cursor:
             cursor.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [search_path])
-            row = cursor.execute(text.encode(), prepare=True).fetchone()
+        with psycopg.RawCursor(session) as cursor:
+            # Values as text without a type: the server takes them for what the statement needs.
+            row = cursor.execute(text.encode(), list(parameters) or None, prepare=True).fetchone()
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise UsageError(
             "the statement would write",
@@ -128,6 +151,12 @@ def _run(
     except psycopg.Error as error:
         if session.closed:
             raise
+        if _PARAMETERS.search(str(error)):
+            raise UsageError(
+                "the statement's parameters and those given are not as many",
+                cause=str(error).splitlines()[0],
+                hint="give a value for each of $1, $2 and so on, in their order: --param 42 --param 'a text'",
+            ) from error
         # Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges.
         kind = UsageError if (error.sqlstate or "").startswith("42") else PgsweepError
         raise kind(
@@ -246,6 +275,13 @@ def _change(changes: dict[Fork, Change], forks: list[Fork], block_bytes: int) ->
         shared_buffers_in_blocks=[] if main is None else ranges(main.pool_in),
         page_cache_in_blocks=page_cache_in if page_cache_in is not None or unseen else [],
     )
+
+
+def _others_at_work(active: int) -> list[str]:
+    if not active:
+        return []
+    whose = "another session was" if active == 1 else f"{format_count(active)} other sessions were"
+    return [f"{whose} at work meanwhile: the blocks that others brought into a cache count here too"]
 
 
 def _notes(
