@@ -5,6 +5,7 @@ What failed, the likely cause, and what to do next; a traceback only with `--deb
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 import traceback
@@ -13,7 +14,7 @@ import click
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
-from pgsweep.plain import cleaned, shell_word
+from pgsweep.plain import cleaned, shell_word, shell_words
 
 _REPORT_TO = "the issue tracker of pgsweep"
 
@@ -92,6 +93,7 @@ def _interrupted(settings: Settings) -> None:
 
 def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
     message = _masked(settings, message)
+    hint = hint and _with_own_server(settings, hint)
     cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
     lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)
@@ -101,6 +103,22 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
         lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
+
+
+def _with_own_server(settings: Settings, hint: str) -> str:
+    """Return the hint with the server that the command line named."""
+    if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep doctor", "pgsweep ...")):
+        return hint
+    from pgsweep.cli.hints import pasted
+    from pgsweep.pg.secrets import without_secrets
+
+    server: list[str] = []
+    session: list[str] = []
+    if settings.target is not None:
+        with contextlib.suppress(PgsweepError):
+            server, session = settings.target.options()
+    command = shell_words(["pgsweep", *(without_secrets(word) for word in settings.arguments)])
+    return pasted(hint, server, session, command)
 
 
 def _masked(settings: Settings, text: str) -> str:

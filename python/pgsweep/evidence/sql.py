@@ -75,7 +75,7 @@ def record_sql(
             modulus=sample.modulus,
             offsets=sample.offsets,
         )
-        meta = snapshots_meta("sql", server, sample, seed, host={"server": connection.info.host or "local"})
+        meta = snapshots_meta("sql", server, sample, seed, host={})
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
                 connection,

@@ -29,6 +29,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: as in pg_settings, in its units (shared_buffers in blocks, for one).
         tablespace_oid: the default tablespace of the database.
+        place: where it is, in words: `db1, port 5432`.
     """
 
     version_num: int
@@ -40,6 +41,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     tablespace_oid: int
     in_recovery: bool
     settings: dict[str, str]
+    place: str = ""
 
 
 class Database(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         tablespace_oid=row[6],
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
+        place=f"{connection.info.host or 'the local socket'}, port {connection.info.port}",
     )
 
 
@@ -344,7 +347,6 @@ def readable_schema(found: Buffercache, database: str) -> str:
         if not found.installed:
             raise MissingAbility(
                 "pg_buffercache is not installed on the server",
-                cause="the server has no contrib modules",
                 hint="install the contrib package of the server's version: on Debian it is part of "
                 "`postgresql-NN`, elsewhere `postgresql-contrib`",
             )

@@ -103,6 +103,7 @@ _SHAPES: Final = {
     "prewarm": "count count?",
     "prewarm_fork": "one: number?",
     "primary": "few: text? int?",
+    "provider": "one: text?",
     "recovery": "one: bool pid?",
     "relation": "few: oid bytes bytes oid oid oid? blocks?",
     "relations": "oid bytes? bytes text oid oid oid oid int number",

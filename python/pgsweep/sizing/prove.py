@@ -32,7 +32,7 @@ from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 from pgsweep.sizing.predict import predict, rules_of, trace_of
 from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 MAX_ACCESSES = 1_000_000
 """More are rarely worth the time: a million accesses tell a miss ratio to 0.0005."""
@@ -98,7 +98,10 @@ def prove(
     part = _Part.of(trace, max_accesses)
     accesses = (trace.flags & DROP) == 0
     if part.length < accesses.sum():
-        notes.append(f"the first {part.length:,} of {accesses.sum():,} accesses were replayed")
+        notes.append(
+            f"the first {format_count(part.length)} of {format_count(int(accesses.sum()))} accesses "
+            "were replayed"
+        )
     if not accesses.all():
         notes.append(
             "pages that were dropped during the trace stay in the pool here until the hand takes them"
