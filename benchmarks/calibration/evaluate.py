@@ -84,9 +84,28 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return sum(errors) / max(len(errors), 1)
 
 
-def ratio(truth: SizeTruth) -> float:
-    """Return the miss ratio over all counted stretches."""
-    return sum(s.misses for s in truth.stretches) / max(sum(s.accesses for s in truth.stretches), 1)
+def ratio(truth: SizeTruth, weights: Sequence[float] | None = None) -> float:
+    """Return the miss ratio over all counted stretches, or over so much of each."""
+    shares = [1.0] * len(truth.stretches) if weights is None else weights
+    misses = sum(share * s.misses for share, s in zip(shares, truth.stretches, strict=True))
+    return misses / max(sum(share * s.accesses for share, s in zip(shares, truth.stretches, strict=True)), 1.0)
+
+
+def covered(case: Case, source: str, seconds: float) -> list[float]:
+    """Return which part of each counted stretch a recording of that many seconds saw.
+
+    A recording has a length, while stretches are numbers of transactions: on a busy machine they take longer,
+    and what the recording did not see is no part of what it predicts.
+    """
+    began = case.recorded_seconds.get(source)
+    if began is None:
+        return [1.0] * len(case.observed.stretches)
+    parts = []
+    for stretch in case.observed.stretches:
+        inside = min(stretch.began_seconds + stretch.seconds, began + seconds)
+        inside -= max(stretch.began_seconds, began)
+        parts.append(min(max(inside / max(stretch.seconds, 1e-9), 0.0), 1.0))
+    return parts if sum(parts) > 0 else [1.0] * len(parts)
 
 
 def today(case: Case) -> SizeTruth:
@@ -169,12 +188,13 @@ def evaluate(folder: Path) -> list[Outcome]:
     case = read_case(folder)
     share, passes, doubts, noise = scan_share_of(folder), passes_of(folder), flags(case), repeat_noise(case)
     sizes = [truth.blocks * BLOCK_BYTES for truth in case.truth]
-    measured = {truth.blocks * BLOCK_BYTES: ratio(truth) for truth in case.truth}
     outcomes = []
     for source in SOURCES:
         path = folder / f"{source}.evidence"
         if not path.exists():
             continue
+        weights = covered(case, source, Evidence.open(path).meta.seconds)
+        measured = {truth.blocks * BLOCK_BYTES: ratio(truth, weights) for truth in case.truth}
         outcomes.append(
             judge(
                 path,

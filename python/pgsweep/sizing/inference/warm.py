@@ -34,7 +34,7 @@ _LAPS = 160
 _SAMPLED_PAGES = 48
 
 _READ_STREAMS_FROM = 18
-_PINNED_AHEAD = 5
+_PINNED_AHEAD = 1
 """How many times its size a ring leaves behind where reads are in flight: a buffer that is still pinned when
 its turn comes is replaced by one from the pool (freelist.c: GetBufferFromRing). Measured on 18.6: 2 to 5."""
 
