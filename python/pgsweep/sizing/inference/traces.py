@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,10 @@ _Z90 = 1.645
 UPTIME_SECONDS = 60.0
 """A prediction is for a server that has run for so long with the size, as a measurement after a restart would
 find it. What rings leave behind takes minutes to days to gather, and the interval holds its end too."""
+
+_SETTLING_SECONDS = 3600.0
+_REPLAYED_ROWS = 20_000_000
+"""How far pools are followed until nothing changes any more."""
 
 MODEL_ERROR_RATIO = 0.002
 FIRST_VISIT_ERROR_SHARE = 0.1
@@ -186,10 +190,11 @@ class _Replay:
 
     def at(self, blocks: int, pools: WarmPools, draws: int, random: np.random.Generator) -> _Replayed:
         """Replay into drawn states of a pool of that size."""
-        part = pools.gathered(blocks, UPTIME_SECONDS)
+        lingering = pools.lingering(blocks)
+        passes = self._passes(pools, UPTIME_SECONDS) if lingering else 1
         ratios, first_misses, width, meetings = [], [], 0.0, 0.0
         for number in range(draws):
-            misses = self._from(self._warm(blocks, pools, part, random), blocks)
+            misses = self._from(self._warm(blocks, pools, random, passes), blocks)
             ratios.append(self.ratio(misses))
             first_misses.append(np.count_nonzero(misses[self._first]))
             if number == 0:
@@ -200,11 +205,12 @@ class _Replay:
         model = min(model, 0.3 * ratio + 0.0005)
         half = float(np.sqrt(width**2 + (_Z90 * np.std(ratios)) ** 2 + model**2))
         fresh = settled = ratio
-        if pools.lingering(blocks):
-            fresh, settled = (
-                self.ratio(self._from(_contents(pools.draw_pages(blocks, random, gathered=share)), blocks))
-                for share in (0.0, 1.0)
-            )
+        if lingering:
+            fresh = self.ratio(self._from(self._warm(blocks, pools, random, 0), blocks))
+            everything = dict.fromkeys(lingering, 1.0)
+            lap = pools.lap_seconds(blocks, gathered=everything)
+            passes = self._passes(pools, min(2 * lap, _SETTLING_SECONDS))
+            settled = self.ratio(self._from(self._warm(blocks, pools, random, passes, everything), blocks))
         return _Replayed(
             ratio=ratio,
             low=min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0),
@@ -235,15 +241,45 @@ class _Replay:
         )
 
     def _warm(
-        self, blocks: int, pools: WarmPools, part: float, random: np.random.Generator
+        self,
+        blocks: int,
+        pools: WarmPools,
+        random: np.random.Generator,
+        passes: int,
+        gathered: Mapping[int, float] | None = None,
     ) -> _native.PoolContents:
-        """Draw a state; scanned pages as they stand after the scans of the trace have gone over it once."""
-        drawn = pools.draw_pages(blocks, random, gathered=part)
+        """Draw a state; scanned pages as they stand after the trace's scans have gone over it several times.
+
+        Before each time all other pages are drawn again: the same accesses over and over would need fewer
+        pages than the workload does.
+
+        Args:
+            passes: how often the trace, up to where scans stand as at its beginning, goes over the state.
+            gathered: what pages scanned through rings are there at first.
+        """
+        there = gathered or {}
+        state = drawn = pools.draw_pages(blocks, random, gathered=there)
+        contents = _contents(state)
         row = pools.repeated_row
-        if row is None or part > 0:
-            return _contents(drawn)
-        later = self._replay(blocks, _contents(drawn), until=row)
-        return pools.with_scanned_of(drawn, later, blocks, random)
+        if row is None:
+            return contents
+        lingering = pools.lingering(blocks)
+        for number in range(passes):
+            later = self._replay(blocks, contents, until=row)
+            if number or gathered:
+                shares = pools.shares(later)
+                there = {group: shares[group] for group in lingering}
+                drawn = pools.draw_pages(blocks, random, gathered=there)
+            contents = pools.with_scanned_of(drawn, later, blocks, random)
+        return contents
+
+    def _passes(self, pools: WarmPools, seconds: float) -> int:
+        """Return how often the repeated part of the trace fills a time, at least once."""
+        row = pools.repeated_row
+        if row is None:
+            return 1
+        most = max(_REPLAYED_ROWS // max(row, 1), 2)
+        return int(np.clip(np.ceil(seconds / max(float(self.trace.seconds[row - 1]), 1e-3)), 1, most))
 
     def _replay(
         self, blocks: int, warm: _native.PoolContents, until: int | None = None
@@ -382,12 +418,10 @@ def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: _Replayed) -> s
     """Return in words that a ratio depends on how long the server has run, and on what."""
     lingering = pools.lingering(blocks)
     group = max(lingering, key=lambda one: len(lingering[one].pages))
-    scans = len(lingering[group].pages) / pools.left_behind(group, blocks)
-    minutes = scans * float(np.median(lingering[group].gaps_seconds)) / 60
     return (
         f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
-        f"still finds: {found.fresh:.4f} holds just after a restart, {found.settled:.4f} from about "
-        f"{max(minutes, 1):.0f} minutes on"
+        f"still finds: {found.fresh:.4f} holds just after a restart, {found.ratio:.4f} a minute later, "
+        f"{found.settled:.4f} after a long time"
     )
 
 
