@@ -21,6 +21,11 @@ from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
 
+PARTLY_RECORDED = 0.003
+"""A recording's own miss ratio and that of the stretches it covers differ by so much only where it saw a part
+of one."""
+
+
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """A size: what was measured, what is predicted.
 
@@ -58,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         today: predicted minus measured by the evidence itself, at the observed size.
         passes: of the clock hand while it was recorded.
         scan_share: of the accesses made by sequential scans, from the trace.
-        flags: why the case itself is doubtful: `unsettled`, `disturbed`.
+        flags: why the case itself is doubtful: `unsettled`, `disturbed`, `partly recorded`.
     """
 
     case: str
@@ -88,7 +93,9 @@ def ratio(truth: SizeTruth, weights: Sequence[float] | None = None) -> float:
     """Return the miss ratio over all counted stretches, or over so much of each."""
     shares = [1.0] * len(truth.stretches) if weights is None else weights
     misses = sum(share * s.misses for share, s in zip(shares, truth.stretches, strict=True))
-    return misses / max(sum(share * s.accesses for share, s in zip(shares, truth.stretches, strict=True)), 1.0)
+    return misses / max(
+        sum(share * s.accesses for share, s in zip(shares, truth.stretches, strict=True)), 1.0
+    )
 
 
 def covered(case: Case, source: str, seconds: float) -> list[float]:
@@ -196,7 +203,8 @@ def evaluate(folder: Path) -> list[Outcome]:
         weights = covered(case, source, Evidence.open(path).meta.seconds)
         measured = {truth.blocks * BLOCK_BYTES: ratio(truth, weights) for truth in case.truth}
         outcomes.append(
-            judge(
+            _same_stretch(
+                ratio(case.observed, weights),
                 path,
                 measured,
                 sizes,
@@ -219,6 +227,19 @@ def evaluate(folder: Path) -> list[Outcome]:
             )
         )
     return outcomes
+
+
+def _same_stretch(counted: float, *arguments: Any, **options: Any) -> Outcome:
+    """Judge as `judge` does; where the recording did not see what was counted, no point can be compared.
+
+    The part of a stretch that a recording saw need not be like the whole of it.
+    """
+    outcome = judge(*arguments, **options)
+    now = [point.predicted for point in outcome.points if point.factor == 1.0]
+    if not now or outcome.today is None or abs(now[0] - outcome.today - counted) <= PARTLY_RECORDED:
+        return outcome
+    points = tuple(msgspec.structs.replace(point, settled=False) for point in outcome.points)
+    return msgspec.structs.replace(outcome, points=points, flags=(*outcome.flags, "partly recorded"))
 
 
 def evaluate_simulated(seed: int) -> list[Outcome]:

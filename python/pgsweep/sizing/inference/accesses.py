@@ -54,6 +54,7 @@ class Trace:
         seconds: time of each row from the beginning.
         duration_seconds: how long was watched, also where nothing happened before or after the accesses.
         flags: the simulator's (strategy, repeat, extension, drop, not counted).
+        backend: the process that made each access; 0 for drops.
         owner_access, owner, owner_blocks: rings, as the simulator takes them.
         page_group: group of each page, shape (pages,).
         group_pages: how many pages each group has, visited or not.
@@ -68,6 +69,7 @@ class Trace:
     seconds: Floats
     duration_seconds: float
     flags: NDArray[np.uint8]
+    backend: NDArray[np.uint32]
     owner_access: NDArray[np.uint64]
     owner: NDArray[np.uint32]
     owner_blocks: NDArray[np.uint32]
@@ -143,6 +145,7 @@ def from_evidence(
         seconds=at,
         duration_seconds=max(seconds, float(at.max()) if len(at) else 0.0),
         flags=flags,
+        backend=accesses["pid"].astype(np.uint32),
         owner_access=rings.access,
         owner=rings.owner,
         owner_blocks=rings.blocks,
@@ -222,6 +225,7 @@ def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
         seconds=np.insert(trace.seconds, position, when),
         duration_seconds=trace.duration_seconds,
         flags=np.insert(trace.flags, position, np.uint8(DROP)),
+        backend=np.insert(trace.backend, position, np.uint32(0)),
         owner_access=(access + np.searchsorted(position, access, side="right")).astype(np.uint64),
         owner=trace.owner,
         owner_blocks=trace.owner_blocks,
@@ -244,6 +248,7 @@ def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
         seconds=seconds,
         duration_seconds=float(seconds[-1] - seconds[0]) if len(seconds) else 0.0,
         flags=np.zeros(len(pages), dtype=np.uint8),
+        backend=np.zeros(len(pages), dtype=np.uint32),
         owner_access=np.zeros(0, dtype=np.uint64),
         owner=none,
         owner_blocks=none,

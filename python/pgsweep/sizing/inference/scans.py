@@ -111,7 +111,7 @@ def _with_strays(
     positions = np.arange(len(order))
     begins = np.append(True, key[1:] != key[:-1])
     ends = np.append(begins[1:], True)
-    # The nearest row with a scan before each row and behind it, as long as it is of the same backend and file.
+    # The nearest row with a scan before each row and behind it, of the same backend and file.
     last = np.maximum.accumulate(np.where(found > 0, positions, -1))
     last = np.where(last >= np.maximum.accumulate(np.where(begins, positions, 0)), last, -1)
     following = np.minimum.accumulate(np.where(found > 0, positions, len(order))[::-1])[::-1]

@@ -84,6 +84,10 @@ class WarmPools:
         """Return how many pages there are to fill a pool with."""
         return float(self._visits.weights.sum())
 
+    def visits_outside_scans(self, pages: Ints) -> Ints:
+        """Return how often each of the pages was visited by anything but scans and rings."""
+        return self._visits.of_page[pages]
+
     def loops(self, blocks: int) -> dict[int, Scanned]:
         """Return the groups whose scans use no ring in a pool of that size."""
         return {
