@@ -20,7 +20,6 @@ from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
-
 PARTLY_RECORDED = 0.003
 """A recording's own miss ratio and that of the stretches it covers differ by so much only where it saw a part
 of one."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.inference.accesses import DROP, EXTEND, EXTENSION, MISS, STRATEGY, UNCOUNTED, Trace
 from pgsweep.sizing.inference.order import in_another_order
-from pgsweep.sizing.inference.spread import Stretch, count_variance, find_events
+from pgsweep.sizing.inference.spread import Stretch, find_events
 from pgsweep.sizing.inference.warm import WarmPools
 
 Floats = NDArray[np.float64]
@@ -50,9 +50,9 @@ there only if it was visited before the trace. The draw says how many are; of th
 miss that the trace still visits for the first time towards its end. This part of them is allowed for."""
 
 _VACUUM = 3
-_SELDOM = 4
-_ONE_MORE_OR_LESS = 2 / 3
-"""The variance of a number of which nothing is known but that it is one more, the same, or one less."""
+_IN_OR_OUT = 1 / 6
+"""The variance of the number of vacuums in a stretch: the same changes call for the same vacuums, but where
+the stretch begins and ends one may lie inside or outside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +226,7 @@ class Replay:
         effect = np.bincount(event, weights=weight, minlength=events.count)
         variance = 0.0
         for kind in np.unique(events.kind[vacuums]):
-            mine = events.kind == kind
-            begins = np.sort(events.begin_seconds[mine])
-            number = _ONE_MORE_OR_LESS if len(begins) < _SELDOM else count_variance(begins)
-            variance += float(effect[mine].mean()) ** 2 * number
+            variance += float(effect[events.kind == kind].mean()) ** 2 * _IN_OR_OUT
         return variance / max(self.stretch.total, 1.0) ** 2
 
     def _unseen(self, blocks: int, pools: WarmPools, misses: Rows) -> float:

@@ -220,7 +220,7 @@ def _doubts(
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
-        text = f"at {_mib(size)} the order in which sessions come decides over ±{width:.3f}"
+        text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{width:.3f}"
         doubts.append(Doubt("rough", text))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
 
