@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -236,6 +236,27 @@ def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
         missed=np.insert(trace.missed, position, False),
         new_page=trace.new_page,
         start=trace.start,
+    )
+
+
+def first_accesses(trace: Trace, count: int) -> Trace:
+    """Return the trace up to so many accesses, with the drops among them; its pages keep their numbers."""
+    accesses = np.flatnonzero((trace.flags & DROP) == 0)
+    if len(accesses) <= count:
+        return trace
+    rows = int(accesses[count]) if count else 0
+    owned = int(np.searchsorted(trace.owner_access, rows))
+    return replace(
+        trace,
+        pages=trace.pages[:rows],
+        seconds=trace.seconds[:rows],
+        duration_seconds=float(trace.seconds[rows]),
+        flags=trace.flags[:rows],
+        backend=trace.backend[:rows],
+        owner_access=trace.owner_access[:owned],
+        owner=trace.owner[:owned],
+        counted=trace.counted[:rows],
+        missed=trace.missed[:rows],
     )
 
 

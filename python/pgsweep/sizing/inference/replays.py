@@ -150,7 +150,7 @@ class Replay:
         undecided = min(missed_first, len(self._first) - missed_first) / total
         half = np.sqrt(
             self._of_order(states[0], blocks, rows[0]) ** 2
-            + (_Z90 * np.std(ratios)) ** 2
+            + (_Z90 * self._of_state(ratios, missed_first)) ** 2
             + (_FIRST_VISIT_SHARE * undecided) ** 2
             + _Z90**2 * self._of_vacuums(rows[0])
         )
@@ -213,6 +213,16 @@ class Replay:
         others = [self.ratio(self.misses(state, blocks, one)) - ratio for one in self._orders]
         spread = float(np.sqrt(np.mean(np.square(others)))) if others else 0.0
         return _Z90 * float(np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio))
+
+    def _of_state(self, ratios: list[float], missed_first: float) -> float:
+        """Return the standard deviation between the mean of the states drawn and the one that is there.
+
+        As the draws differ, and no less than first visits that hit or miss each for itself.
+        """
+        many = max(len(self._first), 1)
+        each = np.sqrt(missed_first * (many - missed_first) / many) / max(self.stretch.total, 1.0)
+        drawn = np.std(ratios, ddof=1) if len(ratios) > 1 else 0.0
+        return float(max(drawn, each) * np.sqrt(1 + 1 / len(ratios)))
 
     def _of_vacuums(self, misses: Rows) -> float:
         """Return the variance that vacuums add, which the server starts when it likes."""
