@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgsweep.errors import EvidenceError, HeatError, PgsweepError, UsageError
+from pgsweep.evidence.checks import trouble_in
 from pgsweep.evidence.store import Evidence
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
@@ -414,3 +415,8 @@ def test_a_pool_too_large_to_replay_in_is_refused_before_it_takes_the_memory(tmp
     change(folder, "relations", "blocks_end", lambda values: np.full(len(values), 2**32 - 2))
     with pytest.raises(UsageError, match="too large to replay"):
         predict(folder, sizes_bytes=[7 << 40])
+
+
+def test_a_drop_of_all_forks_is_no_damage() -> None:
+    assert trouble_in("drops", "fork", np.array([0, 255])) is None
+    assert trouble_in("accesses", "fork", np.array([0, 255])) is not None

@@ -59,6 +59,8 @@ _ANYWHERE: Final[dict[str, _Range]] = {
 
 _OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
     ("accesses", "kind"): (0, 2),
+    # 255 stands for all forks of a dropped relation (probe/src/trace).
+    ("drops", "fork"): (0, 255),
     # A trace reads its first counters before it begins.
     ("counters", "seconds"): (-_MOST_SECONDS, _MOST_SECONDS),
     # The head of the free list is -1 when it is empty (buf_internals.h, FREENEXT_END_OF_LIST).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class Trace:
         seconds: time of each row from the beginning.
         duration_seconds: how long was watched, also where nothing happened before or after the accesses.
         flags: the simulator's (strategy, repeat, extension, drop, not counted).
+        backend: the process that made each access; 0 for drops.
         owner_access, owner, owner_blocks: rings, as the simulator takes them.
         page_group: group of each page, shape (pages,).
         group_pages: how many pages each group has, visited or not.
@@ -68,6 +69,7 @@ class Trace:
     seconds: Floats
     duration_seconds: float
     flags: NDArray[np.uint8]
+    backend: NDArray[np.uint32]
     owner_access: NDArray[np.uint64]
     owner: NDArray[np.uint32]
     owner_blocks: NDArray[np.uint32]
@@ -143,6 +145,7 @@ def from_evidence(
         seconds=at,
         duration_seconds=max(seconds, float(at.max()) if len(at) else 0.0),
         flags=flags,
+        backend=accesses["pid"].astype(np.uint32),
         owner_access=rings.access,
         owner=rings.owner,
         owner_blocks=rings.blocks,
@@ -222,6 +225,7 @@ def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
         seconds=np.insert(trace.seconds, position, when),
         duration_seconds=trace.duration_seconds,
         flags=np.insert(trace.flags, position, np.uint8(DROP)),
+        backend=np.insert(trace.backend, position, np.uint32(0)),
         owner_access=(access + np.searchsorted(position, access, side="right")).astype(np.uint64),
         owner=trace.owner,
         owner_blocks=trace.owner_blocks,
@@ -235,6 +239,27 @@ def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
     )
 
 
+def first_accesses(trace: Trace, count: int) -> Trace:
+    """Return the trace up to so many accesses, with the drops among them; its pages keep their numbers."""
+    accesses = np.flatnonzero((trace.flags & DROP) == 0)
+    if len(accesses) <= count:
+        return trace
+    rows = int(accesses[count]) if count else 0
+    owned = int(np.searchsorted(trace.owner_access, rows))
+    return replace(
+        trace,
+        pages=trace.pages[:rows],
+        seconds=trace.seconds[:rows],
+        duration_seconds=float(trace.seconds[rows]),
+        flags=trace.flags[:rows],
+        backend=trace.backend[:rows],
+        owner_access=trace.owner_access[:owned],
+        owner=trace.owner[:owned],
+        counted=trace.counted[:rows],
+        missed=trace.missed[:rows],
+    )
+
+
 def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
     """Wrap a foreign trace: one group, as many pages as it names, no rings, nothing known of misses."""
     count = int(pages.max()) + 1 if len(pages) else 0
@@ -244,6 +269,7 @@ def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
         seconds=seconds,
         duration_seconds=float(seconds[-1] - seconds[0]) if len(seconds) else 0.0,
         flags=np.zeros(len(pages), dtype=np.uint8),
+        backend=np.zeros(len(pages), dtype=np.uint32),
         owner_access=np.zeros(0, dtype=np.uint64),
         owner=none,
         owner_blocks=none,

@@ -17,12 +17,15 @@ pool until the hand has passed them often enough.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import UsageError
-from pgsweep.sizing.inference.accesses import BULKREAD, Trace
+from pgsweep.sizing.inference.accesses import Trace
 from pgsweep.sizing.inference.loops import states_before
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
 from pgsweep.units import BLOCK_BYTES, format_bytes
@@ -30,13 +33,9 @@ from pgsweep.units import BLOCK_BYTES, format_bytes
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_NOTHING: Final[Mapping[int, float]] = {}
 _LAPS = 160
 _SAMPLED_PAGES = 48
-
-_READ_STREAMS_FROM = 18
-_PINNED_AHEAD = 5
-"""How many times its size a ring leaves behind where reads are in flight: a buffer that is still pinned when
-its turn comes is replaced by one from the pool (freelist.c: GetBufferFromRing). Measured on 18.6: 2 to 5."""
 
 _MOST_STRANGERS = 1 << 25
 """Pages drawn into a pool that the trace never names, some 80 bytes each: 256 GB of shared_buffers."""
@@ -85,6 +84,10 @@ class WarmPools:
         """Return how many pages there are to fill a pool with."""
         return float(self._visits.weights.sum())
 
+    def visits_outside_scans(self, pages: Ints) -> Ints:
+        """Return how often each of the pages was visited by anything but scans and rings."""
+        return self._visits.of_page[pages]
+
     def loops(self, blocks: int) -> dict[int, Scanned]:
         """Return the groups whose scans use no ring in a pool of that size."""
         return {
@@ -108,30 +111,24 @@ class WarmPools:
             if group not in loops and len(scanned.gaps_seconds) and np.median(scanned.gaps_seconds) < lap
         }
 
-    def left_behind(self, group: int, blocks: int) -> float:
-        """Return how many pages of a group each of its scans leaves behind in a pool of that size."""
-        scanned = self._visits.scanned[group]
-        streams = _PINNED_AHEAD if self._rules.version >= _READ_STREAMS_FROM else 1
-        return float(self._rules.ring_buffers(BULKREAD, blocks) * scanned.participants * streams)
+    def shares(self, left: _native.ReplayOutcomes) -> dict[int, float]:
+        """Return which part of the scanned pages of each group lies in a pool that a replay left."""
+        frames = left["frame_pages"].astype(np.int64)
+        highest = max(int(one.pages.max(initial=0)) for one in self._visits.scanned.values())
+        there = np.zeros(highest + 1, bool)
+        there[frames[frames <= highest]] = True
+        return {group: float(there[one.pages].mean()) for group, one in self._visits.scanned.items()}
 
-    def gathered(self, blocks: int, seconds: float) -> float:
-        """Return which part of the pages that rings leave behind has gathered after so long (`lingering`)."""
-        parts = [
-            seconds / float(np.median(one.gaps_seconds)) * self.left_behind(group, blocks) / len(one.pages)
-            for group, one in self.lingering(blocks).items()
-        ]
-        return min(*parts, 1.0) if parts else 0.0
-
-    def lap_seconds(self, blocks: int, *, gathered: float = 0.0) -> float:
+    def lap_seconds(self, blocks: int, *, gathered: Mapping[int, float] = _NOTHING) -> float:
         """Return the time of a clock pass in a pool of that size; infinite where everything fits.
 
         Args:
-            gathered: part of the pages that rings leave behind and that are there.
+            gathered: by group, which part of the pages that it scans through rings is there all the same.
         """
         loops = self.loops(blocks)
         resident = self._resident.copy()
         for group, add in self._scans_add.items():
-            resident += add * (1.0 if group in loops else gathered)
+            resident += add * (1.0 if group in loops else gathered.get(group, 0.0))
         # Drawn for the scanned tables, and so not quite monotonic.
         resident = np.maximum.accumulate(np.maximum(resident, 1e-9))
         if blocks >= resident[-1]:
@@ -139,17 +136,17 @@ class WarmPools:
         return float(np.exp(np.interp(np.log(blocks), np.log(resident), np.log(self._laps))))
 
     def draw_pages(
-        self, blocks: int, random: np.random.Generator, *, gathered: float = 0.0
+        self, blocks: int, random: np.random.Generator, *, gathered: Mapping[int, float] = _NOTHING
     ) -> tuple[Ints, Ints]:
         """Return pages and usage counts of such contents; pages never visited are numbered behind.
 
         Args:
-            gathered: part of the pages that rings leave behind and that are there (`lingering`).
+            gathered: by group, which part of the pages that it scans through rings is there (`lingering`).
         """
         lap = min(self.lap_seconds(blocks, gathered=gathered), float(self._laps[-1]))
         trace = self._trace
         loops = self.loops(blocks)
-        held = self._visits.scanned if gathered > 0 else loops
+        held = {**loops, **{group: self._visits.scanned[group] for group in gathered}}
         pages: list[Ints] = []
         counts: list[Ints] = []
         stranger = len(trace.page_group)
@@ -180,7 +177,7 @@ class WarmPools:
                 at = np.searchsorted(members, looping.pages)
                 if group not in loops:
                     # A hit through a ring raises the count to 1 and no further.
-                    stayed = random.random(len(at)) < gathered
+                    stayed = random.random(len(at)) < gathered[group]
                     followed = np.maximum(np.where(stayed, np.minimum(followed, 2), 0), state[at])
                 state[at] = followed
             inside = state > 0
