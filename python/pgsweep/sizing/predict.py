@@ -184,6 +184,7 @@ def _from_snapshots(
         sizes_blocks=sizes_blocks,
         sampling_rate=rate,
         hand_frames=seen.hand_frames,
+        loads_seen=seen.loads,
         rules=rules_of(meta),
         seed=seed,
     )

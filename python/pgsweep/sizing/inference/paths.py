@@ -84,14 +84,18 @@ def path_likelihoods(
             bit += 1
         return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
 
-    # After very many laps any state is forgotten, but not at which step of the lap the hand is.
+    # After very many laps any state is forgotten.
     forgotten = _FORGOTTEN_LAPS * STEPS
-    logs = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))[states[:, 0]]
+    resting = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))
+    logs = resting[states[:, 0]]
     for at in range(len(chosen) - 1):
         before, then = states[:, at], states[:, at + 1]
         for steps in np.unique(ended[:, at]).tolist():
             here = ended[:, at] == steps
-            moved = after(steps if steps < forgotten else forgotten + steps % STEPS)
+            if steps >= forgotten:
+                logs[here] += resting[then[here]]
+                continue
+            moved = after(steps)
             table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
             logs[here] += table[before[here] * _STATES + then[here]]
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages

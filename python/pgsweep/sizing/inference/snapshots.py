@@ -275,6 +275,7 @@ def estimate(
     sizes_blocks: Sequence[int],
     sampling_rate: float = 1.0,
     hand_frames: NDArray[np.int64] | None = None,
+    loads_seen: Floats | None = None,
     rules: _native.Rules | None = None,
     seed: int = 0,
 ) -> Estimate:
@@ -283,6 +284,7 @@ def estimate(
     Args:
         rules: the server's; those of its version with the usual settings by default.
         hand_frames: by number of the snapshot, how many buffers the clock hand had passed, where it was seen.
+        loads_seen: pages loaded until each snapshot, where the hand was not seen.
 
     Raises:
         ValueError: no snapshot, or not a single access or miss was counted.
@@ -297,7 +299,12 @@ def estimate(
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
     if hand_frames is None or not len(hand_frames):
-        hand_frames = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks)
+        pages = page_numbers(snapshots, relations)
+        followed = follow_hand(snapshots, pages, pool_blocks, loads_seen)
+        if followed is not None:
+            hand_frames = followed.frames
+            kept = followed.known[snapshots["snapshot"]]
+            snapshots = {name: column[kept] for name, column in snapshots.items()}
     seen = gather(
         snapshots,
         relations,
@@ -392,6 +399,12 @@ def estimate(
             scans=_scan_share(totals),
         ),
     )
+
+    def new_blocks(group: Group) -> float:
+        """Return blocks per second that came into the pool without being read, nor counted as such (16+)."""
+        growth = totals.relation_growth_blocks[list(group.relations)]
+        return float(growth.sum()) if server_version_num >= 160000 else 0.0
+
     expected = curve.expected_misses(pages)
     resident = seen.resident()
     parts = [
@@ -399,7 +412,9 @@ def estimate(
             name=group.name,
             counted_misses=(flows[g].misses - flows[g].extensions) / sampling_rate,
             # What others miss is counted by nobody here.
-            expected_misses=expected[g] / sampling_rate if group.relations else 0.0,
+            expected_misses=max(expected[g] / sampling_rate - new_blocks(group), 0.0)
+            if group.relations
+            else 0.0,
             seen_resident=float(resident[g]),
             expected_resident=rates[g].resident(),
         )
