@@ -58,7 +58,7 @@ def test_two_passes_by_sql_suffice_to_be_near(short: tuple[Seen, np.ndarray]) ->
 
 
 def test_a_bursty_load_keeps_its_hand() -> None:
-    """Some snapshots lie more than a pass apart: the others tell where it was, and the loads how often round."""
+    """Some snapshots lie more than a pass apart: others tell where it was, and the loads how often round."""
     accesses = zipf_pages(PAGES, 0.9, 1_600_000, 3, uniform=0.1)
     whole = record(accesses, 1_560_000, pages=PAGES, frames=FRAMES, snapshots=90)
     kept = np.sort(np.concatenate([np.arange(0, 30), np.arange(30, 60, 15), np.arange(60, 90)]))
