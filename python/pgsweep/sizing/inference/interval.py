@@ -32,11 +32,15 @@ class Beside:
         noise: standard error of the measured miss ratio.
         short: by how much more the model errs for each doubling of the size, since the recording is short.
         scans: share of accesses that are those of sequential scans.
+        halves: curves from each half of the recording alone, where they are long enough.
+        ordered: share of the misses on pages that come in the order of their blocks.
     """
 
     noise: float
     short: float
     scans: float
+    halves: list[Floats]
+    ordered: float
 
 
 def short_error(passes: float, *, by_paths: bool) -> float:

@@ -35,6 +35,7 @@ from pgsweep.sizing.inference.rates import (
     resample,
     temper,
 )
+from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     Part,
     part_doubts,
@@ -42,6 +43,7 @@ from pgsweep.sizing.inference.self_consistency import (
     stranger_doubts,
     today_doubts,
 )
+from pgsweep.sizing.inference.sequences import in_order
 from pgsweep.sizing.inference.sightings import Group, Sightings, Table, gather, page_numbers
 from pgsweep.sizing.inference.totals import Totals
 
@@ -115,6 +117,7 @@ def estimate(
         hand_frames=np.zeros(0, np.int64) if hand_frames is None else hand_frames,
         pool_frames=pool_blocks,
     )
+    totals = _with_rings(totals, relations, pool_blocks)
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
     pool = round(pool_blocks * sampling_rate)
     loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
@@ -187,8 +190,27 @@ def estimate(
         others += [make(rates, loops=False)]
         others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
     bounds = [ratios(other, pages) - point for other in others]
+
+    def half(which: int) -> Floats | None:
+        """Return the curve from the snapshots of one half of the recording alone."""
+        middle = seen.snapshots // 2
+        found: list[_Fit] = []
+        chosen = [subset[(subset < middle) == (which == 0)] for subset in subsets]
+        longest = max(chosen, key=len)
+        if len(longest) < _LEAST_SNAPSHOTS:
+            return None
+        with ThreadPoolExecutor() as threads:
+            found = list(threads.map(fit, repeat(seen), groups, repeat(longest), batches))
+        own = [f.rates for f in found]
+        own_lap_seconds = sum(r.loads_per_lap() for r in own) / max(loads, 1e-9)
+        return ratios(make(own, lap_seconds=own_lap_seconds), [r.pages for r in own])
+
+    halves = [curve_of_half for which in (0, 1) if (curve_of_half := half(which)) is not None]
     spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
     passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    scanned = np.array([flow.scan_accesses for flow in flows])
+    missed = np.array([flow.misses - flow.extensions for flow in flows])
+    ordered = float((in_order(seen) * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
     low, high = interval(
         point,
         spread,
@@ -198,6 +220,8 @@ def estimate(
             noise=totals.miss_ratio_error,
             short=short_error(passes, by_paths=by_paths),
             scans=_scan_share(totals),
+            halves=halves,
+            ordered=ordered,
         ),
     )
 
@@ -244,6 +268,20 @@ def estimate(
         level=level,
         reasons=reasons,
     )
+
+
+def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
+    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
+    if totals.ring_accesses is None:
+        return totals
+    scanned = by_rings(
+        totals.relation_scanned_blocks,
+        totals.relation_accesses,
+        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
+        pool_blocks=pool_blocks,
+        measured=totals.ring_accesses,
+    )
+    return replace(totals, relation_scanned_blocks=scanned)
 
 
 def _loads(totals: Totals, flows: list[Flow], pool: int, rate: float, version: int) -> float:

@@ -11,10 +11,14 @@ from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.estimate import Doubt
 from pgsweep.sizing.inference.scan_counts import scanned_blocks
 from pgsweep.sizing.inference.sightings import Table
+from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
 
 _PARTS = 8
+
+_OWN_SHARE = 0.95
+"""Of the server's accesses, from which on pg_stat_io, which knows no databases, is taken for this one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Totals:
         allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
             where the counter is not known.
         miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
+        ring_accesses: by sequential scans through rings, per second, as pg_stat_io has them (from 16 on);
+            nothing where it is not known, or where other databases have a part in them.
     """
 
     seconds: float
@@ -55,6 +61,7 @@ class Totals:
     was_reset: bool = False
     allocations: float = 0.0
     miss_ratio_error: float = 0.0
+    ring_accesses: float | None = None
 
 
 def read_totals(counters: Table, relations: Table, database: str) -> Totals:
@@ -149,7 +156,24 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
         allocations=_gained(allocations) / span if allocations is not None and span > 0 else 0.0,
         miss_ratio_error=_ratio_error(seconds, reads, hits),
+        ring_accesses=_ring_accesses(series, database, span),
     )
+
+
+def _ring_accesses(series: dict[tuple[str, str, str], Floats], database: str, span: float) -> float | None:
+    """Return blocks per second through rings of sequential scans, if nearly all are of this database."""
+    known = any(scope == "io" and name == "hits" for scope, _, name in series)
+    of_all = of_this = found = 0.0
+    for (scope, what, name), values in series.items():
+        if scope == "database" and name in {"blks_hit", "blks_read"}:
+            of_all += _gained(values)
+            of_this += _gained(values) if what == database else 0.0
+        elif scope == "io" and what.endswith("/relation/bulkread"):
+            found += _gained(values) if name == "hits" else 0.0
+            found += _gained(values) / BLOCK_BYTES if name == "read_bytes" else 0.0
+    if not known or span <= 0 or of_this < _OWN_SHARE * of_all:
+        return None
+    return found / span
 
 
 def _gained(values: Floats) -> float:
