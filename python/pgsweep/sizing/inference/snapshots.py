@@ -22,8 +22,8 @@ from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged
 from pgsweep.sizing.inference.hand import follow_hand
-from pgsweep.sizing.inference.interval import Beside, interval, short_error
-from pgsweep.sizing.inference.paths import loaded_batch, path_likelihoods
+from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
+from pgsweep.sizing.inference.paths import late_accesses, loaded_batch, path_likelihoods
 from pgsweep.sizing.inference.rates import (
     GRID,
     SINGLE,
@@ -38,10 +38,13 @@ from pgsweep.sizing.inference.rates import (
 from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     Part,
+    drift_doubts,
+    order_doubts,
     part_doubts,
     shift_doubts,
     stranger_doubts,
     today_doubts,
+    width_doubts,
 )
 from pgsweep.sizing.inference.sequences import in_order
 from pgsweep.sizing.inference.sightings import Group, Sightings, Table, gather, page_numbers
@@ -160,8 +163,11 @@ def estimate(
     agree = (totals.misses - totals.temporary_misses) / totals.seconds / counted if counted > 0 else 0.0
     elsewhere = totals.temporary_misses / (totals.hits + totals.misses)
 
+    # Half and twice today's size are looked at in any case, for what they tell about the load.
+    looked_at = (*sizes_blocks, max(pool_blocks // 2, 1), 2 * pool_blocks)
+
     def ratios(curve: Curve, pages: list[Floats]) -> Floats:
-        return np.minimum(raw(curve, pages, sizes_blocks), 1.0)
+        return np.minimum(raw(curve, pages, looked_at), 1.0)
 
     def raw(curve: Curve, pages: list[Floats], sizes: Sequence[int]) -> Floats:
         scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes]
@@ -211,17 +217,20 @@ def estimate(
     scanned = np.array([flow.scan_accesses for flow in flows])
     missed = np.array([flow.misses - flow.extensions for flow in flows])
     ordered = float((in_order(seen) * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+    late = [late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups]
+    relative_size = np.asarray(looked_at) / pool_blocks
     low, high = interval(
         point,
         spread,
         bounds,
-        np.asarray(sizes_blocks) / pool_blocks,
+        relative_size,
         Beside(
             noise=totals.miss_ratio_error,
             short=short_error(passes, by_paths=by_paths),
             scans=_scan_share(totals),
             halves=halves,
             ordered=ordered,
+            late=float((np.array(late) * missed).sum() / max(float(missed.sum()), 1e-9)),
         ),
     )
 
@@ -246,24 +255,31 @@ def estimate(
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
+    length = _length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths)
     level, reasons = judged(
         [
             *totals.doubts,
-            *_length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths),
+            # One sentence on length: a short recording's interval is wide as well.
+            *(length or width_doubts(sizes_blocks, low, high)),
             *_load_doubts(totals, relations),
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
             ),
             *part_doubts(parts, pool, seconds=totals.seconds * sampling_rate),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
-            *_scan_doubts(totals),
+            *_scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
+            *order_doubts(ordered),
+            *drift_doubts(
+                point[-2:], [curve_of_half[-2:] for curve_of_half in halves], spread[:, -2:].std(axis=0)
+            ),
         ]
     )
+    point = corrected(point, halves, relative_size)[: len(sizes_blocks)]
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
-        low=low,
-        high=high,
+        low=low[: len(sizes_blocks)],
+        high=high[: len(sizes_blocks)],
         lap_seconds=lap_seconds,
         level=level,
         reasons=reasons,
@@ -436,17 +452,29 @@ def _load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
     return doubts
 
 
-def _scan_doubts(totals: Totals) -> list[Doubt]:
+def _scan_doubts(totals: Totals, relations: Table, sizes_blocks: Sequence[int]) -> list[Doubt]:
+    """Return whether scans matter, and whether what they do would be the same at all sizes."""
     share = _scan_share(totals)
     if share <= _MANY_SCANS:
         return []
-    return [
-        Doubt(
-            "rough",
-            f"{share:.0%} of the accesses are those of sequential scans, which do not come at random: what "
-            "they find at another size depends on when they run",
-        )
-    ]
+    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
+    ringed = blocks > max(sizes_blocks) / 4
+    small = blocks < min(sizes_blocks) / 8
+    other = float(totals.relation_scanned_blocks[~ringed & ~small].sum()) / max(
+        float(totals.relation_scanned_blocks.sum()), 1e-9
+    )
+    what = f"{share:.0%} of the accesses are those of sequential scans, which do not come at random"
+    if share * other > _MANY_SCANS:
+        worst = int(np.argmax(np.where(ringed | small, 0.0, totals.relation_scanned_blocks)))
+        name = str(relations["name"][worst])
+        return [
+            Doubt(
+                "refused",
+                f"{what}: how much of `{name}` they find at another size depends on when they run, which "
+                "snapshots do not show; take a trace (record --source trace)",
+            )
+        ]
+    return [Doubt("rough", f"{what}: what they find at another size depends on when they run")]
 
 
 def _scan_share(totals: Totals) -> float:
