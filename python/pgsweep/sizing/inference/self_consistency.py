@@ -38,9 +38,10 @@ _SHIFT_ROUGH = 0.25
 _ORDER_ROUGH, _ORDER_REFUSED = 0.02, 0.1
 """Of the misses: those on pages that come in the order of their blocks."""
 
-_DRIFT_ROUGH, _DRIFT_REFUSED = 1.5, 2.2
-_LEAST_DRIFT = 0.001
-"""By how much halves of the recording differ from the whole, in standard errors, and in miss ratio."""
+_DRIFT_ROUGH, _DRIFT_REFUSED = 1.2, 2.0
+_LEAST_DRIFT, _CERTAIN_ERROR = 0.001, 0.0003
+"""By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
+error that is there in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,16 +201,16 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
     if len(halves) < 2:
         return []
     apart = whole - np.mean(halves, axis=0)
-    chance = np.hypot(error, np.abs(halves[0] - halves[1]) / 2) + 2e-4
+    chance = error + _CERTAIN_ERROR
     drift = min(-apart[0] / chance[0], apart[1] / chance[1])
     if drift <= _DRIFT_ROUGH or np.abs(apart).max() < _LEAST_DRIFT:
         return []
     return [
         Doubt(
             "refused" if drift > _DRIFT_REFUSED else "rough",
-            "the load moves: each half of the recording shows fewer pages, read more often, than the whole "
-            f"does ({whole[1]:.1%} would be missed at twice the size by the whole, "
-            f"{np.mean([half[1] for half in halves]):.1%} by its halves)",
+            "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
+            f"pages, read more often, than the whole does (at twice the size {whole[1]:.1%} would be missed "
+            f"by the whole, {np.mean([half[1] for half in halves]):.1%} by its halves)",
         )
     ]
 
