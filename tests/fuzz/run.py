@@ -94,9 +94,7 @@ class Watch:
         return None
 
 
-def fuzz(
-    name: str, seconds: float, findings: Path, *, seed: int = 0, most_runs: int = _MOST_RUNS
-) -> Outcome:
+def fuzz(name: str, seconds: float, findings: Path, *, seed: int = 0, most_runs: int = _MOST_RUNS) -> Outcome:
     """Run a target for a time and return what was found; inputs of findings lie in `findings`/NAME.
 
     With the same seed and `most_runs`, and time enough for them, the same inputs are run.

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.inference.accesses import DROP, EXTEND, EXTENSION, MISS, UNCOUNTED, Trace
 from pgsweep.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
 from pgsweep.inference.spread import Stretch
 from pgsweep.inference.visits import count_visits
-from pgsweep.inference.warm import WarmPools
+from pgsweep.inference.warm import PoolPages, WarmPools
 from pgsweep.records.prediction import Level
 
 Floats = NDArray[np.float64]
@@ -72,9 +73,9 @@ def estimate(
         size: replay.at(size, pools, draws, random) for size in sorted({min(s, most) for s in sizes_blocks})
     }
     found = [simulated[min(size, most)] for size in sizes_blocks]
-    today = replay.at(pool_blocks, pools, draws, random) if pool_blocks else None
+    today = _today(replay, pool_blocks, pools, draws, random) if pool_blocks else None
     exact = None
-    if trace.start is not None and pool_blocks:
+    if trace.start is not None and 0 < pool_blocks <= pools.most_frames:
         exact = replay.from_start(pool_blocks)
         found = [exact if size == pool_blocks else one for size, one in zip(sizes_blocks, found, strict=True)]
     check = _Check.of(replay, today, exact)
@@ -240,7 +241,7 @@ class _Replay:
         """Draw a state; scanned pages as they stand after the scans of the trace have gone over it once."""
         drawn = pools.draw_pages(blocks, random, gathered=part)
         row = pools.repeated_row
-        if row is None or part > 0:
+        if row is None or part > 0 or blocks > pools.most_frames:
             return _contents(drawn)
         later = self._replay(blocks, _contents(drawn), until=row)
         return pools.with_scanned_of(drawn, later, blocks, random)
@@ -270,8 +271,26 @@ class _Replay:
         return np.asarray(((outcome == MISS) | ((outcome == EXTENSION) & self._new_reads)) & self.counted)
 
 
-def _contents(state: tuple[NDArray[np.int64], NDArray[np.int64]]) -> _native.PoolContents:
-    return _native.PoolContents(state[0].astype(np.uint32), state[1].astype(np.uint8))
+def _today(
+    replay: _Replay, pool_blocks: int, pools: WarmPools, draws: int, random: np.random.Generator
+) -> _Replayed:
+    """Replay at the size of the trace's own pool.
+
+    Raises:
+        EvidenceError: that is too large for so short a trace.
+    """
+    try:
+        return replay.at(pool_blocks, pools, draws, random)
+    except UsageError as error:
+        raise EvidenceError(
+            f"the trace is too short for the pool that it was taken on, {_mib(pool_blocks)}",
+            cause=error.cause,
+            hint="record for longer: pgsweep record --source trace --for 5min -o NAME.evidence",
+        ) from error
+
+
+def _contents(state: PoolPages) -> _native.PoolContents:
+    return _native.PoolContents(state[0], state[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +336,7 @@ def _verdict(
 ) -> tuple[Level, list[str]]:
     """Return the level, and every reason for caution."""
     refused: list[str] = []
-    rough: list[str] = []
+    rough: list[str] = list(replay.trace.notes)
     trace, accesses = replay.trace, int(replay.stretch.total)
     if accesses < _FEW_ACCESSES:
         (refused if accesses < _TOO_FEW_ACCESSES else rough).append(
