@@ -8,6 +8,7 @@ mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
+mod parallel;
 pub mod pool;
 pub mod replay;
 mod ring;

@@ -9,7 +9,6 @@ likelihood of whole paths is taken instead (paths.py), which needs no such care.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
@@ -22,6 +21,7 @@ from pgsweep.inference.consistency import Tally, doubts
 from pgsweep.inference.curve import Curve, Flow
 from pgsweep.inference.estimate import STATISTICS_RESET, Doubt, Estimate, judged
 from pgsweep.inference.hand import follow_hand
+from pgsweep.inference.parallel import map_in_threads
 from pgsweep.inference.paths import loaded_batch, path_likelihoods
 from pgsweep.inference.rates import (
     GRID,
@@ -313,13 +313,12 @@ def estimate(
 
     by_paths = len(seen.hand_frames) > 0
     groups = range(len(seen.groups))
-    with ThreadPoolExecutor() as threads:
-        batches = list(threads.map(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed)))
-        fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
-        if by_paths:
-            step, subsets = 1, [np.arange(seen.snapshots)]
-            fit = partial(_fit_paths, seed=seed)
-        fits = [list(threads.map(fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
+    batches = map_in_threads(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed))
+    fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
+    if by_paths:
+        step, subsets = 1, [np.arange(seen.snapshots)]
+        fit = partial(_fit_paths, seed=seed)
+    fits = [map_in_threads(fit, repeat(seen), groups, repeat(subset), batches) for subset in subsets]
     rates = [
         Rates(
             batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
