@@ -27,7 +27,7 @@ from pgsweep.pg.catalog import (
 from pgsweep.pg.connect import Connection, connect, describe, explained
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.provider import Provider, read_provider
-from pgsweep.pg.trust import Distrust, find_distrust
+from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 from pgsweep.records.runnable import runnable
@@ -199,12 +199,12 @@ class _ServerChecks:
         name, needed_for = "pg_buffercache", ["record --source sql", "cache", "top"]
         found = read_buffercache(self._connection)
         try:
-            schema = readable_schema(found, self._server.database)
+            schema = readable_schema(self._connection, found)
         except MissingAbility as missing:
             if not found.installed:
                 return _server(name, False, self._not_installed(name), None, needed_for)
-            statement = found.grant if found.schema is not None else f"CREATE EXTENSION {name}"
-            return _server(name, False, self._there(_sentence(missing)), self._psql(statement), needed_for)
+            statements = [found.grant] if found.schema is not None else self._create(name)
+            return _server(name, False, self._there(_sentence(missing)), self._psql(*statements), needed_for)
         distrust = find_distrust(self._connection, name, BUFFERCACHE_OBJECTS)
         if distrust is not None:
             return self._distrusted(name, distrust, needed_for)
@@ -231,7 +231,10 @@ class _ServerChecks:
         if found.available is None:
             return _server(name, False, self._not_installed(name), None, [])
         why = self._there(f"the extension does not exist in database `{self._server.database}`")
-        return _server(name, False, why, self._psql(f"CREATE EXTENSION {name}"), [])
+        return _server(name, False, why, self._psql(*self._create(name)), [])
+
+    def _create(self, extension: str) -> Sequence[str]:
+        return statements_to_create(self._connection, extension)
 
     def _not_installed(self, name: str) -> str:
         if self._provider is not None:

@@ -16,9 +16,9 @@ import psycopg
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import database_word, decode_name, shell_word
+from pgsweep.plain import decode_name
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -331,18 +331,18 @@ def require_buffercache(connection: psycopg.Connection[Any]) -> str:
         MissingAbility: the extension is not created here, is not installed, may not be read by this role, or
             is not trusted.
     """
-    schema = readable_schema(read_buffercache(connection), connection.info.dbname)
+    schema = readable_schema(connection, read_buffercache(connection))
     require_trusted(connection, "pg_buffercache", BUFFERCACHE_OBJECTS, instead=_WITHOUT_BUFFERCACHE)
     return schema
 
 
-def readable_schema(found: Buffercache, database: str) -> str:
+def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> str:
     """Return the quoted schema of pg_buffercache, if it can be read.
 
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    target = database_word(database)
+    database = connection.info.dbname
     if found.schema is None:
         if not found.installed:
             raise MissingAbility(
@@ -352,8 +352,7 @@ def readable_schema(found: Buffercache, database: str) -> str:
             )
         raise MissingAbility(
             f"the extension pg_buffercache does not exist in database `{database}`",
-            hint=f"as a superuser or the owner of the database: "
-            f"psql -d {target} -c 'CREATE EXTENSION pg_buffercache'",
+            hint=as_superuser(connection, statements_to_create(connection, "pg_buffercache")),
         )
     if not found.readable:
         raise MissingAbility(
@@ -361,6 +360,6 @@ def readable_schema(found: Buffercache, database: str) -> str:
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor
             else "the role is not a member of pg_monitor",
-            hint=f"as a superuser: psql -d {target} -c {shell_word(found.grant)}",
+            hint=as_superuser(connection, [found.grant]),
         )
     return found.schema

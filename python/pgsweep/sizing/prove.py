@@ -279,7 +279,7 @@ class _Part:
         """
         own = np.arange(page_count, page_count + len(server.own_frames), dtype=np.uint32)
         begin = _native.PoolContents(own, server.own_usage_counts, frames=server.own_frames)
-        warm = state.accesses.astype(np.uint32)
+        warm = state.accesses
         pages, flags = self.pages, (self.flags & ~np.uint8(STRATEGY)).astype(np.uint8)
         owners: dict[str, Any] = {}
         if trace is not None:
@@ -313,8 +313,8 @@ class _State:
         usage_counts: 1 to 5.
     """
 
-    pages: NDArray[np.int64]
-    usage_counts: NDArray[np.int64]
+    pages: NDArray[np.uint32]
+    usage_counts: NDArray[np.uint8]
 
     @classmethod
     def draw(cls, pools: WarmPools, blocks: int, random: np.random.Generator) -> _State:
@@ -327,6 +327,6 @@ class _State:
         return int(self.pages.max()) + 1 if len(self.pages) else 0
 
     @property
-    def accesses(self) -> NDArray[np.int64]:
+    def accesses(self) -> NDArray[np.uint32]:
         """Return accesses that bring an empty pool into this state: each page as often as its usage count."""
         return np.repeat(self.pages, self.usage_counts)

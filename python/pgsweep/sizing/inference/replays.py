@@ -284,9 +284,9 @@ class Replay:
             gathered: what pages scanned through rings are there at first.
         """
         drawn = pools.draw_pages(blocks, random, gathered=gathered or {})
-        contents = _native.PoolContents(drawn[0].astype(np.uint32), drawn[1].astype(np.uint8))
+        contents = _native.PoolContents(*drawn)
         row = pools.repeated_row
-        if row is None:
+        if row is None or blocks > pools.most_frames:
             return contents
         lingering = pools.lingering(blocks)
         for number in range(passes):

@@ -9,7 +9,6 @@ likelihood of whole paths is taken instead (paths.py), which needs no such care.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -23,6 +22,7 @@ from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged
 from pgsweep.sizing.inference.hand import follow_hand
 from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
+from pgsweep.sizing.inference.parallel import map_in_threads
 from pgsweep.sizing.inference.paths import late_accesses, loaded_batch, path_likelihoods
 from pgsweep.sizing.inference.rates import (
     GRID,
@@ -134,13 +134,12 @@ def estimate(
 
     by_paths = len(seen.hand_frames) > 0
     groups = range(len(seen.groups))
-    with ThreadPoolExecutor() as threads:
-        batches = list(threads.map(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed)))
-        fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
-        if by_paths:
-            step, subsets = 1, [np.arange(seen.snapshots)]
-            fit = partial(_fit_paths, seed=seed)
-        fits = [list(threads.map(fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
+    batches = map_in_threads(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed))
+    fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
+    if by_paths:
+        step, subsets = 1, [np.arange(seen.snapshots)]
+        fit = partial(_fit_paths, seed=seed)
+    fits = [map_in_threads(fit, repeat(seen), groups, repeat(subset), batches) for subset in subsets]
     rates = [
         Rates(
             batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
@@ -200,13 +199,11 @@ def estimate(
     def half(which: int) -> Floats | None:
         """Return the curve from the snapshots of one half of the recording alone."""
         middle = seen.snapshots // 2
-        found: list[_Fit] = []
         chosen = [subset[(subset < middle) == (which == 0)] for subset in subsets]
         longest = max(chosen, key=len)
         if len(longest) < _LEAST_SNAPSHOTS:
             return None
-        with ThreadPoolExecutor() as threads:
-            found = list(threads.map(fit, repeat(seen), groups, repeat(longest), batches))
+        found = map_in_threads(fit, repeat(seen), groups, repeat(longest), batches)
         own = [f.rates for f in found]
         own_lap_seconds = sum(r.loads_per_lap() for r in own) / max(loads, 1e-9)
         return ratios(make(own, lap_seconds=own_lap_seconds), [r.pages for r in own])

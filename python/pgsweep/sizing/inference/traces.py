@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.records.prediction import Level
 from pgsweep.sizing.inference.accesses import Trace
 from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Doubt, Estimate, judged
@@ -144,8 +145,8 @@ class _Check:
         measured = replay.ratio(replay.measured_misses)
         if not pool_blocks or not (replay.measured_misses.any() or replay.trace.start is not None):
             return cls(measured=measured, exact=None, drawn=None)
-        drawn = simulated.get(pool_blocks) or replay.at(pool_blocks, pools, random)
-        if replay.trace.start is None:
+        drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, random)
+        if replay.trace.start is None or pool_blocks > pools.most_frames:
             return cls(measured=measured, exact=None, drawn=drawn)
         exact, misses = replay.from_start(pool_blocks)
         expected, counted = replay.by_group(misses), replay.by_group(replay.measured_misses)
@@ -177,6 +178,22 @@ class _Check:
         return max(min(ends) - mark, mark - max(ends), 0.0)
 
 
+def _today(replay: Replay, pools: WarmPools, pool_blocks: int, random: np.random.Generator) -> Replayed:
+    """Replay at the size of the trace's own pool.
+
+    Raises:
+        EvidenceError: that is too large for so short a trace.
+    """
+    try:
+        return replay.at(pool_blocks, pools, random)
+    except UsageError as error:
+        raise EvidenceError(
+            f"the trace is too short for the pool that it was taken on, {_mib(pool_blocks)}",
+            cause=error.cause,
+            hint="record for longer: pgsweep record --source trace --for 5min -o NAME.evidence",
+        ) from error
+
+
 def _doubts(
     replay: Replay,
     pools: WarmPools,
@@ -187,8 +204,8 @@ def _doubts(
     lost_events: int,
 ) -> list[Doubt]:
     """Return what speaks against the curve, and what is to be known about it."""
-    doubts: list[Doubt] = []
     trace, accesses = replay.trace, int(replay.stretch.total)
+    doubts = [Doubt("rough", note) for note in trace.notes]
     if accesses < _FEW_ACCESSES:
         level: Level = "refused" if accesses < _TOO_FEW_ACCESSES else "rough"
         doubts.append(Doubt(level, f"only {accesses} accesses of the database: record for longer"))
