@@ -31,6 +31,7 @@ long; where that matters the interval holds the beginning and the end too."""
 
 _SETTLING_SECONDS = 3600.0
 _REPLAYED_ROWS = 20_000_000
+_MOST_PASSES = 60
 """How far pools are followed until nothing changes any more."""
 
 _DRAWS = 3
@@ -307,7 +308,7 @@ class Replay:
         row = pools.repeated_row
         if row is None:
             return 1
-        most = max(_REPLAYED_ROWS // max(row, 1), 2)
+        most = int(np.clip(_REPLAYED_ROWS // max(row, 1), 2, _MOST_PASSES))
         return int(np.clip(np.ceil(seconds / max(float(self.trace.seconds[row - 1]), 1e-3)), 1, most))
 
     def _replay(
