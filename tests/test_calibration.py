@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.bench import line, parse_lines
-from benchmarks.calibration.evaluate import Outcome, Point, evaluate_simulated
+from benchmarks.calibration.evaluate import Outcome, Point, covered, evaluate_simulated, ratio
 from benchmarks.calibration.statistics import describe, distance_name, pairs, passes_name, scans_name, summary
 from pgsweep.evidence.store import Evidence
+from pgsweep.testbed.cases import Case, Lengths, SizeTruth
+from pgsweep.testbed.generator import draw
+from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, draw_synthetic, simulate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -177,3 +180,27 @@ def test_a_benchmark_gets_its_options(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout.splitlines()[-1])["cases"] == 0
+
+
+def test_the_truth_is_that_of_the_part_that_was_recorded() -> None:
+    """Two stretches of ten seconds, of which a recording saw the first and half of the second."""
+    stretches = tuple(
+        Stretch(accesses=1_000, misses=misses, transactions=1, began_seconds=begun, seconds=10.0)
+        for misses, begun in ((100, 50.0), (300, 60.0))
+    )
+    truth = SizeTruth(blocks=100, unused_blocks=0, before=stretches[0], stretches=stretches)
+    case = Case(
+        specification=draw(2),
+        pace=1.0,
+        lengths=Lengths(),
+        server_version_num=180000,
+        database_blocks=1,
+        truth=(truth,),
+        observed=truth,
+        recorded_seconds={"trace": 49.0},
+    )
+    weights = covered(case, "trace", 16.0)
+    assert weights == pytest.approx([1.0, 0.5])
+    assert ratio(truth, weights) == pytest.approx(250 / 1_500)
+    assert covered(case, "sql", 16.0) == [1.0, 1.0], "when it began is not known"
+    assert ratio(truth) == pytest.approx(0.2)

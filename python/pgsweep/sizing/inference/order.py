@@ -21,6 +21,7 @@ _KNOT_SECONDS = 1.0
 """A delay comes and goes in about this time."""
 
 _MOST_KNOTS = 4096
+_MOST_DELAYS = 4_000_000
 
 
 def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
@@ -32,7 +33,8 @@ def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
     if len(sessions) < 2 or not len(trace.pages):
         return None
     end = max(trace.duration_seconds, float(trace.seconds[-1]), 1e-3)
-    knots = int(np.clip(np.ceil(end / _KNOT_SECONDS), 1, _MOST_KNOTS)) + 1
+    most = min(_MOST_KNOTS, _MOST_DELAYS // len(sessions) + 1)
+    knots = int(np.clip(np.ceil(end / _KNOT_SECONDS), 1, most)) + 1
     delays = random.normal(0.0, _SHIFT_SECONDS, (len(sessions), knots))
     place = trace.seconds / end * (knots - 1)
     before = np.minimum(place.astype(np.int64), knots - 2)

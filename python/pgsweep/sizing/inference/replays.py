@@ -31,6 +31,7 @@ long; where that matters the interval holds the beginning and the end too."""
 
 _SETTLING_SECONDS = 3600.0
 _REPLAYED_ROWS = 20_000_000
+_MOST_PASSES = 60
 """How far pools are followed until nothing changes any more."""
 
 _DRAWS = 3
@@ -40,6 +41,9 @@ _Z90 = 1.645
 
 _FLOOR, _FLOOR_SHARE = 0.0005, 0.005
 """What two runs of the same transactions differ by at least: a fixed part, and a share of the ratio."""
+
+_MEETING_SHARE = 0.25
+"""Where sessions read for one another: the part that differs between two runs of the same transactions."""
 
 _FIRST_VISIT_SHARE = 0.1
 """Of first visits that hit or miss by the draw: the part by which their number may be wrong."""
@@ -212,7 +216,8 @@ class Replay:
         ratio = self.ratio(misses)
         others = [self.ratio(self.misses(state, blocks, one)) - ratio for one in self._orders]
         spread = float(np.sqrt(np.mean(np.square(others)))) if others else 0.0
-        return _Z90 * float(np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio))
+        order = _Z90 * np.hypot(spread, _FLOOR + _FLOOR_SHARE * ratio)
+        return float(np.hypot(order, _MEETING_SHARE * self.stretch.meetings(misses)))
 
     def _of_state(self, ratios: list[float], missed_first: float) -> float:
         """Return the standard deviation between the mean of the states drawn and the one that is there.
@@ -303,7 +308,7 @@ class Replay:
         row = pools.repeated_row
         if row is None:
             return 1
-        most = max(_REPLAYED_ROWS // max(row, 1), 2)
+        most = int(np.clip(_REPLAYED_ROWS // max(row, 1), 2, _MOST_PASSES))
         return int(np.clip(np.ceil(seconds / max(float(self.trace.seconds[row - 1]), 1e-3)), 1, most))
 
     def _replay(
