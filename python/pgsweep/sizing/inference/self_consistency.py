@@ -35,7 +35,7 @@ _UNKNOWN_ROUGH, _UNKNOWN_REFUSED = 0.05, 0.3
 _SHIFT_ROUGH = 0.25
 """Of the accesses: those that fall on another relation in the second half than in the first."""
 
-_ORDER_ROUGH, _ORDER_REFUSED = 0.02, 0.1
+_ORDER_ROUGH, _ORDER_REFUSED = 0.05, 0.2
 """Of the misses: those on pages that come in the order of their blocks."""
 
 _DRIFT_ROUGH, _DRIFT_REFUSED = 1.2, 2.0
