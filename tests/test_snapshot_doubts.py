@@ -100,7 +100,7 @@ def test_contexts_count_only_where_the_server_has_one_database(other_hits: float
 
 def test_doubts_know_their_thresholds() -> None:
     assert order_doubts(0.01) == []
-    assert [doubt.level for share in (0.05, 0.3) for doubt in order_doubts(share)] == ["rough", "refused"]
+    assert [doubt.level for share in (0.1, 0.3) for doubt in order_doubts(share)] == ["rough", "refused"]
     halves = [np.array([0.41, 0.19]), np.array([0.43, 0.21])]
     error = np.array([0.002, 0.002])
     assert drift_doubts(np.array([0.42, 0.20]), halves, error) == []

@@ -26,11 +26,12 @@ _STEP, _LOOK_BACK = 3, 8
 may read at once, and some of the pages were there already."""
 
 
-def in_order(seen: Sightings) -> Floats:
+def in_order(seen: Sightings, appended: Floats) -> Floats:
     """Return which share of each group's new pages came in long runs of ascending blocks.
 
     Args:
-        seen: with buffers.
+        seen: the snapshots.
+        appended: blocks by which each group grew meanwhile, which come in order and are not read.
     """
     new = np.zeros(len(seen.groups))
     ordered = np.zeros(len(seen.groups))
@@ -48,7 +49,7 @@ def in_order(seen: Sightings) -> Floats:
                 ordered[own] += _in_runs(mine)
         before[:] = False
         before[page] = True
-    return np.asarray(ordered / np.maximum(new, 1.0))
+    return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
 
 
 def _in_runs(pages: NDArray[np.int64]) -> int:

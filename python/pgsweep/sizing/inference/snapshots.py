@@ -213,7 +213,9 @@ def estimate(
     passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
     scanned = np.array([flow.scan_accesses for flow in flows])
     missed = np.array([flow.misses - flow.extensions for flow in flows])
-    ordered = float((in_order(seen) * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+    growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
+    in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
+    ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
     late = [late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups]
     relative_size = np.asarray(looked_at) / pool_blocks
     low, high = interval(
