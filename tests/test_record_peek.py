@@ -97,11 +97,11 @@ def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
         view = PeekView(connection, read_server(connection), BlockSample.everything())
         view.check(read_relations(connection), read_databases(connection))
         theirs, ours = by_sql.take(), view.take()
-    names = ("frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
-    order = np.argsort(theirs.frame)
+    names = ("buffer", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
+    order = np.argsort(theirs.buffer)
     for name in names:
         assert np.array_equal(getattr(theirs, name)[order], getattr(ours, name)), name
-    assert (ours.used_frames, ours.zero_frames) == (theirs.used_frames, theirs.zero_frames)
+    assert (ours.used_buffers, ours.zero_buffers) == (theirs.used_buffers, theirs.zero_buffers)
 
 
 def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:

@@ -151,7 +151,7 @@ def test_a_snapshot_agrees_with_the_view(server: Cluster) -> None:
             *(
                 column.tolist()
                 for column in (
-                    whole.frame, whole.spc, whole.db, whole.rel, whole.fork, whole.block, whole.usage_count
+                    whole.buffer, whole.spc, whole.db, whole.rel, whole.fork, whole.block, whole.usage_count
                 )
             ),
             strict=True,
@@ -160,14 +160,14 @@ def test_a_snapshot_agrees_with_the_view(server: Cluster) -> None:
         # The catalogs that the second statement looked at may have gained a use.
         assert len(ours & theirs) > 0.9 * len(theirs)
         assert {row[:6] for row in ours} & {row[:6] for row in theirs} == {row[:6] for row in ours}
-        assert whole.used_frames == len(whole.frame)
+        assert whole.used_buffers == len(whole.buffer)
 
         sample = BlockSample.draw(0.3, 7)
         part = SnapshotReader(connection, schema, 2048, modulus=sample.modulus, offsets=sample.offsets).take()
-        assert part.used_frames == pytest.approx(whole.used_frames, abs=20)
+        assert part.used_buffers == pytest.approx(whole.used_buffers, abs=20)
         assert np.all(sample.contains(part.rel, part.block))
         inside = sample.contains(whole.rel, whole.block)
-        assert len(part.frame) == pytest.approx(np.count_nonzero(inside), abs=20)
+        assert len(part.buffer) == pytest.approx(np.count_nonzero(inside), abs=20)
 
 
 @RECORDERS

@@ -21,7 +21,7 @@ def steady_clock(snapshots: int, *, pass_seconds: float, interval_seconds: float
     clock = PassClock(1000)
     for number in range(snapshots):
         seconds = number * interval_seconds
-        clock.add(seconds, zero_frames=400, used_frames=1000, allocations=400 * seconds / pass_seconds)
+        clock.add(seconds, zero_buffers=400, used_buffers=1000, allocations=400 * seconds / pass_seconds)
     return clock
 
 
@@ -35,7 +35,7 @@ def test_laps_are_estimated_from_allocations() -> None:
     assert steady_clock(31, pass_seconds=2.0, interval_seconds=1.0).suffices
     still = PassClock(1000)
     for number in range(10):
-        still.add(number, zero_frames=10, used_frames=500, allocations=number * 50)
+        still.add(number, zero_buffers=10, used_buffers=500, allocations=number * 50)
     assert np.isinf(still.pass_seconds)
     assert not still.pool_is_full
     assert still.effective_snapshots == 1.0
@@ -54,7 +54,7 @@ def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> Non
         while (now := time.monotonic() - begin) < 8:
             snapshot = reader.take()
             pages = np.zeros(frames, dtype=np.uint64)
-            pages[snapshot.frame - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
+            pages[snapshot.buffer - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
             changed = np.flatnonzero(pages != before) if before is not None else np.zeros(0, dtype=np.int64)
             if len(changed) > 1:
                 # The hand stands where the longest stretch without a change begins.
@@ -67,8 +67,8 @@ def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> Non
             allocations = next(c.value for c in counters.writers() if c.name == "buffers_alloc")
             clock.add(
                 now,
-                zero_frames=snapshot.zero_frames,
-                used_frames=snapshot.used_frames,
+                zero_buffers=snapshot.zero_buffers,
+                used_buffers=snapshot.used_buffers,
                 allocations=allocations,
             )
     seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)

@@ -24,8 +24,8 @@ from pgsweep.pg.buffercache import Snapshot
 from pgsweep.records.cache import CacheResult, Missing, PoolState
 from pgsweep.records.rollup import fold_catalogs, largest, merged, roll_up
 from pgsweep.residency.access import Access
-from pgsweep.residency.join import ForkCaches, join
-from pgsweep.residency.names import Names, read_again, read_names
+from pgsweep.residency.join import join
+from pgsweep.residency.names import name_the_new, read_names
 from pgsweep.residency.page_cache import CachedFiles, not_all_seen, read_totals
 from pgsweep.residency.pool import PoolReader
 from pgsweep.residency.rows import relation_rows
@@ -63,7 +63,7 @@ def look(
     files, refused = _files(access, None if every_database else (0, server.database_oid))
     missing += refused
     caches = join(pool, files, server.block_size_bytes, access.segment_blocks)
-    _name_the_new(access, names, caches)
+    name_the_new(access, names, caches.forks)
     relations = relation_rows(caches, names, server.block_size_bytes)
     if not every_database:
         relations = [r for r in relations if r.database in ("", server.database)]
@@ -91,8 +91,8 @@ def pool_state(pool: Snapshot, buffers: int, block_bytes: int) -> PoolState:
     """Return the pool as a whole."""
     return PoolState(
         size_bytes=buffers * block_bytes,
-        used_bytes=pool.used_frames * block_bytes,
-        unused_bytes=(buffers - pool.used_frames) * block_bytes,
+        used_bytes=pool.used_buffers * block_bytes,
+        unused_bytes=(buffers - pool.used_buffers) * block_bytes,
         dirty_bytes=int(np.count_nonzero(pool.dirty)) * block_bytes,
         pinned_bytes=int(np.count_nonzero(pool.pinned)) * block_bytes,
         usage_counts=np.bincount(pool.usage_count, minlength=6).tolist(),
@@ -112,10 +112,3 @@ def _files(access: Access, databases: Iterable[int] | None) -> tuple[CachedFiles
     if cached.refused or found.unreadable:
         return None, [not_all_seen(cached.refused + len(found.unreadable))]
     return cached, []
-
-
-def _name_the_new(access: Access, names: Names, caches: ForkCaches) -> None:
-    """Read those catalogs again that do not know a file: its relation was made or rewritten meanwhile."""
-    unknown = {fork[1] for fork in caches.forks if fork[:3] not in names.relations}
-    for database_oid in unknown & names.entered:
-        read_again(access, names, database_oid)

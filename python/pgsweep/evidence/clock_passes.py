@@ -24,8 +24,8 @@ _FEWEST_MOVES = 10
 class PassClock:
     """Tells the time of a clock pass: from where it stood, else from snapshots and allocations."""
 
-    def __init__(self, pool_frames: int) -> None:
-        self._pool_frames = pool_frames
+    def __init__(self, pool_buffers: int) -> None:
+        self._pool_buffers = pool_buffers
         self._times: list[float] = []
         self._zero: list[int] = []
         self._full: list[bool] = []
@@ -36,26 +36,26 @@ class PassClock:
         self,
         seconds: float,
         *,
-        zero_frames: int,
-        used_frames: int,
+        zero_buffers: int,
+        used_buffers: int,
         allocations: float,
-        hand_frames: int | None = None,
+        hand_buffers: int | None = None,
     ) -> None:
         """Tell of one snapshot.
 
         Args:
             seconds: when it was taken.
-            zero_frames: buffers with usage_count 0.
-            used_frames: buffers that hold a page.
+            zero_buffers: buffers with usage_count 0.
+            used_buffers: buffers that hold a page.
             allocations: cumulative `buffers_alloc` at that time.
-            hand_frames: buffers that the hand has passed so far, where that is seen.
+            hand_buffers: buffers that the hand has passed so far, where that is seen.
         """
         self._times.append(seconds)
-        self._zero.append(zero_frames)
+        self._zero.append(zero_buffers)
         # Up to 18 a victim comes from the free list as long as one is there: the hand stands still.
-        self._full.append(used_frames >= 0.99 * self._pool_frames)
+        self._full.append(used_buffers >= 0.99 * self._pool_buffers)
         self._allocations.append(allocations)
-        self._hands.append(hand_frames)
+        self._hands.append(hand_buffers)
 
     @property
     def pass_seconds(self) -> float:
@@ -68,7 +68,7 @@ class PassClock:
         seconds = self._times[-1] - self._times[first]
         begin, end = self._hands[first], self._hands[-1]
         if begin is not None and end is not None:
-            return seconds * self._pool_frames / (end - begin) if end - begin >= _FEWEST_MOVES else math.inf
+            return seconds * self._pool_buffers / (end - begin) if end - begin >= _FEWEST_MOVES else math.inf
         allocated = self._allocations[-1] - self._allocations[first]
         # The background writer reports allocations in rounds of 200 ms, so a handful says nothing yet.
         if allocated < _FEWEST_MOVES or seconds <= 0:

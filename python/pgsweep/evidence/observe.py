@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from pgsweep.evidence.schema import TABLES
+from pgsweep._native import __version__
+from pgsweep.evidence.schema import TABLES, EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation, Server
 from pgsweep.pg.connect import Connection, connect, explained
@@ -35,6 +39,46 @@ def session(conninfo: str, progress: Progress) -> Iterator[Connection]:
     connection = connect(conninfo)
     with contextlib.closing(connection), explained():
         yield connection
+
+
+def first_meta(
+    source: str,
+    server: Server,
+    *,
+    postmaster_pid: int | None = None,
+    host: dict[str, str] | None = None,
+    sampling: dict[str, float] | None = None,
+) -> EvidenceMeta:
+    """Return what is known at the beginning of a recording.
+
+    Args:
+        source: of the recording.
+        server: that is observed.
+        postmaster_pid: where it runs on this host, which is then described.
+        host: more of it.
+        sampling: what is kept of each snapshot.
+    """
+    here = {}
+    if postmaster_pid is not None:
+        here = {
+            "kernel": platform.release(),
+            "processors": str(os.cpu_count() or 1),
+            "postmaster_pid": str(postmaster_pid),
+        }
+    return EvidenceMeta(
+        source=source,
+        pgsweep_version=__version__,
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        server_version_num=server.version_num,
+        server_version=server.version,
+        block_size_bytes=server.block_size_bytes,
+        shared_buffers_blocks=server.shared_buffers_blocks,
+        settings=server.settings,
+        database=server.database,
+        database_oid=server.database_oid,
+        host={"server": server.place, **here, **(host or {})},
+        sampling=sampling or {},
+    )
 
 
 def tell_newer(server: Server, progress: Progress) -> list[str]:

@@ -12,8 +12,6 @@ What lies in the memory is believed only when it agrees with what the server say
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -24,10 +22,10 @@ import numpy as np
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.observe import seed_of, session
+from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import Pace
-from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, snapshots_meta, tell_sample
+from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
@@ -81,7 +79,9 @@ def record_peek(
     with session(conninfo, progress) as connection:
         server = read_server(connection)
         view = PeekView(connection, server, sample_of(server, seed, sample_blocks))
-        meta = snapshots_meta("peek", server, view.sample, seed, host=view.host)
+        meta = first_meta(
+            "peek", server, postmaster_pid=view.postmaster_pid, sampling=view.sample.to_meta(seed)
+        )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
                 connection, server, view, writer, progress=progress, stop=stop or threading.Event()
@@ -110,15 +110,12 @@ class PeekView:
         self._server = server
         self.sample = sample
         process = read_postmaster(connection)
-        postmaster_pid = find_postmaster(*process)
+        self.postmaster_pid = find_postmaster(*process)
         with _abilities():
-            self._reader = PoolReader(postmaster_pid, server.version_num, start_time=process.start_time_us)
+            self._reader = PoolReader(
+                self.postmaster_pid, server.version_num, start_time=process.start_time_us
+            )
             self._reader.read()
-        self.host = {
-            "kernel": platform.release(),
-            "processors": str(os.cpu_count() or 1),
-            "postmaster_pid": str(postmaster_pid),
-        }
         self._unsettled_hands = 0
         self._began_processor = time.thread_time()
 

@@ -52,8 +52,9 @@ class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
         return cls.draw(sampling["snapshots"], int(sampling["block_seed"]))
 
     def to_meta(self, seed: int) -> dict[str, float]:
-        """Return what evidence keeps of the sample that was drawn with this seed."""
-        return {} if self.modulus == 1 else {"snapshots": self.rate, "block_seed": float(seed)}
+        """Return what evidence keeps of the seed, and of the sample that was drawn with it."""
+        drawn = {} if self.modulus == 1 else {"snapshots": self.rate, "block_seed": float(seed)}
+        return {"seed": float(seed), **drawn}
 
     def contains(self, rel: NDArray[Any], block: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell for each block whether it is in the sample."""

@@ -9,7 +9,6 @@ no catalog: what it does before is flushed into the statistics before the first 
 
 from __future__ import annotations
 
-import datetime
 import math
 import threading
 import time
@@ -18,7 +17,6 @@ from typing import Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from pgsweep._native import __version__
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.observe import (
@@ -31,7 +29,7 @@ from pgsweep.evidence.observe import (
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import Pace, least_seconds
-from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
 from pgsweep.pg.connect import Connection
@@ -61,26 +59,6 @@ def tell_sample(sample: BlockSample, progress: Progress) -> None:
     """Say that only a sample is kept, if so."""
     if sample.modulus > 1:
         progress.note(f"the pool is large: {sample.rate:.1%} of the blocks, drawn at random, are kept")
-
-
-def snapshots_meta(
-    source: str, server: Server, sample: BlockSample, seed: int, *, host: dict[str, str]
-) -> EvidenceMeta:
-    """Return what is known at the beginning of a recording."""
-    return EvidenceMeta(
-        source=source,
-        pgsweep_version=__version__,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        server_version_num=server.version_num,
-        server_version=server.version,
-        block_size_bytes=server.block_size_bytes,
-        shared_buffers_blocks=server.shared_buffers_blocks,
-        settings=server.settings,
-        database=server.database,
-        database_oid=server.database_oid,
-        host={"server": server.place, **host},
-        sampling={"seed": float(seed)} | sample.to_meta(seed),
-    )
 
 
 class PoolGone(Exception):
@@ -320,18 +298,18 @@ class Recording:
                 "snapshot": [number],
                 "begin_seconds": [begin],
                 "end_seconds": [end],
-                "used_frames": [snapshot.used_frames],
+                "used_frames": [snapshot.used_buffers],
             },
         )
         self._clock.add(
             (begin + end) / 2,
-            zero_frames=snapshot.zero_frames,
-            used_frames=snapshot.used_frames,
+            zero_buffers=snapshot.zero_buffers,
+            used_buffers=snapshot.used_buffers,
             allocations=log.value("bgwriter", "buffers_alloc"),
-            hand_frames=snapshot.hand_frames,
+            hand_buffers=snapshot.hand_buffers,
         )
-        if snapshot.hand_frames is not None:
-            log.add(begin, Counter("pool", "", "hand_frames", float(snapshot.hand_frames)))
+        if snapshot.hand_buffers is not None:
+            log.add(begin, Counter("pool", "", "hand_frames", float(snapshot.hand_buffers)))
 
     def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> float:
         """Read the last counters and the sizes at the end, and return the length of the observation."""
@@ -390,8 +368,8 @@ class Recording:
 
 def _columns(snapshot: Snapshot, number: int) -> dict[str, Any]:
     return {
-        "snapshot": np.full(len(snapshot.frame), number, dtype=np.int32),
-        "frame": snapshot.frame,
+        "snapshot": np.full(len(snapshot.buffer), number, dtype=np.int32),
+        "frame": snapshot.buffer,
         "spc": snapshot.spc,
         "db": snapshot.db,
         "rel": snapshot.rel,

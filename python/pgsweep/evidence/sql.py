@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pgsweep.evidence.observe import seed_of, session
+from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.snapshot_schedule import Pace
-from pgsweep.evidence.snapshots import Recording, sample_of, snapshots_meta, tell_sample
+from pgsweep.evidence.snapshots import Recording, sample_of, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
@@ -75,7 +75,7 @@ def record_sql(
             modulus=sample.modulus,
             offsets=sample.offsets,
         )
-        meta = snapshots_meta("sql", server, sample, seed, host={})
+        meta = first_meta("sql", server, sampling=sample.to_meta(seed))
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
                 connection,

@@ -6,9 +6,7 @@ can start from them.
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep._native import Tracer, __version__, read_pool
-from pgsweep.evidence.observe import CounterLog, relation_columns, tell_newer
+from pgsweep._native import Tracer, read_pool
+from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns, tell_newer
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
@@ -81,26 +79,8 @@ class TraceRecording:
 
     def meta(self) -> EvidenceMeta:
         """Return what is known at the beginning."""
-        server = self._server
-        return EvidenceMeta(
-            source="trace",
-            pgsweep_version=__version__,
-            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            server_version_num=server.version_num,
-            server_version=server.version,
-            block_size_bytes=server.block_size_bytes,
-            shared_buffers_blocks=server.shared_buffers_blocks,
-            settings=server.settings,
-            database=server.database,
-            database_oid=server.database_oid,
-            host={
-                "server": server.place,
-                "kernel": platform.release(),
-                "processors": str(os.cpu_count() or 1),
-                "postmaster_pid": str(self._postmaster_pid),
-                **({} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}),
-            },
-        )
+        recovery = {} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}
+        return first_meta("trace", self._server, postmaster_pid=self._postmaster_pid, host=recovery)
 
     def _find_recovery(self) -> int | None:
         """Return the process that replays the log of a stand-by, whose accesses are no session's."""
@@ -289,13 +269,13 @@ class TraceRecording:
         number = self._snapshots
         self._snapshots += 1
         begin, end = pool["begin_ns"] / 1e9 - started, pool["end_ns"] / 1e9 - started
-        frames = len(pool["frame"])
+        used = len(pool["frame"])
         columns = {name: column for name, column in pool.items() if name in TABLES["snapshots"]}
-        columns["snapshot"] = np.full(frames, number, np.int32)
+        columns["snapshot"] = np.full(used, number, np.int32)
         writer.append("snapshots", cast("dict[str, NDArray[Any]]", columns))
         writer.append(
             "snapshot_times",
-            {"snapshot": [number], "begin_seconds": [begin], "end_seconds": [end], "used_frames": [frames]},
+            {"snapshot": [number], "begin_seconds": [begin], "end_seconds": [end], "used_frames": [used]},
         )
         if pool["hand"] is not None:
             names = ["next_victim", "complete_passes", "first_free"]

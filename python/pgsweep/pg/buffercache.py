@@ -39,13 +39,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The used buffers at one moment; arrays are parallel, one element a buffer.
 
     Attributes:
-        frame: bufferid as pg_buffercache has it, from 1.
-        used_frames: number of used buffers in the whole pool, also where the arrays hold a part of it.
-        zero_frames: number of buffers with usage_count 0 in the whole pool.
-        hand_frames: buffers that the clock hand has passed since the server started, where it can be seen.
+        buffer: bufferid as pg_buffercache has it, from 1.
+        used_buffers: number of used buffers in the whole pool, also where the arrays hold a part of it.
+        zero_buffers: number of buffers with usage_count 0 in the whole pool.
+        hand_buffers: buffers that the clock hand has passed since the server started, where it can be seen.
     """
 
-    frame: NDArray[np.int32]
+    buffer: NDArray[np.int32]
     spc: NDArray[np.uint32]
     db: NDArray[np.uint32]
     rel: NDArray[np.uint32]
@@ -54,9 +54,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     usage_count: NDArray[np.uint8]
     dirty: NDArray[np.bool_]
     pinned: NDArray[np.bool_]
-    used_frames: int
-    zero_frames: int
-    hand_frames: int | None = None
+    used_buffers: int
+    zero_buffers: int
+    hand_buffers: int | None = None
 
 
 def hand_position(hand: tuple[int, ...] | None, buffers: int) -> int | None:
@@ -78,7 +78,7 @@ def snapshot_of(pool: PoolTable, kept: NDArray[np.bool_] | None = None) -> Snaps
     """
     chosen: Any = slice(None) if kept is None else kept
     return Snapshot(
-        frame=pool["frame"][chosen],
+        buffer=pool["frame"][chosen],
         spc=pool["spc"][chosen],
         db=pool["db"][chosen],
         rel=pool["rel"][chosen],
@@ -87,9 +87,9 @@ def snapshot_of(pool: PoolTable, kept: NDArray[np.bool_] | None = None) -> Snaps
         usage_count=pool["usage_count"][chosen],
         dirty=pool["dirty"][chosen],
         pinned=pool["pinned"][chosen],
-        used_frames=len(pool["frame"]),
-        zero_frames=int(np.count_nonzero(pool["usage_count"] == 0)),
-        hand_frames=hand_position(pool["hand"], pool["buffers"]),
+        used_buffers=len(pool["frame"]),
+        zero_buffers=int(np.count_nonzero(pool["usage_count"] == 0)),
+        hand_buffers=hand_position(pool["hand"], pool["buffers"]),
     )
 
 
@@ -243,7 +243,7 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
     _check(heads, values)
     spread = np.repeat(np.arange(len(rows)), lengths)
     return Snapshot(
-        frame=(values & np.uint64(0xFFFFFFFF)).astype(np.int32),
+        buffer=(values & np.uint64(0xFFFFFFFF)).astype(np.int32),
         spc=heads[spread, 0].astype(np.uint32),
         db=heads[spread, 1].astype(np.uint32),
         rel=heads[spread, 2].astype(np.uint32),
@@ -252,8 +252,8 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
         usage_count=heads[spread, 4].astype(np.uint8),
         dirty=flags[spread, 0],
         pinned=flags[spread, 1],
-        used_frames=used,
-        zero_frames=zero,
+        used_buffers=used,
+        zero_buffers=zero,
     )
 
 

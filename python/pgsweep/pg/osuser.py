@@ -3,15 +3,17 @@
 Debian's pg_hba.conf has `peer` for the socket: the server lets in the system user of the role's name and
 nobody else, root neither. What decides is the effective user id at the moment of connect() (SO_PEERCRED,
 unix(7)), so root takes on that of the socket's owner for as long as connecting takes. The session is then one
-of that user's, usually `postgres`; everything else is done as root as before.
+of that user's, usually `postgres`. Only the connecting thread changes, by the system call: the C library's
+seteuid() changes all threads of a process (nptl(7)), and others may be reading the server's memory as root.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import stat
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -20,7 +22,8 @@ import psycopg
 T = TypeVar("T")
 
 _BY_PEER: Final = re.compile(r'peer authentication failed|role "root" does not exist', re.IGNORECASE)
-_changing = threading.Lock()
+_SETRESUID: Final = {"x86_64": 117, "aarch64": 147}
+"""The system call's number (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h)."""
 
 
 def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | None:
@@ -38,14 +41,26 @@ def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | 
     owner = _owner_of_socket(refusal)
     if not owner:
         return None
-    with _changing:
-        os.seteuid(owner)
-        try:
-            return connect()
-        except psycopg.Error:
-            return None
-        finally:
-            os.seteuid(0)
+    if not _become(owner):
+        return None
+    try:
+        return connect()
+    except psycopg.Error:
+        return None
+    finally:
+        if not _become(0):
+            raise OSError("the thread cannot become root again after connecting as the server's user")
+
+
+def _become(user: int) -> bool:
+    """Set the effective user id of this thread; return whether that was possible."""
+    number = _SETRESUID.get(platform.machine())
+    if number is None:
+        return False
+    unchanged = ctypes.c_long(-1)
+    return (
+        int(ctypes.CDLL(None).syscall(ctypes.c_long(number), unchanged, ctypes.c_long(user), unchanged)) == 0
+    )
 
 
 def _owner_of_socket(refusal: psycopg.Error) -> int | None:

@@ -108,6 +108,19 @@ def read_again(access: Access, names: Names, database_oid: int) -> None:
                 del names.relations[key]
 
 
+def name_the_new(access: Access, names: Names, forks: Iterable[tuple[int, int, int, int]]) -> None:
+    """Read those catalogs again that do not know a file: its relation was made or rewritten meanwhile.
+
+    Args:
+        access: the server.
+        names: what is known; is added to.
+        forks: of the files, by tablespace, database, relfilenode and fork.
+    """
+    unknown = {fork[1] for fork in forks if fork[:3] not in names.relations}
+    for database_oid in unknown & names.entered:
+        read_again(access, names, database_oid)
+
+
 def _enter(names: Names, connection: Connection, database_oid: int, *, sizes: bool) -> None:
     with explained():
         relations = read_relations(connection, sizes=sizes)

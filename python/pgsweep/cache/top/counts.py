@@ -24,7 +24,7 @@ class PoolCounts:
     Attributes:
         usage_counts: buffers at usage_count 0 to 5, shape (n, 6).
         buffers: of the pool, used or not.
-        hand_frames: buffers that the clock hand has passed since the server started, where it can be seen.
+        hand_buffers: buffers that the clock hand has passed since the server started, where it can be seen.
         seconds: what reading took.
     """
 
@@ -35,7 +35,7 @@ class PoolCounts:
     dirty: NDArray[np.int64]
     pinned: NDArray[np.int64]
     buffers: int
-    hand_frames: int | None
+    hand_buffers: int | None
     seconds: float
 
 
@@ -70,7 +70,7 @@ def _peeked(access: Access) -> PoolCounts:
         dirty=found["dirty"],
         pinned=found["pinned"],
         buffers=found["buffers"],
-        hand_frames=hand_position(found["hand"], found["buffers"]),
+        hand_buffers=hand_position(found["hand"], found["buffers"]),
         seconds=time.monotonic() - begin,
     )
 
@@ -89,6 +89,6 @@ def _asked(access: Access) -> PoolCounts:
         dirty=rows[:, 9],
         pinned=rows[:, 10],
         buffers=access.server.shared_buffers_blocks,
-        hand_frames=None,
+        hand_buffers=None,
         seconds=seconds,
     )

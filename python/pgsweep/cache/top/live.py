@@ -75,7 +75,7 @@ class _Reading:
     transactions: float
     allocations: float
     evictions: float | None
-    hand_frames: int | None
+    hand_buffers: int | None
 
 
 class Live:
@@ -258,7 +258,7 @@ class Live:
             + _total(counters, "database", "xact_rollback"),
             allocations=_total(counters, "bgwriter", "buffers_alloc"),
             evictions=_total(counters, "io", "evictions") if statements == 4 else None,
-            hand_frames=pool.hand_frames,
+            hand_buffers=pool.hand_buffers,
         )
         if readings and (reading.hits < readings[-1].hits or reading.allocations < readings[-1].allocations):
             readings.clear()  # somebody reset the statistics
@@ -275,8 +275,8 @@ class Live:
         evictions = hand = None
         if last.evictions is not None and first.evictions is not None:
             evictions = (last.evictions - first.evictions) / seconds
-        if last.hand_frames is not None and first.hand_frames is not None:
-            hand = (last.hand_frames - first.hand_frames) / seconds
+        if last.hand_buffers is not None and first.hand_buffers is not None:
+            hand = (last.hand_buffers - first.hand_buffers) / seconds
         return TopRates(
             seconds=seconds,
             hit_ratio=hits / (hits + reads) if hits + reads > 0 else None,

@@ -29,21 +29,24 @@ def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
 
     Pages that are made or dropped keep their moments, so that none is read before it is there.
     """
-    sessions, session = np.unique(trace.backend, return_inverse=True)
+    sessions, counts = np.unique(trace.backend, return_counts=True)
     if len(sessions) < 2 or not len(trace.pages):
         return None
     end = max(trace.duration_seconds, float(trace.seconds[-1]), 1e-3)
     most = min(_MOST_KNOTS, _MOST_DELAYS // len(sessions) + 1)
     knots = int(np.clip(np.ceil(end / _KNOT_SECONDS), 1, most)) + 1
     delays = random.normal(0.0, _SHIFT_SECONDS, (len(sessions), knots))
-    place = trace.seconds / end * (knots - 1)
-    before = np.minimum(place.astype(np.int64), knots - 2)
-    share = place - before
-    chosen = session.ravel()
-    delay = delays[chosen, before] * (1 - share) + delays[chosen, before + 1] * share
+    at = np.linspace(0.0, end, knots)
+    moved = trace.seconds.copy()
+    # A session at a time: columns for all of them at once would take more memory than the trace.
+    by_session = np.split(np.argsort(trace.backend, kind="stable"), np.cumsum(counts)[:-1])
+    for rows, delay in zip(by_session, delays, strict=True):
+        moved[rows] += np.interp(trace.seconds[rows], at, delay)
+    del by_session
     comes_or_goes = trace.new_page.copy()
     comes_or_goes[trace.pages[(trace.flags & DROP) > 0]] = True
-    moved = np.where(comes_or_goes[trace.pages], trace.seconds, trace.seconds + delay)
+    stays = comes_or_goes[trace.pages]
+    moved[stays] = trace.seconds[stays]
     order = np.argsort(moved, kind="stable")
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))

@@ -125,7 +125,7 @@ def plan_restore(
         targets,
         [now.usage_of(target) for target in targets],
         restore_blocks(server.shared_buffers_blocks, budget),
-        server.shared_buffers_blocks - pool.used_frames,
+        server.shared_buffers_blocks - pool.used_buffers,
     )
     fills_pool, fills_page_cache = options.into != "page-cache", options.into != "pool"
     whole = block_bytes // access.page_bytes

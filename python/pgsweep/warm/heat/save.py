@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.heat import WarmSaveResult
 from pgsweep.residency.access import Access
 from pgsweep.residency.join import forks_of
-from pgsweep.residency.names import Named, Names, read_again, read_names
+from pgsweep.residency.names import Named, name_the_new, read_names
 from pgsweep.residency.pool import PoolReader
 from pgsweep.residency.rows import KINDS
 from pgsweep.residency.snapshot import ForkPages, fork_pages
@@ -73,7 +72,7 @@ def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
         else:
             missing.append(found)
     forks, fork_of_buffer = forks_of(pool)
-    _name_the_new(access, names, forks)
+    name_the_new(access, names, forks)
     order = np.lexsort((pool.block, fork_of_buffer))
     edges = np.searchsorted(fork_of_buffer[order], np.arange(len(forks) + 1))
     block, level = pool.block[order].astype(np.int64), pool.usage_count[order]
@@ -221,13 +220,6 @@ def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None
         f"{heat.meta.pool_blocks} blocks in its pool; the file of {former.at} holds {former.pool_blocks} and "
         "stays: restore it, or remove it"
     )
-
-
-def _name_the_new(access: Access, names: Names, forks: Iterable[Fork]) -> None:
-    """Read those catalogs again that do not know a file: its relation was made or rewritten meanwhile."""
-    unknown = {fork[1] for fork in forks if fork[:3] not in names.relations}
-    for database_oid in unknown & names.entered:
-        read_again(access, names, database_oid)
 
 
 def _all_forks(pooled: dict[Fork, slice], pages: ForkPages | None) -> list[Fork]:

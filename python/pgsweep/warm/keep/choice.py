@@ -22,20 +22,20 @@ _KEPT_BEFORE = 1.2
 
 
 def visits(
-    frames: NDArray[np.int64], hand: int | None, ahead_frames: float, pool_frames: int
+    buffers: NDArray[np.int64], hand: int | None, ahead_buffers: float, pool_buffers: int
 ) -> NDArray[np.int64]:
-    """Return how often the hand comes to each frame while it passes so many of them.
+    """Return how often the hand comes to each buffer while it passes so many of them.
 
     Args:
-        frames: from 0.
-        hand: the frame that it looks at next; None where that is not seen, and the worst is assumed.
-        ahead_frames: how many frames it passes.
-        pool_frames: in the whole pool.
+        buffers: from 0.
+        hand: the buffer that it looks at next; None where that is not seen, and the worst is assumed.
+        ahead_buffers: how many buffers it passes.
+        pool_buffers: in the whole pool.
     """
     if hand is None:
-        return np.full(len(frames), int(np.ceil(ahead_frames / pool_frames)), dtype=np.int64)
-    distance = (frames - hand) % pool_frames
-    return np.maximum(0, np.ceil((ahead_frames - distance) / pool_frames)).astype(np.int64)
+        return np.full(len(buffers), int(np.ceil(ahead_buffers / pool_buffers)), dtype=np.int64)
+    distance = (buffers - hand) % pool_buffers
+    return np.maximum(0, np.ceil((ahead_buffers - distance) / pool_buffers)).astype(np.int64)
 
 
 def touches(usage_counts: NDArray[np.uint8], due: NDArray[np.int64]) -> NDArray[np.int64]:

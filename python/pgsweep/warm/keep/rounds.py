@@ -193,10 +193,10 @@ class Rounds:
 
     def due(self) -> Iterator[Work]:
         """Return the resident blocks that would not outlast the time until the next round; their touches."""
-        pool_frames = self._access.server.shared_buffers_blocks
+        pool_buffers = self._access.server.shared_buffers_blocks
         for relation in self._workable():
             mine = relation.chosen[relation.blocks]
-            coming = visits(relation.frames[mine], self.hand.hand, self._ahead_frames(), pool_frames)
+            coming = visits(relation.buffers[mine], self.hand.hand, self._ahead_buffers(), pool_buffers)
             times = touches(relation.usage_counts[mine], coming)
             if times.any():
                 yield relation, relation.blocks[mine][times > 0], times[times > 0]
@@ -207,7 +207,7 @@ class Rounds:
         missing = [relation.missing() for relation in workable]
         chosen = hottest([r.heat.heat for r in workable], missing, int(self.tokens))
         # They land behind the hand, a whole pass before it.
-        passes = self._ahead_frames() / self._access.server.shared_buffers_blocks
+        passes = self._ahead_buffers() / self._access.server.shared_buffers_blocks
         once = int(np.clip(math.ceil(passes) - 1, 1, MAX_USAGE_COUNT))
         for relation, blocks in zip(workable, chosen, strict=True):
             if len(blocks):
@@ -223,12 +223,12 @@ class Rounds:
         now = time.monotonic()
         return [r for r in self._relations if r.active and now >= r.rest_until and r.place.blocks is not None]
 
-    def _ahead_frames(self) -> float:
-        """Return how many frames the hand may pass before the touches of the next round are done."""
-        frames = self._access.server.shared_buffers_blocks
-        ahead = _MARGIN * self.hand.frames_per_second * (self.interval_seconds + self._round_cost)
+    def _ahead_buffers(self) -> float:
+        """Return how many buffers the hand may pass before the touches of the next round are done."""
+        buffers = self._access.server.shared_buffers_blocks
+        ahead = _MARGIN * self.hand.buffers_per_second * (self.interval_seconds + self._round_cost)
         ahead /= self._squeeze
-        return min(max(ahead, _GUARD_PASSES * frames), MAX_USAGE_COUNT * frames)
+        return min(max(ahead, _GUARD_PASSES * buffers), MAX_USAGE_COUNT * buffers)
 
     def _touch(self, relation: Tracked, blocks: NDArray[np.int64], times: NDArray[np.int64]) -> None:
         version_num = self._access.server.version_num
@@ -307,7 +307,7 @@ class Rounds:
         else:
             pool = self._reader.read()
         self._look_cost = time.monotonic() - begin
-        if pool.hand_frames is None and begin >= self._due["allocations"]:
+        if pool.hand_buffers is None and begin >= self._due["allocations"]:
             self._due["allocations"] = begin + _ALLOCATIONS_SECONDS
             with self._timed():
                 writers = self._counters.writers()

@@ -27,18 +27,18 @@ class HandSpeed:
     Where the hand itself is not seen the speed is a lower bound (see `evidence.passes`).
 
     Args:
-        pool_frames: in the whole pool.
+        pool_buffers: in the whole pool.
     """
 
-    def __init__(self, pool_frames: int) -> None:
-        self._pool_frames = pool_frames
+    def __init__(self, pool_buffers: int) -> None:
+        self._pool_buffers = pool_buffers
         self._looks: deque[tuple[float, int, int, float, int | None]] = deque(maxlen=_WINDOW_LOOKS)
         self.hand: int | None = None
 
     def add(self, seconds: float, pool: Snapshot, allocations: float) -> None:
         """Tell of one look: when it was, what was seen, and the server's cumulative buffers_alloc."""
-        self._looks.append((seconds, pool.zero_frames, pool.used_frames, allocations, pool.hand_frames))
-        self.hand = None if pool.hand_frames is None else pool.hand_frames % self._pool_frames
+        self._looks.append((seconds, pool.zero_buffers, pool.used_buffers, allocations, pool.hand_buffers))
+        self.hand = None if pool.hand_buffers is None else pool.hand_buffers % self._pool_buffers
 
     @property
     def looks(self) -> int:
@@ -46,22 +46,24 @@ class HandSpeed:
         return len(self._looks)
 
     @property
-    def frames_per_second(self) -> float:
+    def buffers_per_second(self) -> float:
         """Frames that the hand passes in a second: in the last moment or over some looks, what is more."""
         return max(self._speed(2), self._speed(len(self._looks)))
 
     @property
     def pass_seconds(self) -> float:
         """One turn at that speed; infinite where the hand stands still."""
-        speed = self.frames_per_second
-        return self._pool_frames / speed if speed > 0 else math.inf
+        speed = self.buffers_per_second
+        return self._pool_buffers / speed if speed > 0 else math.inf
 
     def _speed(self, looks: int) -> float:
-        clock = PassClock(self._pool_frames)
+        clock = PassClock(self._pool_buffers)
         for seconds, zero, used, allocations, hand in list(self._looks)[-looks:]:
-            clock.add(seconds, zero_frames=zero, used_frames=used, allocations=allocations, hand_frames=hand)
+            clock.add(
+                seconds, zero_buffers=zero, used_buffers=used, allocations=allocations, hand_buffers=hand
+            )
         pass_seconds = clock.pass_seconds
-        return 0.0 if math.isinf(pass_seconds) else self._pool_frames / pass_seconds
+        return 0.0 if math.isinf(pass_seconds) else self._pool_buffers / pass_seconds
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Tracked:
     Attributes:
         chosen: by block, whether it is to be kept.
         expected: by block, whether it was resident when last looked at or touched.
-        frames, blocks, usage_counts: of its resident blocks at the last look, parallel, by ascending block.
+        buffers, blocks, usage_counts: of its resident blocks at the last look, parallel, by ascending block.
         share: of its chosen blocks, those resident at the last look; None where none is chosen.
         trouble: why it is not kept; `enable` what would allow it.
         rest_until: it is left alone until then, as somebody holds a lock on it.
@@ -83,7 +85,7 @@ class Tracked:
     heat: BlockHeat = field(init=False)
     chosen: NDArray[np.bool_] = field(init=False)
     expected: NDArray[np.bool_] = field(init=False)
-    frames: NDArray[np.int64] = field(init=False)
+    buffers: NDArray[np.int64] = field(init=False)
     blocks: NDArray[np.int64] = field(init=False)
     usage_counts: NDArray[np.uint8] = field(init=False)
     share: float | None = None
@@ -104,7 +106,7 @@ class Tracked:
         self.heat = BlockHeat(blocks)
         self.chosen = np.zeros(blocks, dtype=np.bool_)
         self.expected = np.zeros(blocks, dtype=np.bool_)
-        self.frames = self.blocks = np.zeros(0, dtype=np.int64)
+        self.buffers = self.blocks = np.zeros(0, dtype=np.int64)
         self.usage_counts = np.zeros(0, dtype=np.uint8)
 
     @property
@@ -138,7 +140,7 @@ class Tracked:
         numbers, first = np.unique(pool.block[mine].astype(np.int64), return_index=True)
         inside = numbers < len(self.chosen)
         self.blocks, mine = numbers[inside], mine[first[inside]]
-        self.frames = pool.frame[mine].astype(np.int64) - 1
+        self.buffers = pool.buffer[mine].astype(np.int64) - 1
         self.usage_counts = pool.usage_count[mine]
         self.heat.see(self.blocks, self.usage_counts, seconds)
 
