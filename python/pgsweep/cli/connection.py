@@ -46,7 +46,7 @@ class Target:
     def __init__(self, *, no_password: bool, ask_password: bool, **names: str | None) -> None:
         if no_password and ask_password:
             raise UsageError("-w and -W contradict each other", hint="leave one of them out")
-        self._names = names
+        self._names = _without_overruled_defaults(names)
         self._may_ask = not no_password and sys.stdin is not None and sys.stdin.isatty()
         self._password = _asked() if ask_password else None
         context = click.get_current_context(silent=True)
@@ -111,6 +111,24 @@ class Target:
             dbname=names["dbname"],
             password=self._password,
         )
+
+
+def _without_overruled_defaults(names: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the options without those of the configuration that DBNAME on the command line overrules.
+
+    A database overrules the database, a connection string or URI all that leads to a server.
+    """
+    context = click.get_current_context(silent=True)
+    database = names.get("database")
+    if context is None or database is None:
+        return names
+    whole = "=" in database or database.startswith(("postgresql://", "postgres://"))
+    overruled = ("host", "port", "username", "dbname") if whole else ("dbname",)
+    source = click.core.ParameterSource.DEFAULT_MAP
+    return {
+        name: None if name in overruled and context.get_parameter_source(name) is source else value
+        for name, value in names.items()
+    }
 
 
 def _wants_password(error: ConnectionFailed) -> bool:
