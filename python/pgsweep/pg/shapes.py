@@ -89,6 +89,7 @@ _SHAPES: Final = {
     "count_writers": "one: number?*",
     "counted_since": "few: time?",
     "databases": "oid bytes",
+    "evict": "one: count count",
     "extension": "one: text? text? text? bool",
     "extension_trust": "few: bytes? bool bytes bytes bool",
     "keep_claim": "one: bool pid?",
