@@ -50,10 +50,8 @@ def evict(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[in
             cause="the server lets superusers evict, and nobody else",
             hint=f"connect as a superuser; psql -d {database} -c 'ALTER EXTENSION {_NAME} UPDATE'",
         )
-    require_trusted(
-        connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="a role that is no superuser"
-    )
+    require_trusted(connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="leave out --evict")
     text = load("evict", version_num).format(schema=found.schema.replace("%", "%%"))
-    row = connection.execute(text.encode(), [place.oid, place.database_oid]).fetchone()
+    row = connection.execute(text.encode(), [place.oid, place.database_oid, place.tablespace_oid]).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])
