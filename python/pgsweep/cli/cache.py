@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option
+from pgsweep.cli.completing import relation_names
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
@@ -48,12 +49,14 @@ _MAP_CELLS = 512
     "--map",
     "map_of",
     metavar="RELATION",
+    shell_complete=relation_names,
     help="Draw where the blocks of a relation of DBNAME lie, written as in SQL.",
 )
 @click.option(
     "--evict",
     "evicted",
     metavar="RELATION",
+    shell_complete=relation_names,
     help="First take a relation of DBNAME out of both caches; asks. PostgreSQL 17 and later, as a superuser.",
 )
 @click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, UsageError
 
@@ -22,7 +23,9 @@ R = TypeVar("R")
 
 def connection_options(function: F) -> F:
     """Give a command psql's connection options and DBNAME; they arrive as host, port, username and so on."""
-    return click.argument("database", metavar="[DBNAME]", required=False)(connection_flags(function))
+    return click.argument("database", metavar="[DBNAME]", required=False, shell_complete=database_names)(
+        connection_flags(function)
+    )
 
 
 def connection_flags(function: F) -> F:
@@ -31,7 +34,13 @@ def connection_flags(function: F) -> F:
         click.option("-h", "--host", metavar="HOST", help="Server host or socket directory."),
         click.option("-p", "--port", metavar="PORT", help="Server port."),
         click.option("-U", "--username", metavar="NAME", help="User name in the database."),
-        click.option("-d", "--dbname", metavar="DBNAME", help="Database, conninfo string or URI."),
+        click.option(
+            "-d",
+            "--dbname",
+            metavar="DBNAME",
+            help="Database, conninfo string or URI.",
+            shell_complete=database_names,
+        ),
         click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
         click.option("-W", "--password", "ask_password", is_flag=True, help="Ask for a password at once."),
     )

@@ -82,6 +82,8 @@ _SHAPES: Final = {
     "buffercache": "one: bool text? text bool bool",
     "chosen": "few: text text oids oid",
     "cluster": "one: text time",
+    "complete_databases": "bytes",
+    "complete_relations": "bytes",
     "connectable": "oid bytes bool bool?",
     "count_databases": "oidtext number?*",
     "count_io": "text number?*",
