@@ -27,7 +27,7 @@ from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_results import cache_relation, cache_result
 from tests.fix_standby import PRIMARY, standby_of
-from tests.test_cluster import wait_until
+from tests.test_cluster import needs_root, wait_until
 
 BLOCK = 8192
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
@@ -445,3 +445,39 @@ def answers(conninfo: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+@needs_root
+def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cluster) -> None:
+    def of_plain(*arguments: str) -> tuple[int, str, int, int]:
+        done = subprocess.run(
+            [PGSWEEP, "cache", shop, "--json", "--this-database", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            return done.returncode, done.stderr, 0, 0
+        result = msgspec.json.decode(done.stdout, type=CacheResult)
+        [row] = [row for row in result.relations if (row.schema, row.relation) == ("public", "plain")]
+        return 0, done.stderr, row.shared_buffers_bytes, row.page_cache_bytes or 0
+
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        connection.execute("SELECT pg_prewarm('plain')")
+    assert min(of_plain()[2:]) > 1 << 20
+    code, err, _, _ = of_plain("--evict", "plain")
+    assert code == 2, "nobody is there to be asked"
+    assert "--yes" in err
+    code, err, pooled, cached = of_plain("--evict", "plain", "--yes")
+    if server.version_num < 170000:
+        assert code == 4
+        assert "since PostgreSQL 17" in err
+        return
+    assert code == 0, err
+    assert re.search(r"evicted `plain`: \d+ buffers; the page cache was asked to drop [3-9] files", err), err
+    assert pooled == 0
+    # A page of the files' maps may be read again by whoever comes by.
+    assert cached < 1 << 16
+    assert of_plain("--evict", "absent", "--yes")[0] == 2

@@ -463,3 +463,18 @@ def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(
     assert done.returncode != 0
     assert done.stderr.startswith(("error:", "Traceback"))
     assert "TopSecret" not in done.stdout + done.stderr
+
+
+def test_names_of_databases_and_relations_are_completed(wheel18: Cluster) -> None:
+    place = f"-h {wheel18.socket_directory} -U postgres"
+
+    def completed(words: str) -> list[str]:
+        env = {"_PGSWEEP_COMPLETE": "bash_complete", "COMP_WORDS": f"pgsweep {words}"}
+        done = run(env={**env, "COMP_CWORD": str(len(words.split()))})
+        assert done.stderr == ""
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+    assert completed(f"cache {place} templ") == ["template1"]
+    assert completed(f"cache {place} -d templ") == ["template1"]
+    assert "pg_catalog.pg_class" in completed(f"cache {place} -d template1 --map pg_catalog.pg_cla")
+    assert completed("cache -h /nowhere templ") == []

@@ -54,7 +54,7 @@ def test_the_text_tells_residence_and_cost_and_what_flatters(shop: str, tmp_path
     saved = tmp_path / "kept.json"
     done = run("hot", "-d", shop, "--indexes", "--for", "1s", "-o", str(saved))
     assert done.returncode == 0, done.stderr
-    for words in ("measured: kept for", "Resident: ", "rounds: ", "Cost: ", "hit ratio there looks better"):
+    for words in ("Measured: kept for", "Resident: ", "rounds: ", "Cost: ", "hit ratio there looks better"):
         assert words in done.stdout
     assert "hot_pkey" in done.stdout
     again = subprocess.run([PGSWEEP, "report", str(saved)], capture_output=True, text=True, check=False)

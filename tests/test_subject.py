@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgsweep.evidence.subject import subject_of
@@ -58,3 +60,20 @@ def test_a_prediction_names_the_server_of_its_evidence(wheel18: Cluster, tmp_pat
     assert subject is not None
     assert (subject.database, subject.server) == ("postgres", f"{wheel18.socket_directory}, port 5432")
     assert subject_of(tmp_path) is None
+
+
+def test_the_rows_of_a_plan_are_numbered_without_holes(wheel18: Cluster) -> None:
+    """System catalogs lie between a user's relations in the order, and are one line of their own."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE planned")
+        try:
+            with psycopg.connect(wheel18.conninfo("planned"), autocommit=True) as inside:
+                inside.execute("CREATE EXTENSION pg_prewarm")
+                for name in "abc":
+                    inside.execute(f"CREATE TABLE {name} AS SELECT generate_series(1, 100) AS n".encode())
+            done = run("warm", "plan", "--assume-rate", "1GB", wheel18.conninfo("planned"))
+        finally:
+            connection.execute("DROP DATABASE planned WITH (FORCE)")
+    assert done.returncode == 0, done.stderr
+    rows = [re.match(r" *(\d+)  [abc] ", line) for line in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row] == ["1", "2", "3"], done.stdout

@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
+from pgsweep.cli.branches import Branching
 from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.config import defaults_for
 from pgsweep.cli.failures import describe
 from pgsweep.cli.overview import COMMANDS, overview_text
 from pgsweep.cli.settings import Settings
@@ -47,7 +49,10 @@ class Application(click.Group):
             if near:
                 raise click.UsageError(f"no such command `{args[0]}`; did you mean `pgsweep {near[0]}`?", ctx)
             raise click.UsageError(f"no such command `{args[0]}`", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and name is not None and not _asks_for_help(rest):
+            ctx.default_map = _defaults(command, name, rest)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; click would make exit code 1 of a reader that has gone, for us it is no error.
@@ -72,6 +77,18 @@ class Application(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the same page as the fast path in main.py."""
         formatter.write(overview_text())
+
+
+def _asks_for_help(words: list[str]) -> bool:
+    """Return whether help is asked for, which must come whatever the configuration is."""
+    return any(word in HELP_NAMES for word in words)
+
+
+def _defaults(command: click.Command, name: str, words: list[str]) -> dict[str, Any]:
+    """Return the defaults of the file by the name that the command, or its branch, will be called by."""
+    if isinstance(command, Branching) and words and words[0] in command.branches:
+        name, command = f"{name} {words[0]}", command.branch(words[0])
+    return {name: defaults_for(command, name)}
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

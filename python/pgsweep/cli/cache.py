@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option
+from pgsweep.cli.completing import relation_names
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
+from pgsweep.plain import cleaned
+from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     from pgsweep.records.cache import CacheResult
+    from pgsweep.residency.access import Access
 
 _BY = ("relation", "table", "index", "schema", "partition-root", "database")
 _MAP_CELLS = 512
@@ -44,8 +49,17 @@ _MAP_CELLS = 512
     "--map",
     "map_of",
     metavar="RELATION",
+    shell_complete=relation_names,
     help="Draw where the blocks of a relation of DBNAME lie, written as in SQL.",
 )
+@click.option(
+    "--evict",
+    "evicted",
+    metavar="RELATION",
+    shell_complete=relation_names,
+    help="First take a relation of DBNAME out of both caches; asks. PostgreSQL 17 and later, as a superuser.",
+)
+@click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
 @pool_source_option
 @output_options
 @common_options
@@ -61,6 +75,8 @@ def command(
     everything: bool,
     this_database: bool,
     map_of: str | None,
+    evicted: str | None,
+    yes: bool,
     source: Literal["auto", "peek", "sql"],
 ) -> None:
     r"""Show what lies in shared_buffers, in the page cache, in both, in neither.
@@ -68,7 +84,7 @@ def command(
     One row a relation: its size, what of it lies in the buffer pool and in the operating system's page cache,
     what is held twice, what would come from disk; how its buffers spread over usage_count 0 to 5; what is
     dirty. The page cache is seen on the server's host only, as the server's user or root; elsewhere the rest
-    is shown. Nothing is changed, and nothing is read into any cache.
+    is shown. Nothing is changed without --evict, and nothing is read into any cache.
 
     \b
     Examples:
@@ -76,9 +92,12 @@ def command(
       sudo -u postgres pgsweep cache shop --by table --top 20
       pgsweep cache -h db1 -U monitor shop --json | jq .pool
       pgsweep cache shop --map orders -o orders.html
+      sudo pgsweep cache shop --evict orders
     """
     if everything and top is not None:
         raise UsageError("--all and --top contradict each other", hint="leave one of them out")
+    if evicted is not None:
+        _ask(target, evicted, yes=yes)
     import msgspec
 
     from pgsweep.cache.inspect import look
@@ -89,6 +108,8 @@ def command(
         with opened(conninfo, source) as access:
             if access.pool_source == "sql":
                 settings.say(access.cost_note())
+            if evicted is not None:
+                settings.say(_evict(access, evicted))
             return look(
                 access,
                 by=by,
@@ -102,3 +123,38 @@ def command(
     if everything:
         result = msgspec.structs.replace(result, top=len(result.relations))
     output.write(with_provenance(result, settings.arguments, server=target.server))
+
+
+def _ask(target: Target, relation: str, *, yes: bool) -> None:
+    """Ask whether to take a relation out of the caches.
+
+    Raises:
+        UsageError: there is nobody to ask.
+        Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this takes a relation out of the caches, and there is no terminal to ask on", hint="add --yes"
+        )
+    click.confirm(
+        f"Take `{cleaned(relation)}` out of the caches of the server at {target.server}? Its next readers "
+        "wait for the disk",
+        abort=True,
+        err=True,
+    )
+
+
+def _evict(access: Access, relation: str) -> str:
+    """Take a relation out of both caches, and return what was done."""
+    from pgsweep.cache.evict import evict_relation
+
+    done = evict_relation(access, relation)
+    text = f"evicted `{relation}`: {format_count(done.buffers)} buffers"
+    if done.pinned:
+        text += f", {format_count(done.pinned)} stay because they are in use"
+    if done.files is None:
+        return f"{text}; the page cache cannot be reached from here"
+    text += f"; the page cache was asked to drop {format_count(done.files)} files"
+    return text + (f", and refused for {format_count(done.refused)}" if done.refused else "")

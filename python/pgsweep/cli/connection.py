@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pgsweep.cli.completing import database_names
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, UsageError
 
@@ -22,7 +23,9 @@ R = TypeVar("R")
 
 def connection_options(function: F) -> F:
     """Give a command psql's connection options and DBNAME; they arrive as host, port, username and so on."""
-    return click.argument("database", metavar="[DBNAME]", required=False)(connection_flags(function))
+    return click.argument("database", metavar="[DBNAME]", required=False, shell_complete=database_names)(
+        connection_flags(function)
+    )
 
 
 def connection_flags(function: F) -> F:
@@ -31,7 +34,13 @@ def connection_flags(function: F) -> F:
         click.option("-h", "--host", metavar="HOST", help="Server host or socket directory."),
         click.option("-p", "--port", metavar="PORT", help="Server port."),
         click.option("-U", "--username", metavar="NAME", help="User name in the database."),
-        click.option("-d", "--dbname", metavar="DBNAME", help="Database, conninfo string or URI."),
+        click.option(
+            "-d",
+            "--dbname",
+            metavar="DBNAME",
+            help="Database, conninfo string or URI.",
+            shell_complete=database_names,
+        ),
         click.option("-w", "--no-password", is_flag=True, help="Never ask for a password."),
         click.option("-W", "--password", "ask_password", is_flag=True, help="Ask for a password at once."),
     )
@@ -46,7 +55,7 @@ class Target:
     def __init__(self, *, no_password: bool, ask_password: bool, **names: str | None) -> None:
         if no_password and ask_password:
             raise UsageError("-w and -W contradict each other", hint="leave one of them out")
-        self._names = names
+        self._names = _without_overruled_defaults(names)
         self._may_ask = not no_password and sys.stdin is not None and sys.stdin.isatty()
         self._password = _asked() if ask_password else None
         context = click.get_current_context(silent=True)
@@ -111,6 +120,24 @@ class Target:
             dbname=names["dbname"],
             password=self._password,
         )
+
+
+def _without_overruled_defaults(names: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the options without those of the configuration that DBNAME on the command line overrules.
+
+    A database overrules the database, a connection string or URI all that leads to a server.
+    """
+    context = click.get_current_context(silent=True)
+    database = names.get("database")
+    if context is None or database is None:
+        return names
+    whole = "=" in database or database.startswith(("postgresql://", "postgres://"))
+    overruled = ("host", "port", "username", "dbname") if whole else ("dbname",)
+    source = click.core.ParameterSource.DEFAULT_MAP
+    return {
+        name: None if name in overruled and context.get_parameter_source(name) is source else value
+        for name, value in names.items()
+    }
 
 
 def _wants_password(error: ConnectionFailed) -> bool:

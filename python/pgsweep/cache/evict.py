@@ -1,0 +1,75 @@
+"""Take one relation out of both caches, on request: `pgsweep cache --evict`.
+
+The only thing that `cache` changes, and only what lies in caches: the next access reads from disk. Buffers go
+by pg_buffercache's own functions; the page cache by posix_fadvise(2), POSIX_FADV_DONTNEED, file by file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pgsweep._native import drop_page_cache
+from pgsweep.errors import UsageError
+from pgsweep.host.datafiles import find_data_files
+from pgsweep.pg.catalog import find_relation
+from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.evict import evict
+from pgsweep.pg.userpath import NOT_A_RELATION
+from pgsweep.residency.access import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What was taken out.
+
+    Attributes:
+        buffers: evicted from shared_buffers.
+        pinned: buffers that stay, as somebody uses them.
+        files: whose pages the kernel was asked to drop; None where the page cache cannot be seen from here.
+        refused: files among them that it refused for.
+    """
+
+    buffers: int
+    pinned: int
+    files: int | None
+    refused: int
+
+
+def evict_relation(access: Access, name: str) -> Evicted:
+    """Take a relation of the session's database out of both caches.
+
+    Args:
+        access: the server.
+        name: as `regclass` reads it.
+
+    Raises:
+        UsageError: there is no such relation, or it has no storage of its own.
+        MissingAbility: the server cannot do it, or not for this role.
+    """
+    try:
+        place = find_relation(access.connection, name)
+    except NOT_A_RELATION as error:
+        raise UsageError(
+            f"there is no relation `{name}` in database `{access.server.database}`",
+            cause=str(error).splitlines()[0],
+            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
+        ) from error
+    if place is None:
+        raise UsageError(f"`{name}` has no blocks of its own", hint="name a table, an index or a partition")
+    with connect(access.conninfo, inspection=False) as connection, explained():
+        buffers, pinned = evict(connection, place)
+    if not access.sees_page_cache or access.postmaster_pid is None:
+        return Evicted(buffers, pinned, None, 0)
+    files = find_data_files(access.postmaster_pid, access.server.version_num, [place.database_oid])
+    mine = (place.tablespace_oid, place.database_oid, place.filenode)
+    paths = [path for fork, path in zip(files.forks, files.paths, strict=True) if fork[:3] == mine]
+    for path in paths:
+        # Pages that are not on disk yet would stay.
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+    errors = drop_page_cache(paths)
+    return Evicted(buffers, pinned, len(paths), int((errors != 0).sum()))

@@ -1,0 +1,150 @@
+"""Defaults of options from a file: `~/.config/pgsweep/config.toml`.
+
+    host = "db1"              # of every command that has the option
+    username = "monitor"
+
+    [record]                  # of one command
+    for = "60s"
+
+    [warm.run]
+    rate = "200MB"
+
+What the command line or the environment says goes before it. PGSWEEP_CONFIG names another file; empty, none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pgsweep.errors import UsageError
+
+_MOST_BYTES: Final = 1 << 20
+_EVERYWHERE: Final = (
+    "host",
+    "port",
+    "username",
+    "dbname",
+    "no-password",
+    "color",
+    "quiet",
+    "no-progress",
+    "source",
+)
+"""Options that may stand before the first table: they mean the same for each command that has them."""
+
+_NEVER: Final = ("help", "password", "yes", "apply", "undo", "evict")
+"""Options that are a decision of the moment."""
+
+_ENVIRONMENT: Final = {
+    "host": ("PGHOST", "PGHOSTADDR", "PGSERVICE"),
+    "port": ("PGPORT", "PGHOST", "PGSERVICE"),
+    "username": ("PGUSER", "PGSERVICE"),
+    "dbname": ("PGDATABASE", "PGSERVICE"),
+}
+"""libpq's variables, which go before the file."""
+
+
+def config_path(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where the file is, or would be; None where there is to be none."""
+    if "PGSWEEP_CONFIG" in environment:
+        return Path(environment["PGSWEEP_CONFIG"]) if environment["PGSWEEP_CONFIG"] else None
+    home, given = environment.get("HOME", ""), environment.get("XDG_CONFIG_HOME")
+    folder = Path(given) if given else Path(home) / ".config"
+    return folder / "pgsweep" / "config.toml" if folder.is_absolute() else None
+
+
+def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
+    """Return the defaults that the file has for a command, by the names of its parameters.
+
+    Args:
+        command: whose options they are.
+        name: as it is called: `record`, `warm run`.
+
+    Raises:
+        UsageError: the file is not TOML, not the user's own, or names an option that there is not.
+    """
+    path = config_path()
+    # Not even the parser is loaded where there is no file.
+    if path is None or not _is_there(path):
+        return {}
+    file = _read(path)
+    options = {
+        option.lstrip("-"): parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    found: dict[str, Any] = {}
+    for key, value in file.items():
+        if isinstance(value, dict):
+            continue
+        if key not in _EVERYWHERE:
+            raise _unknown(path, key, "every command", _EVERYWHERE)
+        if key in options and not _is_set(key):
+            found[str(options[key].name)] = _plain(value)
+    table: Any = file
+    for word in name.split():
+        table = table.get(word, {}) if isinstance(table, dict) else {}
+    for key, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, dict):
+            continue  # of a subcommand
+        if key not in options or key in _NEVER:
+            raise _unknown(path, key, f"`pgsweep {name}`", [o for o in options if o not in _NEVER])
+        if not _is_set(key):
+            found[str(options[key].name)] = _plain(value)
+    return found
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file; not where its folder may not be entered (the HOME of another user)."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _is_set(key: str) -> bool:
+    return any(os.environ.get(name) for name in _ENVIRONMENT.get(key, ()))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the command line would have it; numbers are read by the option itself."""
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, bool) else str(value)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    from pgsweep.regular import open_regular, read_bounded
+
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+                raise UsageError(
+                    f"`{path}` is another user's",
+                    cause="options in it decide what is read and written",
+                    hint="run with PGSWEEP_CONFIG= to leave it out; with sudo: sudo -H",
+                )
+            return tomllib.loads(read_bounded(file, _MOST_BYTES, path).decode())
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"`{path}` is no TOML: {error}",
+            hint='lines such as host = "db1", and tables such as [record]; PGSWEEP_CONFIG= leaves it out',
+        ) from error
+
+
+def _unknown(path: Path, key: str, whose: str, known: Any) -> UsageError:
+    return UsageError(
+        f"`{path}`: there is no option `{key}` of {whose} that may stand there",
+        hint=f"known are: {', '.join(sorted(known))}",
+    )

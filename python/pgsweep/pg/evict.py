@@ -1,0 +1,57 @@
+"""Evicting a relation from shared_buffers: pg_buffercache_evict (17), pg_buffercache_evict_relation (18)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
+from pgsweep.pg.queries import load
+from pgsweep.pg.trust import require_trusted
+from pgsweep.plain import database_word
+
+_OLDEST: Final = 170000
+_NAME: Final = "pg_buffercache"
+
+
+def evict(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[int, int]:
+    """Return how many of a relation's buffers were evicted, and how many stay because they are pinned.
+
+    A dirty buffer is written first, by the server itself.
+
+    Args:
+        connection: a superuser's session in the relation's database.
+        place: the relation.
+
+    Raises:
+        MissingAbility: the server is older than 17, or its extension is missing, outdated, not trusted or not
+            for this role.
+    """
+    version_num = connection.info.server_version
+    if version_num < _OLDEST:
+        raise MissingAbility(
+            f"PostgreSQL {version_num // 10000} cannot evict a relation from shared_buffers",
+            cause="pg_buffercache has functions for it since PostgreSQL 17",
+        )
+    function = "pg_buffercache_evict" if version_num < 180000 else "pg_buffercache_evict_relation"
+    found = read_extension(connection, _NAME, function)
+    database = database_word(connection.info.dbname)
+    if found.created is None or found.schema is None:
+        raise MissingAbility(
+            f"the extension {_NAME} does not exist in database `{connection.info.dbname}`",
+            hint=f"as a superuser: psql -d {database} -c 'CREATE EXTENSION {_NAME}'",
+        )
+    if not found.usable:
+        raise MissingAbility(
+            f"this role may not execute {function}, or {_NAME} {found.created} does not have it",
+            cause="the server lets superusers evict, and nobody else",
+            hint=f"connect as a superuser; psql -d {database} -c 'ALTER EXTENSION {_NAME} UPDATE'",
+        )
+    require_trusted(connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="leave out --evict")
+    text = load("evict", version_num).format(schema=found.schema.replace("%", "%%"))
+    row = connection.execute(text.encode(), [place.oid, place.database_oid, place.tablespace_oid]).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1])

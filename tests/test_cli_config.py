@@ -1,0 +1,81 @@
+"""Defaults of options from the configuration file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.test_cli import run
+from tests.test_cluster import needs_root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "home" / ".config" / "pgsweep" / "config.toml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def said(config: Path, *arguments: str, **env: str) -> tuple[int, str, str]:
+    done = run(*arguments, env={"HOME": str(config.parents[2]), **env})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_file_names_the_server_and_the_command_line_goes_first(config: Path, wheel18: Cluster) -> None:
+    host = wheel18.socket_directory
+    config.write_text(
+        f'host = "{host}"\nport = 5432\nusername = "postgres"\ndbname = "template1"\n[cache]\ntop = 1\n'
+    )
+    code, out, err = said(config, "cache", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["database"], found["top"]) == ("template1", 1)
+    found = json.loads(said(config, "cache", "--json", "--top", "2", "postgres")[1])
+    assert (found["database"], found["top"]) == ("postgres", 2), "DBNAME overrules dbname"
+    other = wheel18.conninfo("postgres")
+    assert json.loads(said(config, "cache", "--json", other)[1])["database"] == "postgres"
+    code, _, err = said(config, "cache", PGHOST="/nowhere")
+    assert code == 3, "libpq's environment goes before the file"
+    assert "/nowhere" in err
+    assert said(config, "cache", "-h", "/nowhere")[0] == 3
+    assert json.loads(said(config, "memory", "kernel", "--json")[1])["server_version"].startswith("18")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("host = ", "is no TOML"),
+        ('hots = "db1"\n', "no option `hots`"),
+        ("[cache]\nmost = 3\n", "no option `most` of `pgsweep cache`"),
+        ("[hugepages]\nyes = true\n[cache]\ntop = 0\n", "0 is not in the range"),
+    ],
+)
+def test_what_is_wrong_in_it_is_said_and_help_comes_all_the_same(text: str, words: str, config: Path) -> None:
+    config.write_text(text)
+    code, _, err = said(config, "cache")
+    assert code == 2
+    assert words in err
+    assert said(config, "cache", "--help")[0] == 0
+    assert said(config, "--help")[0] == 0
+    assert said(config, "cache", "-h", "/nowhere", PGSWEEP_CONFIG="")[0] == 3
+
+
+def test_a_decision_of_the_moment_has_no_default(config: Path) -> None:
+    config.write_text("[hugepages]\nyes = true\n")
+    code, _, err = said(config, "hugepages", "-h", "/nowhere")
+    assert code == 2
+    assert "no option `yes`" in err
+
+
+@needs_root
+def test_the_file_of_another_user_is_not_believed(config: Path) -> None:
+    """With sudo HOME may be that of the user: what root writes must not be his choice."""
+    config.write_text('host = "/nowhere"\n')
+    os.chown(config, 65533, 65533)
+    code, _, err = said(config, "cache")
+    assert code == 2
+    assert "another user's" in err
