@@ -47,14 +47,19 @@ def test_plain_reads_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "pages", "words"),
-    [("loop", 1500, "read relations from end to end"), ("moving", 6000, "the load moves")],
+    ("law", "pages", "level", "words"),
+    [
+        ("loop", 1500, "refused", "read relations from end to end"),
+        ("moving", 6000, "rough", "the load moves"),
+    ],
 )
-def test_what_does_not_come_at_random_is_refused(law: str, pages: int, words: str, tmp_path: Path) -> None:
+def test_what_does_not_come_at_random_is_not_reliable(
+    law: str, pages: int, level: str, words: str, tmp_path: Path
+) -> None:
     found = judged(tmp_path, beside(law, pages))
-    assert found.verdict.level == "refused", found.verdict
+    assert found.verdict.level == level, found.verdict
     assert words in "\n".join(found.verdict.reasons)
-    assert found.points == []
+    assert (found.points == []) == (level == "refused")
 
 
 def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_doubts_know_their_thresholds() -> None:
     halves = [np.array([0.41, 0.19]), np.array([0.43, 0.21])]
     error = np.array([0.002, 0.002])
     assert drift_doubts(np.array([0.42, 0.20]), halves, error) == []
-    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["refused"]
+    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["rough"]
     assert width_doubts([100], np.array([0.1]), np.array([0.14])) == []
     [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.2]))
     assert wide.level == "rough" and "1 MB" in wide.reason

@@ -38,10 +38,9 @@ _SHIFT_ROUGH = 0.25
 _ORDER_ROUGH, _ORDER_REFUSED = 0.05, 0.2
 """Of the misses: those on pages that come in the order of their blocks."""
 
-_DRIFT_ROUGH, _DRIFT_REFUSED = 1.2, 2.0
-_DRIFT_MATTERS, _CERTAIN_ERROR = 0.004, 0.0003
-"""By how much halves of the recording differ from the whole, in standard errors; in miss ratio, below which
-the curve is rough at worst; and an error that is there in any case."""
+_DRIFT_ROUGH, _DRIFT_MATTERS, _CERTAIN_ERROR = 1.2, 0.002, 0.0003
+"""By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
+error that is there in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +202,11 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
     apart = whole - np.mean(halves, axis=0)
     chance = error + _CERTAIN_ERROR
     drift = min(-apart[0] / chance[0], apart[1] / chance[1])
-    matters = np.abs(apart).max() >= _DRIFT_MATTERS
-    if drift <= _DRIFT_ROUGH or np.abs(apart).max() < _DRIFT_MATTERS / 2:
+    if drift <= _DRIFT_ROUGH or np.abs(apart).max() < _DRIFT_MATTERS:
         return []
     return [
         Doubt(
-            "refused" if drift > _DRIFT_REFUSED and matters else "rough",
+            "rough",
             "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
             f"pages, read more often, than the whole does (at twice the size {whole[1]:.1%} would be missed "
             f"by the whole, {np.mean([half[1] for half in halves]):.1%} by its halves)",
