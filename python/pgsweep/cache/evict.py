@@ -15,7 +15,6 @@ from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.catalog import find_relation
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.evict import evict
-from pgsweep.pg.userpath import NOT_A_RELATION
 from pgsweep.residency.access import Access
 
 
@@ -47,14 +46,7 @@ def evict_relation(access: Access, name: str) -> Evicted:
         UsageError: there is no such relation, or it has no storage of its own.
         MissingAbility: the server cannot do it, or not for this role.
     """
-    try:
-        place = find_relation(access.connection, name)
-    except NOT_A_RELATION as error:
-        raise UsageError(
-            f"there is no relation `{name}` in database `{access.server.database}`",
-            cause=str(error).splitlines()[0],
-            hint="write it as in SQL: schema.table, or '\"Odd Name\"' with its quotes",
-        ) from error
+    place = find_relation(access.connection, name)
     if place is None:
         raise UsageError(f"`{name}` has no blocks of its own", hint="name a table, an index or a partition")
     with connect(access.conninfo, inspection=False) as connection, explained():
@@ -66,7 +58,7 @@ def evict_relation(access: Access, name: str) -> Evicted:
     paths = [path for fork, path in zip(files.forks, files.paths, strict=True) if fork[:3] == mine]
     for path in paths:
         # Pages that are not on disk yet would stay.
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             os.fdatasync(descriptor)
         finally:
