@@ -8,7 +8,7 @@ TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-matrix fuzz lint format bench docs clean
+.PHONY: help setup demo test test-matrix test-arm64 fuzz lint format bench docs wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,7 +44,7 @@ fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=6
 	@case "$(TARGET)" in ""|executables|memories) \
 	PGSWEEP_FUZZ_TIME=$(TIME) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET) ;; esac
 
-lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
+lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates checked for arm64
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -52,6 +52,7 @@ lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy
 	$(BIN)/lint-imports
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --release --quiet -- -D warnings
+	tools/arm64 check
 
 format: setup ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
@@ -61,8 +62,18 @@ format: setup ## rewrite the sources in the house format
 bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all; OPTIONS="..." are passed to it
 	$(BIN)/python benchmarks/run.py $(NAME) $(if $(OPTIONS),-- $(OPTIONS))
 
-docs: setup ## rewrite docs/reference from the help texts
-	$(BIN)/python -c 'from tests.test_docs import REFERENCE, reference; REFERENCE.write_text(reference())'
+docs: setup ## rewrite what is made from the help texts, and build the site in build/site (no dead link)
+	$(BIN)/python -m tools.reference
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+wheel: setup ## build wheels for x86-64 and arm64 in dist/, for Linux with glibc 2.28 or later
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
+	$(BIN)/maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
+	VENV=$(abspath $(VENV)) tools/arm64 wheel
+
+test-arm64: setup ## the tests of core for arm64, emulated (some minutes; not a part of `make test`)
+	tools/debian-packages test-arm64
+	tools/arm64 test
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers
+	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers .cross build dist

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.snapshots import estimate, read_totals
+from pgsweep.sizing.inference.snapshots import estimate
+from pgsweep.sizing.inference.totals import read_totals
 
 RULES = _native.Rules(18)
 PER_SECOND = 10_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
 from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResult, RecordResult, Verdict
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
+from pgsweep.records.rollup import merged
 
 MB = 1024 * 1024
 
@@ -201,5 +203,53 @@ def doctor_result() -> DoctorResult:
             ),
             ability("peek", "host", False, "user me may not look into <the server's> process"),
         ],
+        provenance=provenance(),
+    )
+
+
+def cache_relation(name: str, *, schema: str = "public", kind: str = "table") -> CacheRelation:
+    return CacheRelation(
+        database="shop",
+        schema=schema,
+        relation=name,
+        kind=kind,
+        size_bytes=123 * MB,
+        shared_buffers_bytes=12 * MB,
+        page_cache_bytes=111 * MB,
+        both_bytes=11 * MB,
+        neither_bytes=12 * MB,
+        dirty_bytes=3 * MB,
+        pinned_bytes=8192,
+        usage_counts=[100, 200, 300, 400, 500, 36],
+        table_schema=schema,
+        table=name,
+    )
+
+
+def cache_result(relations: list[CacheRelation] | None = None) -> CacheResult:
+    rows = relations or [
+        cache_relation("customer_orders_2024_partition_by_region_europe"),
+        cache_relation("customer_orders_2024_partition_by_region_europe_pkey", kind="index"),
+        cache_relation("some_other_relation_name", schema="reporting_and_analysis"),
+    ]
+    return CacheResult(
+        server_version="18.1",
+        database="shop",
+        block_size_bytes=8192,
+        by="relation",
+        pool_source="peek",
+        page_cache_method="cachestat",
+        at="2024-05-06T07:08:09+00:00",
+        seconds=0.1,
+        pool=PoolState(
+            size_bytes=64 * MB,
+            used_bytes=36 * MB,
+            unused_bytes=28 * MB,
+            dirty_bytes=9 * MB,
+            pinned_bytes=8192,
+            usage_counts=[300, 600, 900, 1200, 1500, 108],
+        ),
+        total=merged(rows, relation="total", kind="total"),
+        relations=rows,
         provenance=provenance(),
     )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from benchmarks.replay.traces import zipf_trace
 from benchmarks.run import names
 from benchmarks.samples import keep

@@ -17,6 +17,7 @@ from pgsweep.memory.budget import (
     page_tables_of,
     touched_at_most,
 )
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import look, opened
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.memory_settings import read_memory_settings
@@ -26,7 +27,7 @@ from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.fix_memory import GB, KB, MB, SETTINGS, reckoned, seen
 from tests.test_cli import run
-from tests.test_cluster import needs_cgroup, needs_root
+from tests.test_cluster import needs_cgroup, needs_root, wait_until
 
 
 def parts(result: BudgetResult) -> dict[str, BudgetPart]:
@@ -213,6 +214,47 @@ def test_the_number_of_connections_that_fit_is_about_right() -> None:
         low = sum(part.low_bytes for part in said.parts[1:])
         assert needed == pytest.approx(low, rel=0.15)
         assert many.possible_connections == pytest.approx(few.possible_connections, rel=0.15)
+
+
+def test_up_to_the_numbers_that_are_said_the_verdict_is_fits() -> None:
+    result = reckoned(seen(8 * GB))
+    most = result.fitting_work_mem_bytes
+    assert most is not None
+    assert result.fitting_connections is not None
+    assert result.work_mem_bytes == SETTINGS.work_mem
+    for work_mem, connections, verdict in (
+        (most, 100, "fits"),
+        (most + 64 * KB, 100, "tight"),
+        (SETTINGS.work_mem, result.fitting_connections, "fits"),
+        (SETTINGS.work_mem, result.fitting_connections + 1, "tight"),
+    ):
+        settings = dataclasses.replace(SETTINGS, work_mem=work_mem)
+        assert reckoned(seen(8 * GB), connections, settings).verdict == verdict, (work_mem, connections)
+    assert reckoned(seen(GB)).fitting_work_mem_bytes is None
+    assert f"up to {result.fitting_connections} connections" in budget_text(result, Terminal())
+
+
+def test_shared_memory_is_what_hugepages_says_and_pgsweep_is_no_client(wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        # A client's last statement may be over before its process is.
+        clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        wait_until(lambda: connection.execute(clients).fetchone() == (1,))
+    done = run("memory", "budget", wheel18.conninfo(), "--json", "--max-connections", "3000")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    found = {part["name"]: part for part in data["parts"]}
+    asked = examine(wheel18.conninfo(), settings={"max_connections": "3000"})
+    assert asked.methods.exact is not None
+    # The slope is a fraction of bytes.
+    assert found["shared memory"]["high_bytes"] == pytest.approx(asked.shared_memory_bytes, abs=8192)
+    assert found["shared memory"]["kind"] == "predicted"
+    assert data["connections"] == 0
+    assert found["connections"]["now_bytes"] == 0
+    assert "a session that has just begun" in found["connections"]["why"]
+    # pgsweep's own session has read much, a new one has not.
+    own = json.loads(run("memory", wheel18.conninfo(), "--json").stdout)
+    mine = next(process for process in own["processes"] if process["own"])
+    assert 0 < found["connections"]["low_bytes"] / 3000 < mine["private_bytes"]
 
 
 def test_the_command(wheel18: Cluster) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,13 @@ from pgsweep.cache.inspect import look
 from pgsweep.errors import ConnectionFailed, MissingAbility, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.cache import CacheRelation, CacheResult
-from pgsweep.records.rollup import BY, roll_up
+from pgsweep.records.rollup import BY, is_catalog, roll_up
 from pgsweep.residency.access import Access, opened
 from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
+from pgsweep.ui.results import to_text
+from pgsweep.ui.terminal import Terminal
+from tests.fix_results import cache_relation, cache_result
 from tests.fix_standby import PRIMARY, standby_of
 from tests.test_cluster import wait_until
 
@@ -228,6 +232,51 @@ def test_a_relation_made_after_the_names_were_read_is_named(
     assert by_name(result)["public", "plain"].size_bytes
     # Its first file is there until the next checkpoint, empty.
     assert ("public", "unlogged") not in by_name(result)
+
+
+def test_the_largest_rows_and_all_catalogs_in_one_with_their_whole_sum(shop: str) -> None:
+    with opened(shop) as access:
+        every, few = look(access), look(access, top=2)
+    catalogs = [row for row in every.relations if is_catalog(row)]
+    assert len(few.relations) == 3
+    folded = few.relations[-1]
+    assert folded.relation == f"(system catalogs: {len(catalogs)} relations)"
+    assert folded.size_bytes == sum(row.size_bytes or 0 for row in catalogs)
+    assert few.relations_found == len(every.relations) - len(catalogs) + 1
+    text = to_text(few, Terminal())
+    assert f"... and {few.relations_found - 3} rows more" in text
+
+
+def test_names_and_rows_are_for_people(shop: str) -> None:
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [PGSWEEP, "cache", shop, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    text = said("--all")
+    assert "\nlong (TOAST) " in text
+    assert "pg_toast_" not in text
+    names = [line.split("  ")[0] for line in said("--by", "schema", "--all").splitlines()]
+    assert names.count("pg_catalog") == 1
+    assert "pg_catalog (shared by all databases)" in names
+    blocks = said("--map", "plain")
+    [about] = re.findall(r"plain: [\d ]+ blocks, the first on the left, (.*) a character", blocks)
+    assert about in ("one", "about 1", "about 2"), about
+
+
+def test_on_a_narrow_terminal_the_bytes_stay() -> None:
+    rows = [cache_relation(f"customer_orders_2024_{month:02}_partition_of_europe") for month in range(1, 31)]
+    result = cache_result(rows)
+    text = to_text(result, Terminal(width=60, interactive=True))
+    table = text.split("\n\n")[2].splitlines()
+    assert all(len(line) <= 60 for line in table), table
+    head = " ".join(table[:2])
+    for word in ("in shared", "in page", "size"):
+        assert word in head
+    names = [line.split("  ")[0] for line in table[3:23]]
+    assert len(set(names)) == 20, "no two look the same"
+    assert "... and 10 rows more; all of them: --all" in text
 
 
 def test_a_map_needs_a_relation_with_blocks(shop: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.calibration.bench import line, parse_lines
 from benchmarks.calibration.evaluate import Outcome, Point, evaluate_simulated
 from benchmarks.calibration.statistics import describe, distance_name, pairs, passes_name, scans_name, summary
-
 from pgsweep.evidence.store import Evidence
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, draw_synthetic, simulate
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,10 @@ from pgsweep.cli.record import command
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
+from pgsweep.ui.record import record_text
+from pgsweep.ui.terminal import Terminal
 from tests.fix_disk import fill_disk
+from tests.fix_results import record_result
 from tests.test_cli import PGSWEEP, run
 
 
@@ -86,6 +90,38 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
     assert "Traceback" not in err
     evidence = Evidence.open(tmp_path / "x.evidence")
     assert len(evidence.table("snapshot_times")["snapshot"]) >= 1
+
+
+def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
+    with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
+        process = subprocess.Popen(
+            [PGSWEEP, "record", cluster.conninfo(), "--for", "60s", "-o", "x.evidence"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        relations = tmp_path / "x.evidence" / "relations"
+        deadline = time.monotonic() + 60
+        while not relations.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2)
+        cluster.stop(immediately=True)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "of 60 s; kept: x.evidence" in err
+    assert "the server was stopped, restarted or crashed" in out
+    assert Evidence.open(tmp_path / "x.evidence").meta.ended_by == "server"
+
+
+def test_for_enough_is_said_in_these_words(wheel18: Cluster, tmp_path: Path) -> None:
+    done = run("record", "--source", "trace", "--for", "enough", wheel18.conninfo(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--for 40s" in done.stderr
+    assert "40s, 2min, 1h, or `enough`" in " ".join(run("record", "--help").stdout.split())
+    assert record_text(msgspec.structs.replace(record_result(), ended_by="enough"), Terminal()).count(
+        "until there was enough data"
+    )
 
 
 def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:

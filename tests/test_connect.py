@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +13,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from pgsweep.cli.failures import pasted
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import build_conninfo, connect, describe, explained
-from tests.test_cluster import wait_until
+from tests.test_cli import run
+from tests.test_cluster import needs_root, wait_until
 
 SECRET = "s3cret-word"
 
@@ -257,3 +261,63 @@ def test_a_transaction_timeout_of_the_database_is_named(server: Cluster) -> None
 def test_the_description_has_no_password() -> None:
     text = describe(f"postgresql://me:{SECRET}@there:1234/db")
     assert text == "database db at there, port 1234"
+
+
+@needs_root
+@pytest.mark.parametrize("user", ["", "-U postgres", "-U plain"])
+def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tmp_path: Path) -> None:
+    """As Debian's pg_hba.conf has it: `local all all peer`."""
+    with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE plain LOGIN")
+            hba = cluster.data_directory / "pg_hba.conf"
+            hba.write_text("local all all peer\n")
+            connection.execute("SELECT pg_reload_conf()")
+            # The postmaster reads the file some time after it was told to.
+            loaded = "SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'peer'"
+            wait_until(lambda: connection.execute(loaded).fetchone() == (1,))
+        wait_until(lambda: refused_as_root(cluster))
+        place = ["-h", str(cluster.socket_directory), "-d", "postgres", *user.split()]
+        done = run("memory", "kernel", "--json", *place)
+        version = json.loads(done.stdout)["server_version"] if done.returncode == 0 else None
+        cache = run("doctor", *place)
+    if user == "-U plain":
+        # The server's user may not become any role either.
+        assert version is None
+        assert cache.returncode == 3
+        assert "eer authentication failed" in cache.stdout
+    else:
+        assert version is not None
+        assert "role postgres, by a Unix socket" in " ".join(cache.stdout.split())
+    assert os.geteuid() == 0
+
+
+def refused_as_root(cluster: Cluster) -> bool:
+    try:
+        psycopg.connect(cluster.conninfo()).close()
+    except psycopg.OperationalError as error:
+        return "eer authentication failed" in str(error)
+    return False
+
+
+def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
+    host = str(wheel18.socket_directory)
+    place = ["-h", host, "-p", "5432", "-U", "postgres"]
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE hinted")
+        try:
+            lacking = run("cache", *place, "--source", "sql", "hinted")
+            warm = run("warm", "plan", *place, "hinted")
+        finally:
+            connection.execute("DROP DATABASE hinted")
+    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
+    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
+    absent = run("cache", *place, "absent")
+    assert absent.returncode == 3
+    assert f"psql -h {host} -p 5432 -l" in absent.stderr
+    gone = run("cache", "-h", "/nowhere", "-p", "5433")
+    assert "pg_isready -h /nowhere -p 5433" in gone.stderr
+    said = pasted(
+        "run as root: sudo pgsweep ...; see `pgsweep doctor`", ["-h", "a b"], ["-h", "a b"], "pgsweep cache x"
+    )
+    assert said == "run as root: sudo pgsweep cache x; see `pgsweep doctor -h 'a b'`"

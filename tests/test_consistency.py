@@ -22,7 +22,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.sizing.inference.consistency import Tally, doubts
-from pgsweep.sizing.inference.snapshots import Totals, read_totals
+from pgsweep.sizing.inference.totals import Totals, read_totals
 from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 

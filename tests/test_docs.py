@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
@@ -15,52 +14,12 @@ import click
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgsweep.cli.branches import Branching
-from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES, overview_text
+from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
 from pgsweep.pg.cluster import Cluster
 from tests.fix_shop import shop_under_load
+from tools.reference import MANUAL, ROOT, all_commands, command_of, outdated
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs" / "reference" / "cli.md"
 PAGES = [path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if path.name != "CHANGELOG.md"]
-
-
-def command_of(name: str) -> click.Command:
-    command = importlib.import_module(f"pgsweep.cli.{COMMANDS[name].module}").command
-    assert isinstance(command, click.Command)
-    return command
-
-
-def branches_of(command: click.Command) -> dict[str, click.Command]:
-    if not isinstance(command, Branching):
-        return {}
-    return {name: command.branch(name) for name in command.branches}
-
-
-def help_of(command: click.Command, title: str) -> str:
-    """Return the help at 100 columns, with the command's own names of the help option.
-
-    click keeps the first help option it makes for a command, so another context's names would stay.
-    """
-    settings = {**command.context_settings, "max_content_width": 100, "terminal_width": 100}
-    return command.get_help(click.Context(command, info_name=title, **settings)).rstrip()
-
-
-def reference() -> str:
-    """Return the page made of the help texts."""
-    parts = [
-        "# The command line\n",
-        "This page is made from the help texts by `tests/test_docs.py`; change those.\n",
-        f"```text\n{overview_text().rstrip()}\n```\n",
-    ]
-    for name in COMMANDS:
-        command = command_of(name)
-        title = f"pgsweep {name}"
-        parts.append(f"## {title}\n\n```text\n{help_of(command, title)}\n```\n")
-        for branch, inner in branches_of(command).items():
-            title = f"pgsweep {name} {branch}"
-            parts.append(f"### {title}\n\n```text\n{help_of(inner, title)}\n```\n")
-    return "\n".join(parts)
 
 
 def commands_in(text: str) -> list[str]:
@@ -73,23 +32,32 @@ def commands_in(text: str) -> list[str]:
 def check(line: str) -> None:
     """Parse the command as the program would, without running it."""
     before_pipe = line.split(" | ", maxsplit=1)[0].split("  #", maxsplit=1)[0].split(" > ", maxsplit=1)[0]
-    words = shlex.split(before_pipe.removeprefix("sudo "))[1:]
+    words = shlex.split(re.sub(r"^sudo (-u \w+ )?", "", before_pipe))[1:]
     if not words or words[0] in ("--help", "--version"):
         return
     assert words[0] in COMMANDS, f"no such command: {line}"
-    command = command_of(words[0])
     try:
-        command.make_context(words[0], words[1:])
+        command_of(words[0]).make_context(words[0], words[1:])
     except click.exceptions.Exit as stop:
         assert stop.exit_code == 0, line
 
 
-def test_reference_is_what_help_says() -> None:
-    now = reference()
-    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != now:
-        REFERENCE.parent.mkdir(parents=True, exist_ok=True)
-        REFERENCE.write_text(now, encoding="utf-8")
-        pytest.fail("docs/reference/cli.md was out of date and has been rewritten: commit it")
+def test_generated_pages_are_what_help_says() -> None:
+    rewritten = [str(path.relative_to(ROOT)) for path in outdated()]
+    assert not rewritten, f"these were out of date and have been rewritten: commit them: {rewritten}"
+
+
+def test_manual_pages_can_be_formatted() -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("no groff on this machine")
+    pages = sorted(MANUAL.glob("*.1"))
+    assert "pgsweep-warm-run.1" in {page.name for page in pages}
+    for page in pages:
+        done = subprocess.run(
+            ["groff", "-man", "-Tascii", "-ww", page], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 and not done.stderr, f"{page.name}: {done.stderr}"
+        assert "pgsweep" in done.stdout
 
 
 @pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
@@ -98,10 +66,12 @@ def test_commands_in_the_docs_can_be_parsed(path: Path) -> None:
         check(line)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_examples_in_help_can_be_parsed(name: str) -> None:
-    text = command_of(name).help or ""
-    examples = re.findall(r"^ *((?:sudo )?pgsweep .+)$", text.split("Examples:")[1], re.MULTILINE)
+@pytest.mark.parametrize("words", [words for words, _ in all_commands()])
+def test_examples_in_help_can_be_parsed(words: str) -> None:
+    text = dict(all_commands())[words].help or ""
+    examples = re.findall(
+        r"^ *((?:sudo (?:-u \w+ )?)?pgsweep .+)$", text.partition("Examples:")[2], re.MULTILINE
+    )
     assert examples
     for line in examples:
         check(line)

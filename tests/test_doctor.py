@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,7 +21,10 @@ from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
+from pgsweep.host.postmaster import Search, place_of
+from pgsweep.host.yama import who_may
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.provider import PROVIDERS, read_provider
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
@@ -300,7 +304,9 @@ def test_a_service(wheel18: Cluster, tmp_path: Path) -> None:
     by_name = run("doctor", "service=mine", env={"PGSERVICEFILE": str(services)})
     for done in (by_environment, by_name):
         assert done.returncode == 0, done.stderr
-        assert f"Database postgres at {wheel18.socket_directory}" in done.stdout.replace("\n", " ")
+        assert f"at {wheel18.socket_directory}, port 5432; database postgres" in done.stdout.replace(
+            "\n", " "
+        )
         assert SECRET not in done.stdout + done.stderr
     unheard = run("doctor", "service=unheard", env={"PGSERVICEFILE": str(services)})
     assert unheard.returncode == 3
@@ -399,3 +405,111 @@ def test_a_mistake_is_still_a_mistake() -> None:
     done = run("doctor", "nonsense=1")
     assert done.returncode == 2
     assert done.stdout == ""
+
+
+def commands(result: DoctorResult) -> dict[str, str]:
+    return {line.command: line.state for line in result.commands}
+
+
+def test_it_ends_with_what_can_be_run(wheel18: Cluster) -> None:
+    result = examine(wheel18.conninfo())
+    found, able = commands(result), abilities(result)
+    assert found["record"] == found["memory kernel"] == "works"
+    assert found["warm keep"] == ("works" if able["pg_prewarm"].available else "not")
+    assert (found["cache"] == "works") == (able["page_cache"].available is True)
+    text = doctor_text(result, Terminal(width=80))
+    last = text.split("What you can run")[1]
+    for name in (
+        "record",
+        "cache",
+        "top",
+        "footprint",
+        "warm plan",
+        "warm keep",
+        "memory budget",
+        "hugepages",
+    ):
+        assert re.search(rf"(works|in part|not) +{name}\b", last), name
+    assert text.count("What you can run") == 1
+
+
+def test_without_the_host_and_without_extensions_little_can_be_run(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bare")
+        try:
+            monkeypatch.setattr("pgsweep.doctor.search", lambda *_: Search(None, ()))
+            result = examine(wheel18.conninfo("bare"))
+        finally:
+            connection.execute("DROP DATABASE bare WITH (FORCE)")
+    found = commands(result)
+    assert {found[name] for name in ("record", "cache", "top", "warm plan", "warm keep", "memory")} == {"not"}
+    assert found["hugepages"] == "in part"
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "where"),
+    [
+        ("rds.extensions", "Amazon RDS", "ParameterName=track_io_timing,ParameterValue=on"),
+        ("cloudsql.iam_authentication", "Google Cloud SQL", "--database-flags=track_io_timing=on"),
+        ("alloydb.iam_authentication", "Google AlloyDB", "gcloud alloydb instances update"),
+        ("azure.extensions", "Azure Database for PostgreSQL", "--name track_io_timing --value on"),
+        ("supautils.reserved_roles", "Supabase", "--config track_io_timing=on"),
+        ("neon.tenant_id", "Neon", "by the project's settings"),
+    ],
+)
+def test_a_hosted_service_is_known_by_its_settings(
+    setting: str, name: str, where: str, wheel18: Cluster
+) -> None:
+    conninfo = make_conninfo(wheel18.conninfo(), options=f"-c {setting}=x")
+    result = examine(conninfo)
+    assert result.server is not None
+    assert result.server.provider == name
+    timing = abilities(result)["track_io_timing"]
+    assert where in timing.why
+    assert timing.enable is None
+    assert f"hosted by {name}" in doctor_text(result, Terminal(width=200))
+
+
+def test_every_provider_says_where(wheel18: Cluster) -> None:
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        assert read_provider(connection) is None
+    for provider in PROVIDERS.values():
+        said = provider.settings.format(name="work_mem", value="4MB")
+        said += provider.extensions.format(name="pg_prewarm")
+        assert "{" not in said
+        assert "pg_prewarm" in said
+
+
+@needs_root
+def test_peer_authentication_is_minded(wheel18: Cluster) -> None:
+    """Over the socket `psql -U postgres` is refused to all but the system user postgres."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE small LOGIN")
+        try:
+            found = abilities(examine(make_conninfo(wheel18.conninfo(), user="small")))
+        finally:
+            connection.execute("DROP ROLE small")
+    assert (found["pg_monitor"].enable or "").startswith("runuser -u postgres -- psql -h /")
+
+
+def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) -> None:
+    assert wheel18.postmaster_pid is not None
+    place = place_of(wheel18.postmaster_pid)
+    assert place == f"port 5432, socket in {wheel18.socket_directory}"
+    done = run("doctor", "-h", "/nowhere", env={"COLUMNS": "400"})
+    assert done.returncode == 3
+    assert str(wheel18.socket_directory) in done.stdout
+
+
+def test_yama_is_said_where_the_servers_user_would_be_refused(tmp_path: Path) -> None:
+    assert who_may("pgsweep cache", tmp_path).endswith("sudo -u postgres pgsweep cache")
+    scope = tmp_path / "sys/kernel/yama/ptrace_scope"
+    scope.parent.mkdir(parents=True)
+    for number, words in (("1\n", "only root may"), ("3\n", "nobody may")):
+        scope.write_text(number)
+        said = who_may("pgsweep cache", tmp_path)
+        assert "sudo pgsweep cache" in said
+        assert words in said
+        assert "sudo -u postgres" not in said

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
+from tests.test_cluster import wait_until
 
 BLOCK = 8192
 SETUP = """
@@ -190,3 +193,33 @@ def test_the_command_on_a_private_server(tmp_path: Path) -> None:
     failed = subprocess.run([*command, "--setup", str(broken)], capture_output=True, text=True, check=False)
     assert failed.returncode == 2
     assert "syntax error" in failed.stderr
+
+
+def test_parameters_and_what_is_wrong_with_them(table: str) -> None:
+    result = footprint(table, "SELECT * FROM t WHERE id = $1 AND id < $2", parameters=["42", "1000"], runs=1)
+    assert result.runs[0].rows == 1
+    assert "t_pkey" in "\n".join(result.plan)
+    for given in ([], ["42"], ["42", "1000", "3"]):
+        with pytest.raises(UsageError) as refused:
+            footprint(table, "SELECT * FROM t WHERE id = $1 AND id < $2", parameters=given, runs=1)
+        assert "--param" in (refused.value.hint or ""), given
+
+
+def test_another_session_at_work_is_said(table: str) -> None:
+    with psycopg.connect(table, autocommit=True) as busy:
+
+        def sleep() -> None:
+            with contextlib.suppress(psycopg.errors.QueryCanceled):
+                busy.execute("SELECT pg_sleep(60)")
+
+        sleeping = threading.Thread(target=sleep)
+        sleeping.start()
+        try:
+            with psycopg.connect(table, autocommit=True) as watch:
+                at_work = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'"
+                wait_until(lambda: watch.execute(at_work).fetchone() == (1,))
+            result = footprint(table, "SELECT count(*) FROM t WHERE id = 7", runs=1)
+        finally:
+            busy.cancel_safe()
+            sleeping.join()
+    assert any("another session was at work" in note for note in result.notes), result.notes

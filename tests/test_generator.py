@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.calibration.evaluate import evaluate, ratio, repeat_noise, today
 
+from benchmarks.calibration.evaluate import evaluate, ratio, repeat_noise, today
 from pgsweep.testbed.cases import Lengths, hottest, read_case, run_case, slowed
 from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.generator import draw, table_blocks

@@ -24,9 +24,10 @@ def test_the_hand_is_followed_to_a_few_buffers(short: tuple[Seen, np.ndarray]) -
     seen, _ = short
     assert 1 < seen.passes < 4
     found = follow_hand(seen.snapshots, seen.snapshots["block"].astype(np.int64), FRAMES)
-    assert found is not None
-    assert np.abs((found - seen.hands + FRAMES / 2) % FRAMES - FRAMES / 2).max() < 10
-    assert np.abs((found - found[0]) - (seen.hands - seen.hands[0])).max() < 10
+    assert found is not None and found.known.all()
+    hands = found.frames
+    assert np.abs((hands - seen.hands + FRAMES / 2) % FRAMES - FRAMES / 2).max() < 10
+    assert np.abs((hands - hands[0]) - (seen.hands - seen.hands[0])).max() < 10
 
 
 def test_buffers_that_change_elsewhere_do_not_mislead(short: tuple[Seen, np.ndarray]) -> None:
@@ -38,7 +39,8 @@ def test_buffers_that_change_elsewhere_do_not_mislead(short: tuple[Seen, np.ndar
     pages[inside] = PAGES + np.arange(int(inside.sum()))
     found = follow_hand(seen.snapshots, pages, FRAMES)
     assert found is not None
-    assert np.abs((found - found[0]) - (seen.hands - seen.hands[0])).max() < 0.02 * FRAMES
+    moved, true = (hands[found.known] - hands[found.known][0] for hands in (found.frames, seen.hands))
+    assert np.abs(moved - true).max() < 0.02 * FRAMES
 
 
 def test_snapshots_more_than_a_pass_apart_show_no_hand() -> None:
@@ -53,3 +55,24 @@ def test_two_passes_by_sql_suffice_to_be_near(short: tuple[Seen, np.ndarray]) ->
     seen, true = short
     found = seen.predict(SIZES)
     assert np.abs(found.miss_ratio - true).max() < 0.03, (found.miss_ratio, true)
+
+
+def test_a_bursty_load_keeps_its_hand() -> None:
+    """Some snapshots lie more than a pass apart: others tell where it was, and the loads how often round."""
+    accesses = zipf_pages(PAGES, 0.9, 1_600_000, 3, uniform=0.1)
+    whole = record(accesses, 1_560_000, pages=PAGES, frames=FRAMES, snapshots=90)
+    kept = np.sort(np.concatenate([np.arange(0, 30), np.arange(30, 60, 15), np.arange(60, 90)]))
+    rows = np.isin(whole.snapshots["snapshot"], kept)
+    snapshots = {name: column[rows] for name, column in whole.snapshots.items()}
+    pages = snapshots["block"].astype(np.int64)
+    hands = whole.hands[kept]
+    assert np.diff(hands).max() > FRAMES, "the test wants a gap of more than a pass"
+    found = follow_hand(snapshots, pages, FRAMES, hands * 0.7)
+    assert found is not None
+    moved = (found.frames[kept] - hands)[found.known[kept]]
+    assert found.known[kept].mean() > 0.9
+    assert np.abs(moved - moved[0]).max() < 0.02 * FRAMES
+    # Nothing tells how often it went round: paths begin anew there.
+    unknown = follow_hand(snapshots, pages, FRAMES)
+    assert unknown is not None
+    assert np.diff(unknown.frames[kept[found.known[kept]]]).max() > 60 * FRAMES

@@ -254,6 +254,10 @@ def test_a_kernel_without(tmp_path: Path, wheel18: Cluster) -> None:
     import msgspec
 
     without = msgspec.structs.replace(examine(wheel18.conninfo()), huge_pages="try", pools=[], available=None)
+    unknown = msgspec.structs.replace(without, status="unknown")
+    text = " ".join(reasons_for(unknown, Circumstances(may_be_here=True)))
+    assert "not on this host" not in text
+    assert "may not see whether its process runs on this host" in text
     assert any("this kernel has no huge pages" in r for r in reasons_for(without, Circumstances(here=True)))
 
 

@@ -17,6 +17,7 @@ from pgsweep.files import Untrusted
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import SETTINGS
 from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb
 from tests.test_cli import PGSWEEP, run
 from tests.test_cluster import needs_root
@@ -62,6 +63,33 @@ def test_apply_and_undo(server: Cluster, tmp_path: Path) -> None:
         nothing = run("hugepages", "--undo", "--yes", *words[2:])
         assert nothing.returncode == 1
         assert "nothing to undo" in nothing.stderr
+
+
+@needs_root
+@needs_2mb
+def test_after_apply_the_numbers_are_those_of_now(wheel18: Cluster, tmp_path: Path) -> None:
+    """Not `38 are available` in one line and `0 are available: 38 too few` in the next."""
+    state = str(tmp_path / "state")
+    with (
+        Cluster.create(wheel18.bindir, {**SETTINGS, "huge_pages": "try"}, start=False) as cluster,
+        locked_pages() as pages,
+    ):
+        give(pages, 0)
+        cluster.start()
+        before = run("hugepages", cluster.conninfo())
+        assert "0 are available" in before.stdout
+        assert "too few\n" in before.stdout
+        done = run("hugepages", cluster.conninfo(), "--apply", "--yes", "--state-dir", state)
+        assert done.returncode == 0, done.stderr
+        assert "0 are available" not in done.stdout
+        assert ": it will use them when it is restarted" in " ".join(done.stdout.split())
+        assert " too few\n" not in done.stdout
+        cluster.restart()
+        used = run("hugepages", cluster.conninfo())
+        assert "are available" not in used.stdout.splitlines()[1]
+        assert "the server has " in used.stdout.splitlines()[1]
+        cluster.stop()
+        assert run("hugepages", "--undo", "--yes", "--state-dir", state).returncode == 0
 
 
 @needs_root

@@ -208,3 +208,12 @@ def test_the_command(wheel18: Cluster) -> None:
     text = run("memory", "kernel", wheel18.conninfo()).stdout
     assert "Read, not changed." in text
     assert "vm.swappiness" in text
+
+
+def test_no_reason_is_cut() -> None:
+    """A string that stands as a statement of its own is lost, and the sentence before it ends in a blank."""
+    for facts in (WELL, dataclasses.replace(WELL, postmaster_oom_score_adj=0)):
+        for setting in advise(facts):
+            assert setting.reason == setting.reason.strip(), setting.name
+    (oom,) = (s for s in advise(WELL) if s.name == "oom_score_adj of the postmaster")
+    assert oom.reason.endswith("its end is the end of the server")

@@ -197,6 +197,8 @@ class _Page(HTMLParser):
         self.tags: list[tuple[str, tuple[str, ...]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if (tag, attrs) == ("span", []):
+            return  # a word of a command, of which a name may have any number
         self.tags.append((tag, tuple(sorted(name for name, _ in attrs))))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
 
 

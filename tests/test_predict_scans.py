@@ -10,8 +10,9 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.schema import TABLES
-from pgsweep.sizing.inference.accesses import DROP, STRATEGY, Trace, from_evidence
+from pgsweep.sizing.inference.accesses import DROP, STRATEGY, PoolState, Trace, from_evidence
 from pgsweep.sizing.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
+from pgsweep.sizing.inference.order import in_another_order
 from pgsweep.sizing.inference.spread import Stretch, count_variance, find_events
 from pgsweep.sizing.inference.traces import estimate
 from pgsweep.sizing.inference.visits import count_visits
@@ -153,6 +154,132 @@ def test_pages_that_rings_leave_behind_are_told_of() -> None:
     assert found.level == ROUGH
     assert any("leave pages behind" in reason and "scanned" in reason for reason in found.reasons)
     assert found.low[0] < 0.05 < 0.2 < found.miss_ratio[0]
+
+
+def test_the_interval_is_that_of_the_stretch_that_was_recorded() -> None:
+    """Stretches differ by more than the interval of each is wide; each holds its own truth."""
+    life = Life(200, every_seconds=7.3)
+    sizes = [512, 1_500, 3_000]
+    truths, intervals = [], []
+    for begin in np.arange(80, 190, 11.0):
+        found = predicted(life.trace(begin, begin + 11), sizes)
+        truths.append(life.truth(sizes, begin, begin + 11))
+        intervals.append((found.low, found.high))
+    truth = np.array(truths)
+    low, high = np.array([pair[0] for pair in intervals]), np.array([pair[1] for pair in intervals])
+    assert np.mean((low <= truth) & (truth <= high)) >= 0.85
+    assert np.all((high - low).mean(axis=0) < 0.02)
+    assert np.all(truth.max(axis=0) - truth.min(axis=0) > 0.04)
+
+
+def test_what_rings_gather_is_simulated() -> None:
+    """32 pages of the table are left by each scan: after a minute a quarter of it is there."""
+    life = Life(300, points=(2_000, 2_000), every_seconds=2.0)
+    size = 8_000
+    trace = life.trace(260, 300)
+    found = predicted(trace, [size])
+    early, late = (life.truth([size], begin, begin + 40)[0] for begin in (20, 260))
+    assert found.low[0] <= late <= found.high[0] and found.low[0] <= early <= found.high[0]
+    assert late < early - 0.2
+    # The scans of a minute: 32 pages each of 4,000.
+    rate = 1 - 32 * (60 / 2) / 4_000
+    assert found.miss_ratio[0] == pytest.approx(early * rate, abs=0.12)
+
+
+def test_a_session_keeps_its_order_in_every_order() -> None:
+    life = Life(20)
+    trace = life.trace()
+    other = in_another_order(trace, np.random.default_rng(1))
+    assert other is not None
+    assert not np.array_equal(other.pages, trace.pages)
+    assert np.all(np.diff(other.seconds) >= 0)
+    points = trace.backend == 1
+    kept = other.pages[other.backend == 1] == trace.pages[points]
+    assert kept.mean() > 0.98, "a delay that changes faster than time goes may turn two accesses round"
+    for one in (trace, other):
+        assert np.all(one.backend[one.owner_access.astype(np.int64)] == 2)
+        assert np.all((one.flags[one.owner_access.astype(np.int64)] & STRATEGY) > 0)
+    alone = replace(trace, backend=np.ones_like(trace.backend))
+    assert in_another_order(alone, np.random.default_rng(1)) is None
+
+
+def test_what_a_scan_reads_again_belongs_to_its_ring() -> None:
+    """Not at its position, and so without its number: such accesses made the table large at any size."""
+    relations = columns(
+        "relations", 1, name=["t"], db=DATABASE, rel=TABLE, blocks_begin=[100], blocks_end=[100]
+    )
+    block = np.append(np.arange(100), [0, 7])
+    accesses = columns(
+        "accesses",
+        102,
+        time_ns=np.arange(102) * 1_000_000,
+        pid=9,
+        db=DATABASE,
+        rel=TABLE,
+        block=block,
+        scan=np.append(np.repeat(3, 100), [0, 0]),
+        strategy=1,
+        flags=np.append(np.repeat(5, 100), [4, 4]),
+    )
+    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100]
+    accesses["pid"][-1] = 8
+    assert from_evidence(accesses, relations, DATABASE).owner_blocks.tolist() == [100, 2**32 - 1]
+
+
+def test_a_table_scanned_once_may_have_been_there_or_not() -> None:
+    life = Life(40, points=(2_000, 2_000), table_blocks=3_000, every_seconds=30.0)
+    found = predicted(life.trace(25, 40), [16_000])
+    share = 3_000 / 33_000
+    assert found.level == ROUGH and any("scanned once" in reason for reason in found.reasons)
+    assert found.high[0] - found.low[0] > 0.9 * share
+
+
+def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
+    """The sum is right: what one relation misses too much, the other misses too little."""
+    life = Life(60, table_blocks=0, points=(8_000, 4_000))
+    whole, trace = life.trace(0, 60), life.trace(40, 60)
+    size = 1_024
+    begin = len(whole.pages) - len(trace.pages)
+    before = _native.replay_outcomes(whole.pages[:begin], size, RULES)
+    pages = before["frame_pages"]
+    # Numbers of pages in the whole life, as the stretch has them.
+    numbers = np.full(int(whole.pages.max()) + 2, -1, dtype=np.int64)
+    numbers[whole.pages[begin:]] = trace.pages
+    frames = np.flatnonzero(numbers[pages] >= 0)
+    start = PoolState(
+        pages=numbers[pages[frames]].astype(np.uint32),
+        usage_counts=before["frame_usage_counts"][frames],
+        frames=frames.astype(np.uint32),
+        hand=before["hand"],
+    )
+    halves = (np.arange(len(trace.page_group)) % 2).astype(np.int64)
+    outcome = _native.replay_outcomes(
+        trace.pages, size, RULES, warm=_native.PoolContents(start.pages, start.usage_counts)
+    )["outcomes"]
+    missed = outcome == 1
+    two = replace(
+        trace,
+        start=start,
+        page_group=halves,
+        group_pages=np.array([4_000.0, 4_000.0]),
+        group_names=("left", "right"),
+        missed=missed,
+    )
+
+    def of_today(one: Trace) -> Estimate:
+        return estimate(one, pool_blocks=size, sizes_blocks=[size], rules=RULES, extensions_are_reads=False)
+
+    assert not any("relations do not" in reason for reason in of_today(two).reasons)
+    group = halves[trace.pages]
+    moved = missed.copy()
+    many = int(0.05 * len(missed))
+    moved[np.flatnonzero(missed & (group == 0))[:many]] = False
+    moved[np.flatnonzero(~missed & (group == 1))[:many]] = True
+    found = of_today(replace(two, missed=moved))
+    assert found.level == ROUGH
+    assert any(
+        "relations do not" in reason and ("left" in reason or "right" in reason) for reason in found.reasons
+    )
 
 
 def test_scans_that_come_in_turn_vary_less_than_scans_at_random() -> None:

@@ -17,7 +17,7 @@ import pytest
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing.inference.snapshots import Totals
+from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.inference.unfilled import filled_up, unfilled
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.report import to_html

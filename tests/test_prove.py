@@ -25,9 +25,18 @@ PGSWEEP = Path(sys.executable).with_name("pgsweep")
 
 
 def write_trace(
-    path: Path, *, accesses: int = 120_000, source: str = "trace", version_num: int = 180006
+    path: Path,
+    *,
+    accesses: int = 120_000,
+    source: str = "trace",
+    version_num: int = 180006,
+    scanned: bool = False,
 ) -> Path:
-    """Write skewed reads of one table, with another database's, repeats and new pages among them."""
+    """Write skewed reads of one table, with another database's, repeats and new pages among them.
+
+    Args:
+        scanned: every fifth access is one of scans of the whole table, in turn.
+    """
     random = np.random.default_rng(3)
     ranks = np.minimum(random.zipf(1.15, accesses), PAGES) - 1
     block = random.permutation(PAGES)[ranks]
@@ -43,6 +52,11 @@ def write_trace(
     for at in repeat:
         block[at], mine[at] = block[at - 1], mine[at - 1]
     flags[repeat] |= 2
+    scan = np.zeros(accesses, dtype=np.uint32)
+    if scanned:
+        inside = np.flatnonzero((np.arange(accesses) % 5 == 0) & ~new & ((flags & 2) == 0))
+        block[inside], mine[inside] = np.arange(len(inside)) % PAGES, True
+        scan[inside], flags[inside] = 1 + np.arange(len(inside)) // PAGES, 5
     kind = kinds_of(np.where(mine, block, -1 - block), 1024, version=version_num // 10000, new=new)
     meta = EvidenceMeta(
         source=source,
@@ -67,9 +81,9 @@ def write_trace(
                 "fork": np.zeros(accesses, dtype=np.uint8),
                 "block": block.astype(np.uint32),
                 "kind": kind.astype(np.uint8),
-                "strategy": np.zeros(accesses, dtype=np.uint8),
+                "strategy": (scan > 0).astype(np.uint8),
                 "flags": flags.astype(np.uint8),
-                "scan": np.zeros(accesses, dtype=np.uint32),
+                "scan": scan,
             },
         )
         writer.append(
@@ -113,6 +127,18 @@ def test_a_part_of_the_trace_on_an_older_servers_count(tmp_path: Path) -> None:
     assert old.accesses > new.accesses
     assert old.measured_miss_ratio > new.measured_miss_ratio
     assert abs(old.measured_miss_ratio - old.simulated_miss_ratio) < 0.0005
+
+
+def test_what_rings_change_is_told_beside_what_was_measured(tmp_path: Path) -> None:
+    """Scans of a table above a quarter of the pool: the server makes plain accesses, the simulator both."""
+    evidence = write_trace(tmp_path / "x.evidence", accesses=60_000, scanned=True)
+    result = prove(evidence, sizes_bytes=[8 * MIB])
+    row = result.rows[0]
+    assert row.as_predicted_miss_ratio is not None
+    assert abs(row.measured_miss_ratio - row.simulated_miss_ratio) < 0.0005
+    assert abs(row.as_predicted_miss_ratio - row.simulated_miss_ratio) > 0.01
+    assert abs(row.as_predicted_miss_ratio - row.predicted.miss_ratio) < 0.02
+    assert any("with rings and drops" in note for note in result.notes)
 
 
 def test_what_cannot_be_proved(tmp_path: Path) -> None:

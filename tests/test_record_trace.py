@@ -142,6 +142,30 @@ def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path
     assert len(Evidence.open(path).table("accesses")["kind"]) == 100
 
 
+def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "x.evidence"
+    with database(server, "shrinks") as connection:
+        fill(connection, 20_000)
+
+        def work() -> None:
+            connection.execute("SELECT count(filler) FROM t")
+            connection.execute(
+                "CREATE DATABASE goes STRATEGY wal_log"
+                if server.version_num >= 150000
+                else "CREATE DATABASE goes"
+            )
+            connection.execute("DROP DATABASE goes")
+            connection.execute("TRUNCATE t")
+            connection.execute("DROP TABLE t")
+
+        doing = WhenRecording(work)
+        record_trace(server.conninfo("shrinks"), path, seconds=5, progress=doing)
+        doing.join()
+    drops = Evidence.open(path).table("drops")
+    assert 255 in drops["fork"] and 0 in drops["rel"]
+    assert predict(path).source == "trace"
+
+
 def test_a_quiet_time_is_part_of_the_observation(wheel18: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "x.evidence"
     with database(wheel18, "burst") as connection:

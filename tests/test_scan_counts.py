@@ -17,7 +17,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.inference.scan_counts import loop_absent, scanned_blocks
-from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
 
 TABLE = {

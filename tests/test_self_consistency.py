@@ -17,7 +17,7 @@ from pgsweep.sizing.inference.self_consistency import (
     stranger_doubts,
     today_doubts,
 )
-from pgsweep.sizing.inference.snapshots import read_totals
+from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
 from tests.fix_pool import record, zipf_pages
 

@@ -21,6 +21,7 @@ from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import SORTS
 from pgsweep.pg.cluster import Cluster
+from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import known_bytes
@@ -100,7 +101,11 @@ def pgbench(cluster: Cluster, conninfo: str) -> Iterator[None]:
 
 def once(*arguments: str) -> TopSample:
     said = subprocess.run(
-        [PGSWEEP, "top", "--json", *arguments], capture_output=True, text=True, check=False, timeout=120
+        [PGSWEEP, "top", "--json", "--interval", "1s", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert said.returncode == 0, said.stderr
     return msgspec.json.decode(said.stdout, type=TopSample)
@@ -390,6 +395,24 @@ def test_orders_and_filter(quiet: str) -> None:
     assert len({key for key, _ in KEYS.values()} - set("qhr")) == len(SORTS)
 
 
+def test_catalogs_folded_are_one_row_with_their_sums(quiet: str) -> None:
+    with opened(quiet) as access:
+        live = Live(access)
+        live.look()
+        live.await_files(30)
+        moment = live.look()
+        apart, folded = moment.sample(TopView()), moment.sample(TopView(fold=True))
+    [row] = [r for r in folded.relations if r.relation.startswith("(system catalogs: ")]
+    catalogs = [r for r in apart.relations if (r.table_schema or r.schema) in SYSTEM_SCHEMAS]
+    assert len(catalogs) > 10
+    assert row.shared_buffers_bytes == sum(r.shared_buffers_bytes for r in catalogs)
+    assert row.usage_counts == [sum(r.usage_counts[n] for r in catalogs) for n in range(6)]
+    assert row.page_cache_bytes == sum(r.page_cache_bytes or 0 for r in catalogs)
+    own = [r for r in apart.relations if r not in catalogs]
+    assert [r for r in folded.relations if r != row] == own
+    assert folded.relations_found == len(own) + 1
+
+
 def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:
     with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE ROLE plain LOGIN")
@@ -422,6 +445,9 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("relation"))
     assert lines[start + 1].startswith("hot ")
     assert "and 1 relations more" in said.stdout
+    # Statistics arrive once a second: over less than some seconds a steady load comes and goes.
+    [seconds] = re.findall(r" over ([\d.]+) s", said.stdout)
+    assert float(seconds) >= 5
     assert "counters" in said.stderr
     for arguments in (["--top", "3"], ["--interval", "0.01s"], []):
         refused = run(quiet, *arguments)

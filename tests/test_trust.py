@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgsweep.doctor import examine
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg import queries
 from pgsweep.pg.catalog import require_buffercache
@@ -23,6 +25,7 @@ from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
 from pgsweep.pg.userpath import resolve_relation
 from tests.fix_hostile import enter
+from tests.test_cli import run
 from tests.test_cluster import wait_until
 
 MALLORY, WATCHER = "trust_mallory", "trust_watcher"
@@ -70,11 +73,10 @@ def test_the_schema_of_an_extension_must_have_a_trusted_owner_where_a_superuser_
         assert require_buffercache(session) == "extensions"
     assert found is not None
     with closing(enter(server, database)) as admin:
-        admin.execute("ALTER SCHEMA extensions RENAME TO theirs")
         for statement in found.statements:
             admin.execute(statement.encode())
     with connect(server.conninfo(database)) as session:
-        assert require_buffercache(session) == "extensions"
+        assert require_buffercache(session) == "superuser_extensions"
 
 
 def test_a_role_that_the_database_sets_is_not_the_one_whose_rights_are_at_stake(
@@ -114,6 +116,70 @@ def test_the_public_schema_belongs_to_the_owner_of_the_database(server: Cluster,
                 require_buffercache(session)
         else:
             assert require_buffercache(session) == "public"
+
+
+def paste(server: Cluster, hint: str) -> None:
+    """Run the command at the end of a hint as the superuser would."""
+    words, command = hint.split(": ", 1)
+    assert words == "as a superuser"
+    socket_folder = str(server.socket_directory)
+    env = {"PATH": f"{server.bindir}:{os.environ['PATH']}", "PGHOST": socket_folder, "PGUSER": "postgres"}
+    subprocess.run(["bash", "-c", command], env=env, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("taken", ["", "extensions", "public first"])
+def test_a_hint_creates_an_extension_where_it_will_be_used(
+    server: Cluster, database: str, taken: str
+) -> None:
+    """Also where the owner of the database has the schema public, and has taken the name of the safe one."""
+    with closing(enter(server, database)) as admin:
+        admin.execute("DROP EXTENSION pg_buffercache; DROP EXTENSION pg_prewarm")
+        if taken == "extensions":
+            admin.execute(f"ALTER SCHEMA extensions OWNER TO {MALLORY}".encode())
+        else:
+            admin.execute("DROP SCHEMA extensions")
+        if taken == "public first":
+            # What belongs to a superuser is as good as ever.
+            admin.execute("ALTER SCHEMA public OWNER TO postgres")
+    for require, used in ((require_buffercache, "pg_buffercache"), (require_prewarm, "pg_prewarm")):
+        with connect(server.conninfo(database)) as session, pytest.raises(MissingAbility) as refused:
+            require(session)
+        hint = str(refused.value.hint)
+        plain = f"as a superuser: psql -d {database} -c 'CREATE EXTENSION {used}'"
+        assert (hint == plain) == (server.version_num < 150000 or taken == "public first")
+        paste(server, hint)
+        with connect(server.conninfo(database)) as session:
+            require(session)
+        with connect(make_conninfo(server.conninfo(database), user=WATCHER)) as session:
+            require(session)
+    done = run("cache", "-d", server.conninfo(database), "--json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_hint_follows_the_path_of_who_pastes_it(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute("DROP EXTENSION pg_prewarm; ALTER SCHEMA public OWNER TO postgres")
+        admin.execute(f"CREATE SCHEMA theirs AUTHORIZATION {MALLORY}".encode())
+    with closing(enter(server, database, MALLORY)) as theirs:
+        theirs.execute(f"ALTER DATABASE {database} SET search_path = theirs, public".encode())
+    with connect(server.conninfo(database)) as session, pytest.raises(MissingAbility) as refused:
+        require_prewarm(session)
+    assert "CREATE EXTENSION pg_prewarm SCHEMA extensions" in str(refused.value.hint)
+    paste(server, str(refused.value.hint))
+    with connect(server.conninfo(database)) as session:
+        assert require_prewarm(session) == "extensions"
+
+
+def test_doctor_tells_how_to_create_extensions_that_it_then_finds(server: Cluster, database: str) -> None:
+    with closing(enter(server, database)) as admin:
+        admin.execute("DROP EXTENSION pg_buffercache; DROP EXTENSION pg_prewarm; DROP SCHEMA extensions")
+    env = {"PATH": f"{server.bindir}:{os.environ['PATH']}"}
+    for again in (False, True):
+        found = {one.name: one for one in examine(server.conninfo(database)).abilities}
+        for name in ("pg_buffercache", "pg_prewarm"):
+            assert found[name].available is again, found[name].why
+            if not again:
+                subprocess.run(["bash", "-c", str(found[name].enable)], env=env, check=True)
 
 
 def test_an_extension_that_somebody_else_owns_is_refused(server: Cluster, database: str) -> None:

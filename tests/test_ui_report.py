@@ -14,7 +14,15 @@ import pytest
 
 from pgsweep.ui.report import to_html
 from pgsweep.ui.view import Result
-from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
+from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_results import (
+    cache_result,
+    demo_result,
+    doctor_result,
+    predict_result,
+    prove_result,
+    record_result,
+)
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
 IDS = ["predict", "demo", "prove", "record", "doctor"]
@@ -148,3 +156,36 @@ def test_a_browser_shows_it_without_complaint_and_without_requests(tmp_path: Pat
     assert done.stdout.count('class="saves"') == 4, "the script ran to its end"
     assert 'class="tip"' in done.stdout
     assert "save CSV" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "result",
+    [kernel_result(), memory_result(), reckoned(seen()), doctor_result(), cache_result(), predict_result()],
+    ids=lambda result: result.schema,
+)
+def test_no_table_is_cut_off_at_1200_pixels(result: Result, tmp_path: Path) -> None:
+    """The browser itself says which tables are wider than the page, and which words are broken."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no chromium on this machine")
+    page = tmp_path / "report.html"
+    measure = (
+        "<script>document.title = 'cut: ' + [...document.querySelectorAll('.scroll')]"
+        ".filter(box => box.scrollWidth > box.clientWidth).length + ', page: '"
+        " + (document.documentElement.scrollWidth > innerWidth) + ', broken words: '"
+        " + [...document.querySelectorAll('td code span')].filter(s => s.getClientRects().length > 1).length"
+        "</script></body>"
+    )
+    page.write_text(to_html(result).replace("</body>", measure), encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,1600"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "<title>cut: 0, page: false, broken words: 0</title>" in done.stdout

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
+import pgsweep
 from pgsweep.ui import numbers
 from pgsweep.ui.chart import chart
 from pgsweep.ui.results import to_text
@@ -176,3 +178,33 @@ def test_colour_changes_no_word() -> None:
     coloured = to_text(demo_result(), Terminal(width=80, colour=True))
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == to_text(demo_result(), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (6.7e-07, "below 0.001"),
+        (0.0123, "0.012"),
+        (0, "0"),
+        (9.96, "10"),
+        (123.4, "123"),
+        (12345, "12 345"),
+        (5_000_000, "5 000 000"),
+    ],
+)
+def test_numbers_have_one_thousands_separator_and_no_powers_of_ten(value: float, text: str) -> None:
+    assert numbers.count(value) == text
+
+
+def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
+    """`{n:,}` writes another separator; `{n:g}` and `{n:.2g}` write 5e+06 and 6.7e-07."""
+    sources = Path(pgsweep.__file__).parent
+    found = []
+    for path in sources.rglob("*.py"):
+        if path.name in ("units.py", "svg.py", "pgbench.py") or "inference" in path.parts:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(r"\{[^{}]*:(,|\.[12]g\}|g\})", line):
+                found.append(f"{path.relative_to(sources)}:{number}: {line.strip()}")
+    allowed = ("{every:g}", "asked_seconds:g", "{pace.seconds:g}")
+    assert [line for line in found if not any(word in line for word in allowed)] == []

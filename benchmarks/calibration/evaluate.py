@@ -20,6 +20,10 @@ from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import draw_synthetic, simulate
 from pgsweep.units import BLOCK_BYTES
 
+PARTLY_RECORDED = 0.003
+"""A recording's own miss ratio and that of the stretches it covers differ by so much only where it saw a part
+of one."""
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """A size: what was measured, what is predicted.
@@ -58,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         today: predicted minus measured by the evidence itself, at the observed size.
         passes: of the clock hand while it was recorded.
         scan_share: of the accesses made by sequential scans, from the trace.
-        flags: why the case itself is doubtful: `unsettled`, `disturbed`.
+        flags: why the case itself is doubtful: `unsettled`, `disturbed`, `partly recorded`.
     """
 
     case: str
@@ -84,9 +88,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return sum(errors) / max(len(errors), 1)
 
 
-def ratio(truth: SizeTruth) -> float:
-    """Return the miss ratio over all counted stretches."""
-    return sum(s.misses for s in truth.stretches) / max(sum(s.accesses for s in truth.stretches), 1)
+def ratio(truth: SizeTruth, weights: Sequence[float] | None = None) -> float:
+    """Return the miss ratio over all counted stretches, or over so much of each."""
+    shares = [1.0] * len(truth.stretches) if weights is None else weights
+    misses = sum(share * s.misses for share, s in zip(shares, truth.stretches, strict=True))
+    return misses / max(
+        sum(share * s.accesses for share, s in zip(shares, truth.stretches, strict=True)), 1.0
+    )
+
+
+def covered(case: Case, source: str, seconds: float) -> list[float]:
+    """Return which part of each counted stretch a recording of that many seconds saw.
+
+    A recording has a length, while stretches are numbers of transactions: on a busy machine they take longer,
+    and what the recording did not see is no part of what it predicts.
+    """
+    began = case.recorded_seconds.get(source)
+    if began is None:
+        return [1.0] * len(case.observed.stretches)
+    parts = []
+    for stretch in case.observed.stretches:
+        inside = min(stretch.began_seconds + stretch.seconds, began + seconds)
+        inside -= max(stretch.began_seconds, began)
+        parts.append(min(max(inside / max(stretch.seconds, 1e-9), 0.0), 1.0))
+    return parts if sum(parts) > 0 else [1.0] * len(parts)
 
 
 def today(case: Case) -> SizeTruth:
@@ -169,14 +194,16 @@ def evaluate(folder: Path) -> list[Outcome]:
     case = read_case(folder)
     share, passes, doubts, noise = scan_share_of(folder), passes_of(folder), flags(case), repeat_noise(case)
     sizes = [truth.blocks * BLOCK_BYTES for truth in case.truth]
-    measured = {truth.blocks * BLOCK_BYTES: ratio(truth) for truth in case.truth}
     outcomes = []
     for source in SOURCES:
         path = folder / f"{source}.evidence"
         if not path.exists():
             continue
+        weights = covered(case, source, Evidence.open(path).meta.seconds)
+        measured = {truth.blocks * BLOCK_BYTES: ratio(truth, weights) for truth in case.truth}
         outcomes.append(
-            judge(
+            _same_stretch(
+                ratio(case.observed, weights),
                 path,
                 measured,
                 sizes,
@@ -199,6 +226,19 @@ def evaluate(folder: Path) -> list[Outcome]:
             )
         )
     return outcomes
+
+
+def _same_stretch(counted: float, *arguments: Any, **options: Any) -> Outcome:
+    """Judge as `judge` does; where the recording did not see what was counted, no point can be compared.
+
+    The part of a stretch that a recording saw need not be like the whole of it.
+    """
+    outcome = judge(*arguments, **options)
+    now = [point.predicted for point in outcome.points if point.factor == 1.0]
+    if not now or outcome.today is None or abs(now[0] - outcome.today - counted) <= PARTLY_RECORDED:
+        return outcome
+    points = tuple(msgspec.structs.replace(point, settled=False) for point in outcome.points)
+    return msgspec.structs.replace(outcome, points=points, flags=(*outcome.flags, "partly recorded"))
 
 
 def evaluate_simulated(seed: int) -> list[Outcome]:

@@ -14,14 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.fix_hugepages import Pages, locked_pages
-
 from benchmarks.samples import keep
 from pgsweep.errors import ClusterError
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.bindir import inspect_bindir
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.sharedmemory import ScratchServer
+from tests.fix_hugepages import Pages, locked_pages
 
 HERE = Path(__file__).parent
 SERVERS = HERE.parents[1] / ".servers"

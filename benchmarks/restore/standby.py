@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests.fix_standby import PRIMARY, standby_of
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.residency.access import opened
@@ -21,6 +20,7 @@ from pgsweep.warm.heat.file import read_heat
 from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
+from tests.fix_standby import PRIMARY, standby_of
 
 SCALE = 20
 ROUNDS = 3

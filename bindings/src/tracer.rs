@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use numpy::IntoPyArray;
+use pgsweep_probe::ability::event_cost_ns;
 use pgsweep_probe::bpf::Attachment;
-use pgsweep_probe::calibrate::event_cost_ns;
 use pgsweep_probe::decode::Decoded;
 use pgsweep_probe::error::ProbeError;
 use pgsweep_probe::server::Server;

@@ -8,6 +8,7 @@ mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
+mod parallel;
 /// What a pool holds.
 pub mod pool {
     pub use crate::frames::{Contents, NO_PAGE};

@@ -3,9 +3,8 @@
 //! The clock is no stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
 //! ([`crate::lanes`]), and blocks to threads.
 
-use rayon::prelude::*;
-
 use crate::lanes::{LaneResult, Lanes, NullObserver, Setting, MOST_LANES};
+use crate::parallel;
 use crate::pool::{Contents, NO_PAGE};
 use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
 use crate::trace::{refuse, InputError, Trace, DROP, EXTENSION, UNCOUNTED};
@@ -81,22 +80,14 @@ pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
     let mut counts = Counts::default();
     count_accesses(request, &setting, &bounds, &mut counts);
 
-    let threads = request.threads.unwrap_or_else(rayon::current_num_threads);
+    let threads = request.threads.unwrap_or_else(parallel::wanted);
     let blocks = deal(request.sizes, setting.n_pages, threads);
     let run = |(lanes, block): &(usize, Vec<usize>)| {
         let results = run_block(*lanes, setting, request, block, &bounds);
         block.iter().copied().zip(results).collect::<Vec<_>>()
     };
-    let parallel = || blocks.par_iter().flat_map_iter(run).collect();
-    let mut results: Vec<(usize, LaneResult)> = match request.threads {
-        None => parallel(),
-        Some(1) => blocks.iter().flat_map(run).collect(),
-        Some(threads) => rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .map_err(|error| InputError(format!("cannot start {threads} threads: {error}")))?
-            .install(parallel),
-    };
+    let done = parallel::map(&blocks, request.threads, run);
+    let mut results: Vec<(usize, LaneResult)> = done.into_iter().flatten().collect();
     results.sort_by_key(|(size, _)| *size);
     for (_, result) in results {
         counts.misses.extend(result.misses);

@@ -5,7 +5,8 @@
 
 use crate::bpf::{self, Attachment};
 use crate::descriptor::{for_each_used, Array, DESCRIPTOR_BYTES};
-use crate::error::Result;
+use crate::elf::Machine;
+use crate::error::{ProbeError, Result};
 use crate::server::Server;
 
 /// `r0 = 0; exit` (include/uapi/linux/bpf.h: `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`).
@@ -23,8 +24,11 @@ const NEEDED: [&str; 4] = [
 /// Ask the kernel whether it lets us trace.
 ///
 /// # Errors
-/// It is too old, has no uprobes, or we are not privileged.
+/// It is too old, has no uprobes, is not for x86-64, or we are not privileged.
 pub fn kernel_allows_tracing() -> Result<()> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(needs_x86_64());
+    }
     bpf::create_ring(RING_BYTES)?;
     if bpf::load_program(&NOTHING, Attachment::Link).is_ok() {
         return Ok(());
@@ -36,12 +40,43 @@ pub fn kernel_allows_tracing() -> Result<()> {
 /// Look whether the server has the functions that a trace probes.
 ///
 /// # Errors
-/// One is missing.
+/// One is missing, or the server is not for x86-64.
 pub fn server_can_be_traced(server: &Server) -> Result<()> {
+    machine_can_be_traced(server)?;
     for name in NEEDED {
         server.require(&[name])?;
     }
     Ok(())
+}
+
+pub(crate) fn machine_can_be_traced(server: &Server) -> Result<()> {
+    if cfg!(not(target_arch = "x86_64")) || server.executable.machine != Machine::X86_64 {
+        return Err(needs_x86_64());
+    }
+    Ok(())
+}
+
+/// Return what one event costs the probed process, in nanoseconds; see [`crate::calibrate`].
+///
+/// # Errors
+/// The kernel does not allow probes, or is not for x86-64.
+pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::calibrate::event_cost_ns(attachment);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = attachment;
+        Err(needs_x86_64())
+    }
+}
+
+/// Where probes go, and which register holds what there, is found by decoding the server's instructions; which of them the
+/// kernel emulates, so that a probe costs one trap and not two, is known for x86-64 only.
+fn needs_x86_64() -> ProbeError {
+    ProbeError::missing(
+        "tracing needs a server and a kernel for x86-64",
+        "use --source peek on the server's host, or --source sql",
+    )
 }
 
 /// Return the number of buffers, after a look at the first and the last descriptor.

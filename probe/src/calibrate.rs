@@ -2,7 +2,7 @@
 //!
 //! The cost is nearly all the processor's trap, which differs tenfold between machines (a virtual machine whose host must
 //! see every trap is the worst). So a function of our own is probed with the very program that a server gets, and
-//! called with and without.
+//! called with and without. It is written for x86-64, as the probes are.
 
 use std::arch::global_asm;
 use std::fs;

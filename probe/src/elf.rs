@@ -14,7 +14,7 @@ use std::path::Path;
 
 use object::elf::{
     FileHeader64, ProgramHeader64, SectionHeader64, Sym64, ELFCLASS64, ELFDATA2LSB, ELFMAG,
-    EM_X86_64, ET_DYN, ET_EXEC, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB,
+    EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB,
 };
 use object::pod::{from_bytes, slice_from_all_bytes, Pod};
 use object::read::elf::Sym as _;
@@ -45,9 +45,20 @@ struct Segment {
     size_bytes: u64,
 }
 
+/// What a file's code is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// arm64 (ELF calls it aarch64).
+    Arm64,
+}
+
 /// An executable: its symbols, and its open file, from which code is read when it is asked for.
 #[derive(Debug)]
 pub struct Executable {
+    /// What its code is for.
+    pub machine: Machine,
     file: File,
     symbols: HashMap<Box<[u8]>, Symbol>,
     segments: Vec<Segment>,
@@ -58,7 +69,7 @@ pub struct Executable {
 type Refusal = String;
 
 impl Executable {
-    /// Read an x86-64 executable.
+    /// Read an executable for x86-64 or arm64.
     ///
     /// # Errors
     /// The file cannot be read, is no ELF file, or is for another machine.
@@ -73,7 +84,7 @@ impl Executable {
         Self::of_file(file, &name)
     }
 
-    /// Read an x86-64 executable that is open; `name` is what errors call it.
+    /// Read an executable that is open; `name` is what errors call it.
     ///
     /// # Errors
     /// As `read`.
@@ -104,10 +115,11 @@ impl Executable {
         if ident.class != ELFCLASS64 || ident.data != ELFDATA2LSB {
             return Err("not an executable of 64 bits, little-endian".into());
         }
-        let machine = header.e_machine.get(LE);
-        if machine != EM_X86_64 {
-            return Err(format!("built for another machine (ELF number {machine})"));
-        }
+        let machine = match header.e_machine.get(LE) {
+            EM_X86_64 => Machine::X86_64,
+            EM_AARCH64 => Machine::Arm64,
+            other => return Err(format!("built for another machine (ELF number {other})")),
+        };
         let kind = header.e_type.get(LE);
         if kind != ET_DYN && kind != ET_EXEC {
             return Err("not an executable (another kind of ELF file)".into());
@@ -140,6 +152,7 @@ impl Executable {
             }
         }
         Ok(Self {
+            machine,
             symbols,
             segments,
             position_independent: kind == ET_DYN,
@@ -201,7 +214,7 @@ impl Executable {
 fn refused(name: &str, what: &str) -> ProbeError {
     ProbeError::missing(
         format!("{name}: {what}"),
-        "this needs a PostgreSQL server built for x86-64; a connection by SQL always works",
+        "this needs a PostgreSQL server built for x86-64 or arm64; a connection by SQL always works",
     )
 }
 

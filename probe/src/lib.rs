@@ -6,13 +6,14 @@
 //! [`programs`] make the eBPF programs that [`bpf`] attaches there; they write [`event`]s into a [`ring`] buffer, from
 //! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
 //!
-//! Looking: [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
+//! Looking: [`loads`] finds a variable that has no symbol, [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
 //! them, [`hand`] follows the clock sweep, [`parallel`] shares the work among threads; [`residency`] asks the kernel what of a file is in the page cache.
 
 pub mod ability;
 pub mod asm;
 pub mod backend_state;
 pub mod bpf;
+#[cfg(target_arch = "x86_64")]
 pub mod calibrate;
 pub mod clock;
 pub mod columns;
@@ -22,6 +23,7 @@ pub mod elf;
 pub mod error;
 pub mod event;
 pub mod hand;
+pub mod loads;
 pub mod memory;
 pub mod parallel;
 pub mod peek;

@@ -12,10 +12,9 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::OnceLock;
 
-use iced_x86::{Code, Decoder, DecoderOptions};
-
 use crate::elf::{Executable, Symbol};
 use crate::error::{ProbeError, Result};
+use crate::loads::first_variable;
 use crate::memory::Memory;
 
 /// The variable that tells one cluster from another: when its postmaster started, in microseconds; every server process
@@ -182,10 +181,7 @@ impl Server {
         *self.strategy_control.get_or_init(|| {
             let function = self.executable.symbol("StrategySyncStart")?;
             let code = self.executable.bytes_at(function.vaddr, 64);
-            Decoder::with_ip(64, &code, function.vaddr, DecoderOptions::NONE)
-                .into_iter()
-                .find(|i| i.code() == Code::Mov_r64_rm64 && i.is_ip_rel_memory_operand())
-                .map(|i| i.ip_rel_memory_address())
+            first_variable(self.executable.machine, &code, function.vaddr)
         })
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::ability::machine_can_be_traced;
 use crate::bpf::{self, Attachment};
 use crate::clock::monotonic_ns;
 use crate::decode::{Counts, Decoded, Decoder};
@@ -83,6 +84,7 @@ impl Tracer {
     /// # Errors
     /// The server cannot be understood, or the kernel does not allow probes.
     pub fn start(server: &Server, options: &Options) -> Result<Self> {
+        machine_can_be_traced(server)?;
         let attachments = match options.attachment {
             Some(one) => vec![one],
             None => vec![Attachment::Link, Attachment::PerfEvent],

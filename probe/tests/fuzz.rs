@@ -357,6 +357,7 @@ static PgStartTime: AtomicU64 = AtomicU64::new(0);
 static PgsweepFuzzControl: AtomicU64 = AtomicU64::new(0);
 
 // The function by which the clock hand is found; never called.
+#[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.StrategySyncStart,\"axR\",@progbits",
     ".globl StrategySyncStart",
@@ -365,6 +366,20 @@ global_asm!(
     "push rbp",
     "mov rax, qword ptr [rip + {control}]",
     "pop rbp",
+    "ret",
+    ".size StrategySyncStart, .-StrategySyncStart",
+    ".popsection",
+    control = sym PgsweepFuzzControl,
+);
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".pushsection .text.StrategySyncStart,\"axR\",@progbits",
+    ".globl StrategySyncStart",
+    ".type StrategySyncStart,@function",
+    "StrategySyncStart:",
+    "adrp x0, {control}",
+    "ldr x0, [x0, :lo12:{control}]",
     "ret",
     ".size StrategySyncStart, .-StrategySyncStart",
     ".popsection",

@@ -8,12 +8,13 @@ line each.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.host.abilities import HostChecks, Seen
-from pgsweep.host.postmaster import search
+from pgsweep.host.postmaster import has_account, search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.catalog import (
     BUFFERCACHE_OBJECTS,
@@ -25,9 +26,11 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect, describe, explained
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.trust import Distrust, find_distrust
+from pgsweep.pg.provider import Provider, read_provider
+from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
+from pgsweep.records.runnable import runnable
 from pgsweep.versions import beyond_tested
 
 R = TypeVar("R")
@@ -71,6 +74,8 @@ def examine(conninfo: str) -> DoctorResult:
             ),
             f"pgsweep doctor {_options(info.host, info.port, session.role, server.database)}",
         )
+        provider = _provider(connection)
+        abilities = [*_ServerChecks(connection, server, session, provider).abilities(), *host.abilities()]
         return DoctorResult(
             target=f"database {server.database} at {info.host or 'the local socket'}, port {info.port}",
             server=DoctorServer(
@@ -83,10 +88,22 @@ def examine(conninfo: str) -> DoctorResult:
                 shared_buffers_bytes=server.shared_buffers_blocks * server.block_size_bytes,
                 relations=session.relations,
                 databases=session.databases,
+                provider=None if provider is None else provider.name,
             ),
             host=host.facts(),
-            abilities=[*_ServerChecks(connection, server, session).abilities(), *host.abilities()],
+            abilities=abilities,
+            commands=runnable(abilities),
         )
+
+
+def _provider(connection: Connection) -> Provider | None:
+    try:
+        with explained():
+            return read_provider(connection)
+    except ConnectionFailed:
+        raise
+    except PgsweepError:
+        return None
 
 
 def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
@@ -105,19 +122,24 @@ def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
 
 def _without_session(conninfo: str, abilities: list[Ability]) -> DoctorResult:
     host = HostChecks(None, "pgsweep doctor")
+    found = [*abilities, *host.abilities()]
     return DoctorResult(
         target=describe(conninfo),
         server=None,
         host=host.facts(),
-        abilities=[*abilities, *host.abilities()],
+        abilities=found,
+        commands=runnable(found),
     )
 
 
 class _ServerChecks:
     """What the session may do."""
 
-    def __init__(self, connection: Connection, server: Server, session: Session) -> None:
+    def __init__(
+        self, connection: Connection, server: Server, session: Session, provider: Provider | None
+    ) -> None:
         self._connection = connection
+        self._provider = provider
         self._server = server
         self._session = session
         self._primary: tuple[str, int] | None = None
@@ -177,13 +199,12 @@ class _ServerChecks:
         name, needed_for = "pg_buffercache", ["record --source sql", "cache", "top"]
         found = read_buffercache(self._connection)
         try:
-            schema = readable_schema(found, self._server.database)
+            schema = readable_schema(self._connection, found)
         except MissingAbility as missing:
             if not found.installed:
-                why = f"{_sentence(missing)}: {missing.hint}"
-                return _server(name, False, why, None, needed_for)
-            statement = found.grant if found.schema is not None else f"CREATE EXTENSION {name}"
-            return _server(name, False, self._there(_sentence(missing)), self._psql(statement), needed_for)
+                return _server(name, False, self._not_installed(name), None, needed_for)
+            statements = [found.grant] if found.schema is not None else self._create(name)
+            return _server(name, False, self._there(_sentence(missing)), self._psql(*statements), needed_for)
         distrust = find_distrust(self._connection, name, BUFFERCACHE_OBJECTS)
         if distrust is not None:
             return self._distrusted(name, distrust, needed_for)
@@ -208,9 +229,22 @@ class _ServerChecks:
             command = self._psql(f"GRANT USAGE ON SCHEMA {found.schema} TO {self._session.quoted_role}")
             return _server(name, False, self._there(why), command, [])
         if found.available is None:
-            return _server(name, False, "it is not installed on the server (a contrib module)", None, [])
+            return _server(name, False, self._not_installed(name), None, [])
         why = self._there(f"the extension does not exist in database `{self._server.database}`")
-        return _server(name, False, why, self._psql(f"CREATE EXTENSION {name}"), [])
+        return _server(name, False, why, self._psql(*self._create(name)), [])
+
+    def _create(self, extension: str) -> Sequence[str]:
+        return statements_to_create(self._connection, extension)
+
+    def _not_installed(self, name: str) -> str:
+        if self._provider is not None:
+            where = self._provider.extensions.format(name=name)
+            return f"{self._provider.name} does not offer {name} to this server yet: {where}"
+        major = self._server.version_num // 10000
+        return (
+            f"{name} is not installed on the server's host: install the contrib package of PostgreSQL "
+            f"{major} there (Debian: apt-get install postgresql-{major}; elsewhere postgresql-contrib)"
+        )
 
     def _distrusted(self, name: str, found: Distrust, needed_for: list[str]) -> Ability:
         why = self._there(f"it is {found.problem}: {found.cause}")
@@ -237,6 +271,9 @@ class _ServerChecks:
         return self._setting("track_io_timing", "the server does not time its reads", ["footprint"])
 
     def _setting(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
+        if self._provider is not None:
+            where = self._provider.settings.format(name=name, value="on")
+            return _server(name, False, f"{why}; {self._provider.name}: set it {where}", None, needed_for)
         if self._session.hosted:
             why += "; set it where the provider keeps the server's parameters"
             return _server(name, False, why, None, needed_for)
@@ -258,8 +295,15 @@ class _ServerChecks:
         host, port = info.host, info.port
         if server.in_recovery and not here:
             host, port = self._primary or ("PRIMARY", port)
-        options = _options(host, port, self._session.administrator, server.database)
-        return " ".join([f"psql {options}", *(f"-c {shell_word(text)}" for text in statements)])
+        administrator = self._session.administrator
+        options = _options(host, port, administrator, server.database)
+        # Over a socket peer authentication is usual: it lets in the system user of the role's name only.
+        peer = not server.in_recovery and self._session.by_socket and administrator != self._session.role
+        sudo = ""
+        if peer and administrator is not None and has_account(administrator):
+            as_user = "runuser -u {} -- " if os.geteuid() == 0 else "sudo -u {} "
+            sudo = as_user.format(shell_word(administrator))
+        return " ".join([f"{sudo}psql {options}", *(f"-c {shell_word(text)}" for text in statements)])
 
 
 def _options(host: str, port: int, role: str | None, database: str) -> str:

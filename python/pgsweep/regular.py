@@ -28,11 +28,38 @@ def open_regular(path: Path) -> IO[bytes]:
         NotRegular: it is something else.
         OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(_regular(path, os.O_RDONLY), "rb")
+
+
+def open_of(path: Path, uid: int, flags: int) -> int:
+    """Return the descriptor of a file that a user made in a folder of his own, and that is no link.
+
+    Whoever owns a folder can put a link there in the place of any file, which leads root to a file that the
+    owner has no right to (symlink(7); link(2): a second name of somebody else's file).
+
+    Args:
+        path: the file.
+        uid: whose it must be.
+        flags: O_RDONLY, O_RDWR or O_WRONLY, and O_APPEND.
+
+    Raises:
+        NotRegular: it is something else, or somebody else's.
+        OSError: it is a symbolic link, or cannot be opened.
+    """
+    descriptor = _regular(path, flags | os.O_NOFOLLOW)
+    status = os.fstat(descriptor)
+    if status.st_uid != uid or status.st_nlink > 1:
+        os.close(descriptor)
+        raise NotRegular(errno.EPERM, "it belongs to another user, or has another name", str(path))
+    return descriptor
+
+
+def _regular(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotRegular(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    return descriptor
 
 
 def read_bounded(file: IO[bytes], most_bytes: int, path: Path) -> bytes:

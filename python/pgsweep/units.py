@@ -35,3 +35,15 @@ def format_bytes(size_bytes: float) -> str:
             return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:.0f} {unit}"
         value /= 1024
     return f"{value:.3g} TB" if abs(value) < 1000 else f"{value:.0f} TB"
+
+
+def format_count(value: float) -> str:
+    """Return a number with its thousands apart, or with two digits where it is small: `12 345`, `0.25`.
+
+    Never in powers of ten; what is less than a thousandth is `below 0.001`.
+    """
+    if value != 0 and abs(value) < 0.001:
+        return "below 0.001"
+    if abs(value) < 10 and value != round(value):
+        return f"{value:.2g}"
+    return f"{value:,.0f}".replace(",", " ")

@@ -6,7 +6,7 @@
 //! accelerated by squared extrapolation (Varadhan and Roland 2008, scheme S3), which keeps the likelihood rising
 //! because a step that lowers it falls back to plain EM.
 
-use rayon::prelude::*;
+use crate::parallel;
 
 /// Likelihoods of every class of observations at every grid point, row by row.
 #[derive(Debug, Clone, Copy)]
@@ -162,10 +162,9 @@ pub fn weights_many(
     start: &[f64],
     stop: Stop,
 ) -> Vec<Vec<f64>> {
-    multiplicities
-        .par_iter()
-        .map(|m| weights(like, m, Some(start), stop).0)
-        .collect()
+    parallel::map(multiplicities, None, |m| {
+        weights(like, m, Some(start), stop).0
+    })
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@ statement read, that is told.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import MAIN_FORK, Fork
+from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.explain import Explainer
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
@@ -25,6 +26,7 @@ from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.names import Names, RelationFile, read_again, read_names
 from pgsweep.residency.rows import KINDS
 from pgsweep.residency.snapshot import CacheSnapshot, CacheSnapshotter, Change, compare, ranges
+from pgsweep.units import format_count
 
 _STRANGERS_SHARE = 0.02
 _STRANGERS_BLOCKS = 16
@@ -35,6 +37,7 @@ def footprint(
     statement: str,
     *,
     runs: int = 2,
+    parameters: Sequence[str] = (),
     source: PoolSource = "auto",
     allow_writes: bool = False,
     timeout_seconds: float = 600.0,
@@ -46,6 +49,7 @@ def footprint(
         conninfo: as libpq understands it.
         statement: one SQL statement that EXPLAIN takes.
         runs: how often; the later ones show what a warm cache saves.
+        parameters: the values of $1, $2 and so on, as text; the server decides of which type they are.
         source: how the buffer pool is read.
         allow_writes: run it in a transaction that may write; it is rolled back all the same, but what it
             wrote into tables and WAL until then stays as dead rows.
@@ -69,11 +73,14 @@ def footprint(
         with connect(conninfo, inspection=False) as session, explained():
             explainer = Explainer(session, timeout_seconds=timeout_seconds, allow_writes=allow_writes)
             pictures = [taker.take()]
+            others = 0
             for number in range(runs):
-                report = explainer.run(statement)
+                others = max(others, read_backends(access.connection, 0).active)
+                report = explainer.run(statement, parameters)
                 found.append(_figures(report))
                 plan = plan if number else _plan_lines(report["Plan"])
                 pictures.append(taker.take())
+            others = max(others, read_backends(access.connection, 0).active)
         relations = _relations(access, names, pictures)
         return FootprintResult(
             server_version=access.server.version,
@@ -86,7 +93,10 @@ def footprint(
             runs=found,
             relations=relations,
             plan=plan,
-            notes=_notes(found, relations, access.server.block_size_bytes, allow_writes=allow_writes),
+            notes=[
+                *_others_at_work(others),
+                *_notes(found, relations, access.server.block_size_bytes, allow_writes=allow_writes),
+            ],
             missing=access.missing,
         )
 
@@ -121,8 +131,8 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     if "Relation Name" in node:
         what += f" on {node['Relation Name']}"
     loops = node.get("Actual Loops", 1)
-    line = f"{'  ' * depth}{'-> ' if depth else ''}{what}  (rows {node.get('Actual Rows', 0):g}"
-    line += f", loops {loops:g}" if loops != 1 else ""
+    line = f"{'  ' * depth}{'-> ' if depth else ''}{what}  (rows {format_count(node.get('Actual Rows', 0))}"
+    line += f", loops {format_count(loops)}" if loops != 1 else ""
     hit, read = node.get("Shared Hit Blocks", 0), node.get("Shared Read Blocks", 0)
     line += f"; blocks hit {hit}, read {read})"
     lines = [line]
@@ -194,6 +204,13 @@ def _change(changes: dict[Fork, Change], forks: list[Fork], block_bytes: int) ->
         shared_buffers_in_blocks=[] if main is None else ranges(main.pool_in),
         page_cache_in_blocks=page_cache_in if page_cache_in is not None or unseen else [],
     )
+
+
+def _others_at_work(active: int) -> list[str]:
+    if not active:
+        return []
+    whose = "another session was" if active == 1 else f"{format_count(active)} other sessions were"
+    return [f"{whose} at work meanwhile: the blocks that others brought into a cache count here too"]
 
 
 def _notes(

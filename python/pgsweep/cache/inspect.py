@@ -22,7 +22,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.records.cache import CacheResult, Missing, PoolState
-from pgsweep.records.rollup import merged, roll_up
+from pgsweep.records.rollup import fold_catalogs, largest, merged, roll_up
 from pgsweep.residency.access import Access
 from pgsweep.residency.join import join
 from pgsweep.residency.names import name_the_new, read_names
@@ -46,7 +46,7 @@ def look(
         access: the server.
         by: what a row is, one of `pgsweep.records.rollup.BY`.
         every_database: relations of all databases that may be entered, not only of the session's.
-        top: how many rows; None for all.
+        top: how many rows, besides one for all system catalogs; None for all, each catalog by itself.
         map_of: a relation of the session's database, written as `regclass` reads it, whose blocks are drawn.
         map_cells: into how many stretches at most.
 
@@ -79,7 +79,9 @@ def look(
         seconds=time.monotonic() - started,
         pool=pool_state(pool, server.shared_buffers_blocks, server.block_size_bytes),
         total=merged(relations, relation="total", kind="total"),
-        relations=rows if top is None else rows[:top],
+        relations=rows if top is None else largest(rows, by, top),
+        top=top,
+        relations_found=len(fold_catalogs(rows, by)),
         map=None if map_of is None else draw_map(access, pool, map_of, map_cells),
         missing=missing,
     )

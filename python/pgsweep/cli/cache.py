@@ -11,6 +11,7 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.settings import Settings
+from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from pgsweep.records.cache import CacheResult
@@ -28,7 +29,14 @@ _MAP_CELLS = 512
     show_default=True,
     help="What a row is. table and partition-root take indexes and TOAST together with their table.",
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N rows with most in the pool.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the N rows with most in the pool, and one for all system catalogs.  [default: 20 in the text, "
+    "all in JSON, CSV and HTML]",
+)
+@click.option("--all", "everything", is_flag=True, help="All rows in the text too.")
 @click.option(
     "--this-database", is_flag=True, help="Only relations of DBNAME.  [default: all that may be entered]"
 )
@@ -50,6 +58,7 @@ def command(
     *,
     by: str,
     top: int | None,
+    everything: bool,
     this_database: bool,
     map_of: str | None,
     source: Literal["auto", "peek", "sql"],
@@ -68,6 +77,10 @@ def command(
       pgsweep cache -h db1 -U monitor shop --json | jq .pool
       pgsweep cache shop --map orders -o orders.html
     """
+    if everything and top is not None:
+        raise UsageError("--all and --top contradict each other", hint="leave one of them out")
+    import msgspec
+
     from pgsweep.cache.inspect import look
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.residency.access import opened
@@ -85,4 +98,7 @@ def command(
                 map_cells=_MAP_CELLS,
             )
 
-    output.write(with_provenance(target.use(looked), settings.arguments))
+    result = target.use(looked)
+    if everything:
+        result = msgspec.structs.replace(result, top=len(result.relations))
+    output.write(with_provenance(result, settings.arguments, server=target.server))

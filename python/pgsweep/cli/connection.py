@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +49,10 @@ class Target:
         self._names = names
         self._may_ask = not no_password and sys.stdin is not None and sys.stdin.isatty()
         self._password = _asked() if ask_password else None
+        context = click.get_current_context(silent=True)
+        settings = None if context is None else context.find_object(Settings)
+        if settings is not None:
+            settings.target = self
 
     def use(self, feature: Callable[[str], R]) -> R:
         """Call the feature with the conninfo; ask for the password once where the server wants one.
@@ -67,6 +72,19 @@ class Target:
     def is_named(self) -> bool:
         """Whether a server or a database was named, in any way."""
         return any(self._names.values())
+
+    def options(self) -> tuple[list[str], list[str]]:
+        """Return psql's options for what was given: host and port; and these with role and database."""
+        from pgsweep.pg.connect import place_options
+
+        return place_options(self.conninfo)
+
+    @property
+    def server(self) -> str:
+        """Where the server is, in words and without password: `db1, port 5432`."""
+        from pgsweep.pg.connect import place_of
+
+        return place_of(self.conninfo)
 
     @property
     def conninfo(self) -> str:

@@ -78,7 +78,7 @@ def command(
         result = run_demo(
             everything=everything, bindir=pg_bindir, work_dir=work_dir, output=keep, progress=shown
         )
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server="a private server"))
 
 
 def _default_report() -> Path:

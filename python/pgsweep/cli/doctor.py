@@ -48,5 +48,5 @@ def command(settings: Settings, target: Target, output: Output, /) -> int:
     except ConnectionFailed as refused:
         result = examine_host(target.conninfo, refused)
         code = refused.exit_code
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))
     return code

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 @connection_options
 @click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="How often it runs.")
 @click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="VALUE",
+    help="The value of $1; repeated, of $2 and so on.",
+)
+@click.option(
     "--allow-writes",
     is_flag=True,
     help="Let it write, in a transaction that is rolled back; dead rows and WAL remain.",
@@ -73,6 +80,7 @@ def command(
     *,
     statement: str,
     runs: int,
+    parameters: tuple[str, ...],
     allow_writes: bool,
     timeout_seconds: float,
     source: Literal["auto", "peek", "sql"],
@@ -94,6 +102,7 @@ def command(
     Examples:
       pgsweep footprint "SELECT count(*) FROM orders" shop
       sudo -u postgres pgsweep footprint "SELECT * FROM orders WHERE id = 42" shop --json
+      pgsweep footprint 'SELECT * FROM orders WHERE id = $1' --param 42 shop
       pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
     """
     only_cold = {"--setup": setup, "--shared-buffers": shared_buffers, "--pg-bindir": pg_bindir}
@@ -117,16 +126,18 @@ def command(
         footprint,
         statement=statement,
         runs=runs,
+        parameters=parameters,
         source=source,
         allow_writes=allow_writes,
         timeout_seconds=timeout_seconds,
     )
+    server = "a private server" if cold else target.server
     if cold:
         assert setup is not None
         result = _on_a_private_server(measure, setup, shared_buffers, pg_bindir)
     else:
         result = target.use(measure)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=server))
 
 
 def _on_a_private_server(

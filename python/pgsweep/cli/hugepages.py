@@ -140,10 +140,12 @@ def command(
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     changes = _changes(shared_buffers, max_connections, others)
     result: HugePagesResult
+    server = None
     if log is not None:
         result = _explained(log)
     else:
         target = Target(no_password=no_password, ask_password=ask_password, **names)
+        server = target.server
         result = target.use(
             lambda conninfo: examine(
                 conninfo, settings=changes, page_bytes=page_size, connections=connections
@@ -158,7 +160,7 @@ def command(
             _ask(result, plan, yes=yes)
             with held_back(settings, "putting back what was before") as stop:
                 result = apply(result, reserver, persist=persist, stop=stop)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=server))
 
 
 def _check(*, wants_apply: bool, undo: bool, dry_run: bool, persist: bool) -> None:

@@ -54,7 +54,10 @@ COMMANDS: dict[str, Entry] = {
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
     ("pgsweep demo", "see it work, nothing needed"),
-    ("pgsweep record -h db1 -U postgres -d shop --for 60s -o shop.evidence", "watch a server"),
+    (
+        "pgsweep record -h db1 -U postgres -d shop -o shop.evidence",
+        "watch a server, until there is enough data",
+    ),
     ("pgsweep predict shop.evidence", "the curve, in the terminal"),
     ("pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html", "as a report"),
     ("pgsweep predict shop.evidence --json | jq .points", "for scripts"),

@@ -66,10 +66,11 @@ def command(
     if not evidence.exists():
         raise UsageError(
             f"there is no evidence `{evidence}`",
-            hint=f"record some: `pgsweep record --for 60s -o {shell_word(str(evidence))}`",
+            hint=f"record some: `pgsweep record -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
     from pgsweep.condition import parse_word_condition
+    from pgsweep.evidence.subject import subject_of
     from pgsweep.records.prediction import LEVELS
     from pgsweep.sizing.predict import predict
 
@@ -82,8 +83,8 @@ def command(
     with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
         result = predict(evidence, sizes_bytes=sizes)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     held = [condition for condition in conditions if condition.holds({"verdict": result.verdict.level})]
     for condition in held:
-        settings.say(f"{condition.text}: verdict is {result.verdict.level}")
+        settings.say(f"--fail-if {condition.text} holds: verdict is {result.verdict.level}")
     return CONDITION_HOLDS if held else 0

@@ -79,6 +79,7 @@ def command(
             hint=f"record some: `pgsweep record --source trace --for 20s -o {shell_word(str(evidence))}`",
         )
     from pgsweep.cli.provenance import with_provenance
+    from pgsweep.evidence.subject import subject_of
     from pgsweep.sizing.prove import prove
 
     with ConsoleProgress(settings) as shown:
@@ -90,4 +91,4 @@ def command(
             work_dir=work_dir,
             progress=shown,
         )
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))

@@ -12,19 +12,43 @@ import msgspec
 
 from pgsweep._native import __version__
 from pgsweep.plain import shell_words
-from pgsweep.records.common import Provenance
+from pgsweep.records.common import Provenance, Subject
+from pgsweep.records.doctor import DoctorResult, DoctorServer
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-def with_provenance(result: R, arguments: Sequence[str]) -> R:
+def with_provenance(
+    result: R, arguments: Sequence[str], *, server: str | None = None, subject: Subject | None = None
+) -> R:
     """Return the result with the versions, the machine and the command line that made it.
 
     Args:
         result: a record with a field `provenance`.
         arguments: of the command line; a password in a conninfo string or URI does not get into the result.
+        server: where the server is, in words; its version and database are those that the result names.
+        subject: the server that the result is about, where the result does not name it.
     """
-    return msgspec.structs.replace(result, provenance=_provenance(arguments))
+    made = _provenance(arguments)
+    subject = subject or _subject_of(result, server, made.created_at)
+    return msgspec.structs.replace(result, provenance=msgspec.structs.replace(made, subject=subject))
+
+
+def _subject_of(result: msgspec.Struct, server: str | None, now: str) -> Subject:
+    seen = getattr(result, "server", None)
+    if isinstance(result, DoctorResult):
+        # It knows where the session is, also where a service says so.
+        server = result.target.rpartition(" at ")[2] or server
+    if isinstance(seen, DoctorServer):
+        return Subject(server=server, server_version=seen.version, database=seen.database, recorded_at=now)
+    version = getattr(result, "server_version", None) or None
+    return Subject(
+        # Where no version is known there was no session.
+        server=None if version is None else server,
+        server_version=version,
+        database=getattr(result, "database", None),
+        recorded_at=getattr(result, "at", None) or now,
+    )
 
 
 def machine_memory_bytes() -> int:

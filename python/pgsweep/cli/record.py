@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,28 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import INTERRUPTED, UsageError
+from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 from pgsweep.plain import shell_word
+from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
     from pgsweep.evidence.record import Source
     from pgsweep.records.prediction import RecordPlan, RecordResult
+
+
+class _Length(Duration):
+    """A time, or `enough`: until there is enough data."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds, or `enough`.
+
+        Raises:
+            UsageError: the text is neither.
+        """
+        return ENOUGH if value == ENOUGH else super().convert(value, param, ctx)
+
+
+ENOUGH = "enough"
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -36,9 +52,10 @@ if TYPE_CHECKING:
 @click.option(
     "--for",
     "seconds",
-    type=Duration(),
+    type=_Length(),
     metavar="TIME",
-    help="How long to watch: 40s, 2min, 1h.  [default: 40s for trace, else until it suffices]",
+    help="How long to watch: 40s, 2min, 1h, or `enough` for until there is enough data.  [default: enough; "
+    "for trace 40s]",
 )
 @click.option(
     "--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after so many events."
@@ -62,7 +79,7 @@ def command(
     /,
     *,
     source: Source,
-    seconds: float | None,
+    seconds: float | str | None,
     max_events: int | None,
     max_bytes: int | None,
     out: Path | None,
@@ -83,12 +100,19 @@ def command(
 
     \b
     Examples:
-      pgsweep record -h db1 -U postgres -d shop --for 60s -o shop.evidence
+      pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
     """
     settings = settings_of(ctx)
     target = Target(no_password=no_password, ask_password=ask_password, **names)
+    if seconds == ENOUGH:
+        if source == "trace":
+            raise UsageError(
+                "a trace does not know when there is enough data", hint="give it a time: --for 40s"
+            )
+        seconds = None
+    assert not isinstance(seconds, str)
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     if out.exists() and not _left_over(out):
@@ -124,7 +148,15 @@ def command(
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
-    return 0
+    code = _ENDED_EARLY.get(result.ended_by, 0)
+    if code:
+        asked = "" if seconds is None else f" of {seconds_text(seconds)}"
+        settings.warn(f"ended after {seconds_text(result.seconds)}{asked}; kept: {result.path}")
+    return code
+
+
+_ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled": 1, "disk": 1}
+"""The exit codes of recordings that ended before they were complete, by `ended_by`."""
 
 
 def _left_over(out: Path) -> bool:
@@ -136,13 +168,15 @@ def _left_over(out: Path) -> bool:
 
 def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
     from pgsweep.cli.provenance import with_provenance
-    from pgsweep.ui.record import record_text
-    from pgsweep.ui.results import plain, to_json
+    from pgsweep.evidence.subject import subject_of
+    from pgsweep.ui.results import to_json, to_text
 
+    subject = subject_of(Path(result.path))
+    result = with_provenance(result, settings.arguments, subject=subject)
     if as_json:
-        write_stdout(to_json(with_provenance(result, settings.arguments)))
+        write_stdout(to_json(result))
     else:
-        write_stdout(record_text(plain(result), settings.terminal()))
+        write_stdout(to_text(result, settings.terminal()))
     settings.say(f"next: pgsweep predict {shell_word(result.path)}")
 
 

@@ -52,7 +52,11 @@ def command(
 
     settings = settings_of(ctx)
     if (result is None) == (source is None):
-        raise UsageError("name one result to show", hint="pgsweep report RESULT.json -o REPORT.html")
+        raise UsageError(
+            "name one result to show",
+            cause="a result is a file that a command wrote with --json or -o FILE, or an HTML report",
+            hint="pgsweep report RESULT.json -o REPORT.html",
+        )
     path = result if result is not None else source
     assert path is not None
     asked = as_json or as_csv or html is not None or bool(out)

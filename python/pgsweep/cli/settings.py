@@ -6,10 +6,17 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from pgsweep.plain import cleaned
 from pgsweep.ui.terminal import Terminal
+
+
+class ConnectionOptions(Protocol):
+    """The options of psql that lead to a server."""
+
+    def options(self) -> tuple[list[str], list[str]]:
+        """Return those that name the server, and those that name role and database too."""
 
 
 @dataclass
@@ -21,6 +28,8 @@ class Settings:
     progress: bool = True
     debug: bool = False
     arguments: list[str] = field(default_factory=list)
+    target: ConnectionOptions | None = None
+    """The server that the options name, once they were read."""
     kept: list[Path] = field(default_factory=list)
     """Files that stay, usable, if the command is interrupted now."""
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _SORTS = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 _SHORTEST_SECONDS = 0.1
 _ROWS_ONCE = 30
+_ONCE_SECONDS = 5.0
+"""A backend reports its statistics once a second at most (PGSTAT_MIN_INTERVAL, pgstat.c): over less than some
+seconds a steady load seems to come and go."""
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -52,7 +55,7 @@ _ROWS_ONCE = 30
 @click.option(
     "--this-database", is_flag=True, help="Name only relations of DBNAME.  [default: all that may be entered]"
 )
-@click.option("--once", is_flag=True, help="Look twice, one interval apart, print one page and end.")
+@click.option("--once", is_flag=True, help="Look twice, 5s apart or --interval, print one page and end.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")
 @common_options
@@ -103,6 +106,8 @@ def command(
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     from pgsweep.records.top import TopView
 
+    if once and ctx.get_parameter_source("interval_seconds") is click.core.ParameterSource.DEFAULT:
+        interval_seconds = _ONCE_SECONDS
     limit = top if top is not None or as_json else _ROWS_ONCE
     view = TopView(sort=sort, filter=wanted, limit=limit if once else None)
 
@@ -111,7 +116,7 @@ def command(
         with ExitStack() as stack:
             live = stack.enter_context(opener(settings.say))
             if once:
-                _print(live, interval_seconds, view, settings, as_json=as_json)
+                _print(live, interval_seconds, view, settings, as_json=as_json, server=target.server)
             else:
                 _watch(_First(live, stack.pop_all(), opener), interval_seconds, view, settings)
 
@@ -167,15 +172,18 @@ class _First:
                 yield live
 
 
-def _print(live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool) -> None:
+def _print(
+    live: Live, interval_seconds: float, view: TopView, settings: Settings, *, as_json: bool, server: str
+) -> None:
     from pgsweep.cache.top.feed import take_twice
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.top_text import once_text
 
     sample = take_twice(live, interval_seconds).sample(view)
+    sample = with_provenance(sample, settings.arguments, server=server)
     if as_json:
-        write_stdout(to_json(with_provenance(sample, settings.arguments)))
+        write_stdout(to_json(sample))
     else:
         write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
 

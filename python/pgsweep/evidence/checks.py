@@ -22,6 +22,10 @@ MOST_PART_BYTES: Final = 256 << 20
 MOST_TEXT_BYTES: Final = 1024
 """A name has at most 63 bytes (NAMEDATALEN, pg_config_manual.h), a counter's is made of three."""
 
+MOST_TEXTS_BYTES: Final = 40 << 20
+"""All texts of a part; the recorder counts each as 64 bytes of the 32 MB that it lets wait, and most are
+shorter. Reading them takes four times as much."""
+
 _TEXT_BYTES: Final = 64
 _MOST_BLOCKS: Final = 2**32 - 2
 """MaxBlockNumber is 0xFFFFFFFE (block.h)."""
@@ -31,6 +35,9 @@ _MOST_BUFFERS: Final = 2**30 - 1
 
 _MOST_SECONDS: Final = 1e9
 _MOST_COUNT: Final = 2.0**53
+
+_ALL_FORKS: Final = 255
+"""What a drop of a whole relation or database has as its fork (probe/src/columns.rs, Drops)."""
 
 _BLOCK_SIZES: Final = tuple(1024 << shift for shift in range(6))
 
@@ -76,6 +83,10 @@ def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
     bounds = _OF_TABLE.get((table, column), _ANYWHERE.get(column))
     if bounds is None or TABLES[table][column] == "str" or not len(values):
         return None
+    if (table, column) == ("drops", "fork"):
+        values = values[values != _ALL_FORKS]
+        if not len(values):
+            return None
     low, high = float(values.min()), float(values.max())
     # Written so that it is false for NaN, which is less than nothing and more than nothing.
     if low >= bounds[0] and high <= bounds[1]:

@@ -14,6 +14,7 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.checks import (
     MOST_PART_BYTES,
     MOST_TEXT_BYTES,
+    MOST_TEXTS_BYTES,
     row_bytes,
     trouble_in,
     trouble_in_meta,
@@ -170,6 +171,14 @@ def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Seq
     )
     if not 0 <= max(needed, stored) <= MOST_PART_BYTES:
         raise _damaged(part, f"it says that it has {end.num_rows} rows of {max(needed, stored)} bytes")
+    texts = {index for index, name in enumerate(names) if TABLES[table].get(name) == "str"}
+    stored = sum(
+        end.row_group(group).column(column).total_uncompressed_size
+        for group in range(end.num_row_groups)
+        for column in texts
+    )
+    if not 0 <= stored <= MOST_TEXTS_BYTES:
+        raise _damaged(part, f"it says that its texts have {stored} bytes")
 
 
 def _column(part: Path, table: str, name: str, found: pa.ChunkedArray) -> NDArray[Any]:

@@ -37,6 +37,7 @@ from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
+from pgsweep.units import format_count
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
@@ -334,12 +335,12 @@ class Recording:
             return
         self._advised = True
         text = (
-            f"the clock hand goes round once in about {pass_seconds:.2g} s; an observation of "
-            f"{pace.wanted_seconds:.0f} s suffices"
+            f"the clock hand goes round once in about {format_count(pass_seconds)} s; "
+            f"{pace.wanted_seconds:.0f} s give enough data"
         )
         if pace.seconds is None:
             self._progress.note(text)
-            self._progress.stage("recording snapshots until they suffice", pace.wanted_seconds)
+            self._progress.stage("recording snapshots until there is enough data", pace.wanted_seconds)
         elif pace.seconds < pace.wanted_seconds:
             self._progress.note(f"{text}, {pace.seconds:.0f} s are few")
 

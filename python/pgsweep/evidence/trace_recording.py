@@ -27,6 +27,7 @@ from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import SessionLost
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
+from pgsweep.units import format_count
 
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
@@ -109,8 +110,9 @@ class TraceRecording:
         processors = os.cpu_count() or 1
         share = events * cost_seconds / processors
         self._progress.note(
-            f"expected cost: about {accesses / elapsed:,.0f} page accesses a second, of which "
-            f"{misses / elapsed:,.0f} misses, at {cost_seconds * 1e6:.2f} microseconds an event: "
+            f"expected cost: about {format_count(round(accesses / elapsed))} page accesses a second, of "
+            f"which {format_count(round(misses / elapsed))} misses, at {cost_seconds * 1e6:.2f} "
+            "microseconds an event: "
             f"{share:.1%} of {processors} processors"
         )
         return share

@@ -15,7 +15,8 @@ from pgsweep._native import check_tracing, page_cache, peek_relations
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
 from pgsweep.host.machine import describe_machine, memory_bytes
-from pgsweep.host.postmaster import Search, postmasters, user_name, user_of
+from pgsweep.host.postmaster import Search, place_of, postmasters, user_name, user_of
+from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.units import format_bytes
 
@@ -122,7 +123,7 @@ class HostChecks:
         available: bool | None
         if seen is None:
             available, why = None, "which process is the server's is told by a session only"
-            running = ", ".join(f"{pid} of user {user_of(pid)}" for pid in postmasters())
+            running = ", ".join(_described(pid) for pid in postmasters())
             why += f"; servers that run here: {running}" if running else "; no server runs here"
         elif search.pid is not None:
             available, why = True, f"the server is process {search.pid} here"
@@ -130,7 +131,7 @@ class HostChecks:
             available, why = True, "connected by a Unix socket"
         elif search.closed:
             available, enable = None, self._as_root
-            processes = ", ".join(str(pid) for pid in search.closed)
+            processes = ", ".join(_described(pid) for pid in search.closed)
             why = (
                 f"it may be one of the servers here (process {processes}), "
                 f"whose memory user {self._user} may not read"
@@ -155,6 +156,8 @@ class HostChecks:
         if self._search.closed:
             server = user_of(self._search.closed[0]) or "another"
             why = f"{own}, the server as {server}"
+            if server == self._user and (yama := why_not_the_same_user()):
+                why = f"{why}: {yama}"
             if os.geteuid() == 0:
                 why = f"{own}, but without the capability CAP_SYS_PTRACE (a container's root?)"
             enable = None if os.geteuid() == 0 else self._as_root
@@ -279,6 +282,12 @@ class HostChecks:
     @property
     def _as_root(self) -> str:
         return f"sudo {self._again}"
+
+
+def _described(pid: int) -> str:
+    """Return a server by its process, its user and where it listens, as far as that may be seen."""
+    place = place_of(pid)
+    return f"{pid} of user {user_of(pid)}" + (f", {place}" if place else "")
 
 
 def _ability(

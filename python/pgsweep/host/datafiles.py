@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgsweep.errors import MissingAbility
+from pgsweep.host.yama import who_may
 
 GLOBAL_TABLESPACE = 1664
 """Oid of pg_global (src/include/catalog/pg_tablespace.dat)."""
@@ -77,7 +78,7 @@ def find_data_files(
         raise MissingAbility(
             "the server's data directory cannot be read",
             cause=f"{error.strerror}; pgsweep runs as user {os.geteuid()}",
-            hint="run it as the server's user or as root: sudo -u postgres pgsweep ...",
+            hint=who_may("pgsweep ..."),
         ) from error
     wanted = None if databases is None else set(databases)
     found: list[tuple[Fork, int, str]] = []

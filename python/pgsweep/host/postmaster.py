@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pgsweep._native import postmaster_start_time
 from pgsweep.errors import MissingAbility
+from pgsweep.host.yama import why_not_the_same_user
 
 _PROC = Path("/proc")
 
@@ -72,7 +73,8 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
         user = user_of(found.closed[0])
         raise MissingAbility(
             "the memory of the server's processes may not be read",
-            cause=f"pgsweep runs as user {user_name(os.geteuid())}, the server as {user or 'another'}",
+            cause=f"pgsweep runs as user {user_name(os.geteuid())}, the server as {user or 'another'}"
+            + (f"; {yama}" if (yama := why_not_the_same_user()) else ""),
             hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` tells what can be had without, "
             "such as `record --source sql`",
         )
@@ -106,6 +108,30 @@ def user_of(pid: int) -> str | None:
     """Return the name of the user that a process runs as; None if there is no such process."""
     uids = _status(pid).get("Uid", "").split()
     return user_name(int(uids[1])) if len(uids) > 1 else None
+
+
+def has_account(name: str) -> bool:
+    """Return whether this host has a user of that name."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def place_of(pid: int) -> str | None:
+    """Return where a postmaster listens: port and folder of the socket; None where that may not be read.
+
+    Both stand in postmaster.pid in its data directory, where it works (miscinit.c, `CreateLockFile`).
+    """
+    try:
+        lines = (_PROC / str(pid) / "cwd" / "postmaster.pid").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if len(lines) < 5 or lines[0].strip() != str(pid):
+        return None
+    folder = f", socket in {lines[4].strip()}" if lines[4].strip() else ""
+    return f"port {lines[3].strip()}{folder}"
 
 
 def user_name(uid: int) -> str:

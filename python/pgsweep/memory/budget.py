@@ -14,20 +14,26 @@ itself. Page cache is what is left: it gives way to the rest, so it is no need b
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import own_page_tables
+from pgsweep.host.yama import who_may
+from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.memory.processes import CLIENT, LocalServer, look
-from pgsweep.pg.connect import explained
+from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult
+from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -96,13 +102,20 @@ def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) ->
     return round(sum(found) / len(found)) if found else 0
 
 
-def budget(local: LocalServer, *, max_connections: int | None = None, plan_nodes: int = 2) -> BudgetResult:
+def budget(
+    local: LocalServer,
+    *,
+    max_connections: int | None = None,
+    plan_nodes: int = 2,
+    work_mem_bytes: int | None = None,
+) -> BudgetResult:
     """Return the budget of a server.
 
     Args:
         local: the server.
         max_connections: for so many connections; the setting by default.
         plan_nodes: sorts and hashes that a connection is assumed to hold at once, at the high end.
+        work_mem_bytes: for this work_mem; the setting by default.
 
     Raises:
         ConnectionFailed: the server has gone.
@@ -110,22 +123,72 @@ def budget(local: LocalServer, *, max_connections: int | None = None, plan_nodes
     """
     with explained():
         settings = read_memory_settings(local.connection)
-    seen = look(local)
+    if work_mem_bytes is not None:
+        settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
+    seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
         raise MissingAbility(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
-            hint="run pgsweep as the server's user or as root: sudo -u postgres pgsweep memory budget ...",
+            hint=who_may("pgsweep memory budget ..."),
         )
-    return estimate_budget(
+    connections = max_connections or settings.max_connections
+    slope = _shared_per_connection(local, seen, settings, connections)
+    result = estimate_budget(
         seen,
         settings,
         local.server.version_num,
-        connections=max_connections or settings.max_connections,
+        connections=connections,
         plan_nodes=plan_nodes,
         own_tables_bytes=measure_own_tables(connections_of(seen)),
         cgroup_page_cache_bytes=_cgroup_page_cache(local.postmaster_pid),
+        shared_per_connection_bytes=slope or 0.0,
     )
+    if slope is not None:
+        return result
+    unknown = Missing(
+        what="how much shared memory another max_connections takes",
+        why="no PostgreSQL of the server's version is installed here to be asked; it is taken to be as now",
+    )
+    return msgspec.structs.replace(result, missing=[*result.missing, unknown])
+
+
+def _seen(local: LocalServer) -> MemoryResult:
+    """Return the processes; where there is no client, with a session that has just begun in its place.
+
+    pgsweep's own session has read catalogs and statistics, so it is larger than a session that has done
+    nothing, and is no client of anybody.
+    """
+    seen = look(local)
+    if any(p.kind == CLIENT and not p.own for p in seen.processes):
+        return seen
+    with connect(local.conninfo):
+        return msgspec.structs.replace(look(local), connections=0)
+
+
+_MORE_CONNECTIONS = 100
+_MOST_CONNECTIONS = 2**18 - 1
+"""MAX_BACKENDS, postmaster.h."""
+
+
+def _shared_per_connection(
+    local: LocalServer, seen: MemoryResult, settings: MemorySettings, connections: int
+) -> float | None:
+    """Return by how much the shared memory grows with each connection that max_connections allows.
+
+    A server of the same release is asked, as `pgsweep hugepages --max-connections` does.
+
+    Raises:
+        ClusterError: a server does not take this max_connections.
+    """
+    other = connections
+    if other == settings.max_connections:
+        other = min(other + _MORE_CONNECTIONS, _MOST_CONNECTIONS)
+    now = seen.totals.shared_memory_size_bytes or settings.shared_memory
+    asked = examine(local.conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+    if now is None or asked is None or other == settings.max_connections:
+        return None
+    return (asked - now) / (other - settings.max_connections)
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:
@@ -155,6 +218,7 @@ def estimate_budget(
     own_tables_bytes: int,
     cgroup_page_cache_bytes: int = 0,
     huge_page_bytes: int | None = None,
+    shared_per_connection_bytes: float = 0.0,
 ) -> BudgetResult:
     """Return the budget from what was seen.
 
@@ -167,6 +231,7 @@ def estimate_budget(
         own_tables_bytes: see `measure_own_tables`.
         cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
         huge_page_bytes: size of the huge pages; the kernel's default by default.
+        shared_per_connection_bytes: by how much the shared memory grows with each connection allowed.
     """
     sample = connections_of(seen)
     others = [p for p in seen.processes if p.kind != CLIENT]
@@ -174,6 +239,8 @@ def estimate_budget(
     mean = sum(p.private_bytes or 0 for p in sample) // n
     p95 = sorted(p.private_bytes or 0 for p in sample)[-(-95 * n // 100) - 1] if sample else 0
     size = seen.totals.shared_memory_size_bytes or settings.shared_memory or settings.shared_buffers
+    size_now = size
+    size = max(0, size + round(shared_per_connection_bytes * (connections - settings.max_connections)))
     touched = touched_at_most(settings.shared_buffers, size)
     shared_now = seen.totals.shared_memory_bytes or 0
     page_bytes = PAGE_BYTES
@@ -189,22 +256,23 @@ def estimate_budget(
     private_others = sum(p.private_bytes or 0 for p in others)
     node, vacuum = settings.largest_node, settings.vacuum(version_num)
     elsewhere, capacity, limit = _elsewhere(seen, cgroup_page_cache_bytes)
-    at = "" if seen.connections else " (pgsweep's own session, as there is no other)"
+    own = [p for p in seen.processes if p.kind == CLIENT and (p.own or not seen.connections)]
+    at = "" if seen.connections else " (a session that has just begun, as there is no client)"
     parts = [
         BudgetPart(
             name="shared memory",
             now_bytes=shared_now,
             low_bytes=size,
             high_bytes=size,
-            kind="measured",
+            kind="measured" if size == size_now else "predicted",
             why=f"shared_buffers {format_bytes(settings.shared_buffers)} and "
-            f"{format_bytes(size - settings.shared_buffers)} "
-            f"around it; {format_bytes(shared_now)} of "
-            f"it are there now",
+            f"{format_bytes(size - settings.shared_buffers)} around it"
+            + ("" if size == size_now else f", {format_bytes(size_now)} in all now")
+            + f"; {format_bytes(shared_now)} of it are there now",
         ),
         BudgetPart(
             name="page tables",
-            now_bytes=seen.totals.page_tables_bytes,
+            now_bytes=seen.totals.page_tables_bytes - sum(p.page_tables_bytes for p in own),
             low_bytes=tables_others + connections * tables_mean,
             high_bytes=tables_others_full + connections * tables_full,
             kind="predicted",
@@ -213,7 +281,7 @@ def estimate_budget(
         ),
         BudgetPart(
             name="connections",
-            now_bytes=sum(p.private_bytes or 0 for p in seen.processes if p.kind == CLIENT),
+            now_bytes=sum(p.private_bytes or 0 for p in sample) if seen.connections else 0,
             low_bytes=connections * mean,
             high_bytes=connections * p95,
             kind="predicted",
@@ -271,13 +339,32 @@ def estimate_budget(
         limit=limit,
         connections=connections,
         plan_nodes=plan_nodes,
-        each=(mean + tables_mean, p95 + tables_full + plan_nodes * node + settings.temp_buffers),
+        each=(
+            round(mean + tables_mean + shared_per_connection_bytes),
+            round(
+                p95 + tables_full + plan_nodes * node + settings.temp_buffers + shared_per_connection_bytes
+            ),
+        ),
+        nodes=(connections + settings.parallel_workers) * plan_nodes,
+        settings=settings,
         remarks=[
             f"{whose} has a work_mem of {format_bytes(size)}, the server {format_bytes(settings.work_mem)}: "
             "its connections may take more than is estimated here"
             for whose, size in settings.own_work_mem[:_NAMED]
         ],
     )
+
+
+_SMALLEST_WORK_MEM: Final = 64 << 10
+"""guc_tables.c, `work_mem`: 64 kB at least."""
+
+
+def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> int | None:
+    """Return the largest work_mem, in whole kB, that so many nodes may have; None where none is possible."""
+    if nodes <= 0:
+        return None
+    found = int(room_bytes / nodes / max(1.0, settings.hash_mem_multiplier)) // 1024 * 1024
+    return found if found >= _SMALLEST_WORK_MEM else None
 
 
 def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
@@ -302,6 +389,8 @@ def _judged(
     connections: int,
     plan_nodes: int,
     each: tuple[int, int],
+    nodes: int,
+    settings: MemorySettings,
     remarks: list[str],
 ) -> BudgetResult:
     now, low, high = (
@@ -311,19 +400,24 @@ def _judged(
         max(0, (capacity - (total - connections * one)) // max(1, one))
         for total, one in ((low, each[0]), (high, each[1]))
     )
+    # The verdict is `fits` while a tenth is left for cached files.
+    room = round(capacity * (1 - SCARCE_RATIO))
+    fitting = max(0, (room - (high - connections * each[1])) // max(1, each[1]))
+    work_mem = _fitting_work_mem(room - (high - nodes * settings.largest_node), nodes, settings)
+    like = "as those of today" if seen.connections else "as one that has just begun"
     whose = "the memory cgroup's limit" if limit is not None else "the host's memory"
     reasons = []
     if low > capacity:
         verdict = "will be killed"
         reasons.append(
-            f"{connections} connections as those of today need {format_bytes(low)}, {whose} is "
+            f"{connections} connections {like} need {format_bytes(low)}, {whose} is "
             f"{format_bytes(capacity)}: "
             f"from {possible + 1} on processes are killed"
         )
     elif high > capacity:
         verdict = "tight"
         reasons.append(
-            f"as those of today {connections} connections fit; if each takes what the settings allow they "
+            f"{connections} connections {like} fit; if each takes what the settings allow they "
             f"need "
             f"{format_bytes(high)}, {whose} is {format_bytes(capacity)}: {safe} would fit"
         )
@@ -361,5 +455,8 @@ def _judged(
         reasons=reasons + remarks,
         safe_connections=safe,
         possible_connections=possible,
+        work_mem_bytes=settings.work_mem,
+        fitting_connections=fitting,
+        fitting_work_mem_bytes=work_mem,
         missing=seen.missing,
     )

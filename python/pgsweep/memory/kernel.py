@@ -331,8 +331,10 @@ def _oom(facts: KernelFacts) -> KernelSetting | None:
         "in the systemd unit: OOMScoreAdjust=-1000, Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj "
         "PG_OOM_ADJUST_VALUE=0"
     )
-    reason = "when memory runs out the kernel shall kill a backend, never the postmaster, which could not "
-    "be replaced"
+    reason = (
+        "when memory runs out the kernel should kill a backend, never the postmaster: its end is the end of "
+        "the server"
+    )
     if spared and not children_not:
         reason += "; its children have the same score and would be spared too: PG_OOM_ADJUST_FILE is not set"
     return KernelSetting(

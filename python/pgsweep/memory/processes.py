@@ -24,6 +24,7 @@ from pgsweep.host.hugepages import SharedMemory, shared_memory
 from pgsweep.host.postmaster import find_postmaster, search
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
+from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect, explained
@@ -266,7 +267,7 @@ def _missing(processes: Sequence[MemoryProcess], activity: dict[int, Activity]) 
             Missing(
                 what="private memory",
                 why=f"of {len(refused)} of {len(processes)} processes: {refused[0].why}",
-                enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep memory ...",
+                enable=who_may("pgsweep memory ..."),
             )
         )
     hidden = sum(1 for entry in activity.values() if entry.hidden and entry.user is not None)

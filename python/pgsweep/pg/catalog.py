@@ -16,9 +16,9 @@ import psycopg
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import database_word, decode_name, shell_word
+from pgsweep.plain import decode_name
 
 MAIN_FORK, FSM_FORK, VM_FORK, INIT_FORK = range(4)
 
@@ -29,6 +29,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: as in pg_settings, in its units (shared_buffers in blocks, for one).
         tablespace_oid: the default tablespace of the database.
+        place: where it is, in words: `db1, port 5432`.
     """
 
     version_num: int
@@ -40,6 +41,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     tablespace_oid: int
     in_recovery: bool
     settings: dict[str, str]
+    place: str = ""
 
 
 class Database(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         tablespace_oid=row[6],
         in_recovery=row[7],
         settings={str(name): str(setting) for name, setting in settings.items()},
+        place=f"{connection.info.host or 'the local socket'}, port {connection.info.port}",
     )
 
 
@@ -328,30 +331,28 @@ def require_buffercache(connection: psycopg.Connection[Any]) -> str:
         MissingAbility: the extension is not created here, is not installed, may not be read by this role, or
             is not trusted.
     """
-    schema = readable_schema(read_buffercache(connection), connection.info.dbname)
+    schema = readable_schema(connection, read_buffercache(connection))
     require_trusted(connection, "pg_buffercache", BUFFERCACHE_OBJECTS, instead=_WITHOUT_BUFFERCACHE)
     return schema
 
 
-def readable_schema(found: Buffercache, database: str) -> str:
+def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> str:
     """Return the quoted schema of pg_buffercache, if it can be read.
 
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    target = database_word(database)
+    database = connection.info.dbname
     if found.schema is None:
         if not found.installed:
             raise MissingAbility(
                 "pg_buffercache is not installed on the server",
-                cause="the server has no contrib modules",
                 hint="install the contrib package of the server's version: on Debian it is part of "
                 "`postgresql-NN`, elsewhere `postgresql-contrib`",
             )
         raise MissingAbility(
             f"the extension pg_buffercache does not exist in database `{database}`",
-            hint=f"as a superuser or the owner of the database: "
-            f"psql -d {target} -c 'CREATE EXTENSION pg_buffercache'",
+            hint=as_superuser(connection, statements_to_create(connection, "pg_buffercache")),
         )
     if not found.readable:
         raise MissingAbility(
@@ -359,6 +360,6 @@ def readable_schema(found: Buffercache, database: str) -> str:
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor
             else "the role is not a member of pg_monitor",
-            hint=f"as a superuser: psql -d {target} -c {shell_word(found.grant)}",
+            hint=as_superuser(connection, [found.grant]),
         )
     return found.schema

@@ -34,7 +34,16 @@ from pgsweep.pg.bindir import ServerBinaries, find_server
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.identity import ServerUser, choose_server_user, reachable_bindir
 from pgsweep.pg.keeper_pipe import KeeperPipe, log_tail
-from pgsweep.pg.rundir import RunFolder, RunState, make_run_folder, reap_leftovers, remove_run, write_state
+from pgsweep.pg.rundir import (
+    RunFolder,
+    RunState,
+    make_run_folder,
+    postmaster_lines,
+    reap_leftovers,
+    remove_run,
+    write_state,
+)
+from pgsweep.regular import open_of
 
 __all__ = ["Cluster", "reap_leftovers"]
 
@@ -308,7 +317,8 @@ class Cluster:
         if code != 0:
             raise self._failure("initdb failed", code, 0)
         self.log_path.write_text("")
-        with (self.data_directory / "postgresql.conf").open("a") as configuration:
+        path = self.data_directory / "postgresql.conf"
+        with os.fdopen(open_of(path, self._user.uid, os.O_WRONLY | os.O_APPEND), "a") as configuration:
             configuration.write(
                 f"\nlisten_addresses = ''\nport = {_PORT}\nunix_socket_permissions = 0700\n"
                 f"unix_socket_directories = {_quoted(str(self.socket_directory))}\n"
@@ -344,10 +354,7 @@ class Cluster:
 
     def _is_ready(self, pid: int) -> bool:
         """Return whether the postmaster says `ready` in line 8 of its postmaster.pid, as pg_ctl asks too."""
-        try:
-            lines = (self.data_directory / "postmaster.pid").read_text().splitlines()
-        except OSError:
-            return False
+        lines = postmaster_lines(self.data_directory, self._user.uid)
         return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
 
     def _failure(self, message: str, code: int | None, said_before: int) -> ClusterError:

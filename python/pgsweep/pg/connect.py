@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
 from pgsweep.pg.failures import connection_lost, first_line
+from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.secrets import masked, without_secrets
 from pgsweep.versions import OLDEST_MAJOR
 
@@ -257,17 +258,54 @@ def _parse(conninfo: str) -> dict[str, str]:
 
 def describe(conninfo: str) -> str:
     """Return in words where a connection string leads, without password: `postgres at localhost:5432`."""
-    defaults = {
-        option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val
-    }
-    given = _parse(conninfo)
-    if "service" in given and "host" not in given:
-        # libpq looks the service up when it connects, and not before.
-        return f"service {given['service']}"
-    parts = {**defaults, **given}
-    host, port = parts.get("host", "the local socket"), parts.get("port", "5432")
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return place_of(conninfo)
     database = parts.get("dbname") or parts.get("user") or "?"
-    return masked(f"database {database} at {host}, port {port}")
+    return masked(f"database {database} at {place_of(conninfo)}")
+
+
+def place_of(conninfo: str) -> str:
+    """Return in words where the server of a connection string is, without password: `db1, port 5432`."""
+    parts = _with_defaults(conninfo)
+    if _is_service(parts):
+        return masked(f"service {parts['service']}")
+    return masked(f"{parts.get('host', 'the local socket')}, port {parts.get('port', '5432')}")
+
+
+def place_options(conninfo: str) -> tuple[list[str], list[str]]:
+    """Return psql's options for what a connection string names: host and port; these, role and database.
+
+    What libpq takes from its environment is not among them: psql takes it from there too.
+    """
+    parts = _parse(conninfo)
+    place = [
+        word
+        for name, flag in (("host", "-h"), ("port", "-p"))
+        if name in parts
+        for word in (flag, parts[name])
+    ]
+    role = ["-U", parts["user"]] if "user" in parts else []
+    # A name with `=` in it, or a URI's beginning, would be read as a connection string.
+    database = parts.get("dbname", "")
+    named = ["-d", database] if database and "=" not in database and "://" not in database else []
+    return place, [*place, *role, *named]
+
+
+def _with_defaults(conninfo: str) -> dict[str, str]:
+    """Return the parameters, those not given as libpq's environment has them."""
+    given = _parse(conninfo)
+    options = pq.Conninfo.get_defaults()
+    defaults = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    # A service goes before the defaults, but not before what was given.
+    if "service" in {**defaults, **given} and "host" not in given:
+        return {"service": defaults.get("service", ""), **given}
+    return {**defaults, **given}
+
+
+def _is_service(parts: dict[str, str]) -> bool:
+    # libpq looks the service up when it connects, and not before.
+    return "service" in parts and "host" not in parts
 
 
 def connect(conninfo: str = "", *, inspection: bool = True, database: str | None = None) -> Connection:
@@ -293,13 +331,20 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
         parameters["dbname"] = database
     # In a database of SQL_ASCII that would be the client's encoding too, and text would come as bytes.
     parameters.setdefault("client_encoding", "UTF8")
-    try:
+    whole = make_conninfo("", **parameters)
+
+    def attempt() -> CheckedConnection:
         with decoded():
-            connection = CheckedConnection.connect(
-                make_conninfo("", **parameters), autocommit=True, cursor_factory=CheckedCursor
-            )
+            return CheckedConnection.connect(whole, autocommit=True, cursor_factory=CheckedCursor)
+
+    try:
+        connection = attempt()
     except psycopg.Error as error:
-        raise _refused(error) from None
+        # Root is refused by peer authentication, the server's own user is not.
+        as_owner = connected_as_owner(attempt, error)
+        if as_owner is None:
+            raise _refused(error) from None
+        connection = as_owner
     if inspection:
         connection.patience_seconds = _STATEMENT_TIMEOUT_MS / 1000 + _GRACE_SECONDS
     try:

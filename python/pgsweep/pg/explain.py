@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
@@ -17,6 +19,10 @@ from pgsweep.pg.userpath import read_user_path
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES_AND_RIGHTS: Final = "42"
 """Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges."""
+_PARAMETERS: Final = re.compile(
+    r"bind message supplies \d+ parameters|could not determine data type of parameter|there is no parameter"
+)
+"""What the server says where parameters are too few or too many (postgres.c, parse_param.c)."""
 
 
 class Explainer:
@@ -35,8 +41,12 @@ class Explainer:
         set_for_session(session, lock_timeout=str(_LOCK_TIMEOUT_MS), statement_timeout=str(timeout_ms))
         self._search_path = read_user_path(session)
 
-    def run(self, statement: str) -> dict[str, Any]:
+    def run(self, statement: str, parameters: Sequence[str] = ()) -> dict[str, Any]:
         """Execute a statement once; return the report of EXPLAIN: `Plan`, `Planning`, times.
+
+        Args:
+            statement: one statement that EXPLAIN takes.
+            parameters: the values of $1, $2 and so on, as text; the server decides of which type they are.
 
         Raises:
             UsageError: it is no statement that EXPLAIN takes, or would write.
@@ -49,7 +59,8 @@ class Explainer:
             text = f"EXPLAIN (ANALYZE, BUFFERS, SUMMARY, FORMAT JSON) {statement.strip().rstrip(';')}"
             with session.cursor() as cursor:
                 cursor.execute("SELECT pg_catalog.set_config('search_path', %s, true)", [self._search_path])
-                row = cursor.execute(text.encode(), prepare=True).fetchone()
+            with psycopg.RawCursor(session) as cursor:
+                row = cursor.execute(text.encode(), list(parameters) or None, prepare=True).fetchone()
         except sqlstates.ReadOnlySqlTransaction as error:
             raise UsageError(
                 "the statement would write",
@@ -65,6 +76,12 @@ class Explainer:
         except psycopg.Error as error:
             if session.closed:
                 raise
+            if _PARAMETERS.search(str(error)):
+                raise UsageError(
+                    "the statement's parameters and those given are not as many",
+                    cause=first_line(error),
+                    hint="give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'",
+                ) from error
             kind = UsageError if (error.sqlstate or "").startswith(_NAMES_AND_RIGHTS) else PgsweepError
             raise kind(
                 "the server refuses the statement",

@@ -15,9 +15,8 @@ from psycopg import sql
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.trust import require_trusted
+from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.plain import database_word, shell_word
 
 _MANY: Final = 16
 """That many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
@@ -184,8 +183,7 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
             )
         raise MissingAbility(
             f"the extension pg_prewarm does not exist in database `{database}`",
-            hint="as a superuser or the owner of the database: "
-            f"psql -d {database_word(database)} -c 'CREATE EXTENSION pg_prewarm'",
+            hint=as_superuser(connection, statements_to_create(connection, "pg_prewarm")),
         )
     if not found.usable:
         role = sql.Identifier(connection.info.user).as_string(connection)
@@ -193,7 +191,7 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
         raise MissingAbility(
             f"this role may not use pg_prewarm in database `{database}`",
             cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=f"as a superuser: psql -d {database_word(database)} -c {shell_word(grant)}",
+            hint=as_superuser(connection, [grant]),
         )
     require_trusted(
         connection,

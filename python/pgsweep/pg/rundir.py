@@ -11,6 +11,9 @@ later run finds what a killed one left. A run folder holds:
 A run folder is alive as long as someone holds the lock (flock) on the folder itself; the kernel drops the
 lock with the last process that had it, however that process ended. No lock files, nothing to go stale. The
 common folder is locked while run folders are made or reaped, and removed with the last of them.
+
+The data directory belongs to the server's user, who may put anything there and is a stranger where we are
+root: no file in it leads to another one, and what it says is used only against what is the same user's.
 """
 
 from __future__ import annotations
@@ -31,14 +34,16 @@ from pathlib import Path
 from pgsweep.errors import ClusterError
 from pgsweep.files import write_whole
 from pgsweep.host import cgroup
-from pgsweep.host.processes import end_processes, processes_in
+from pgsweep.host.processes import end_processes, is_abandoned_segment, processes_in, runs_as, works_in
 from pgsweep.plain import shell_word
+from pgsweep.regular import open_of, read_bounded
 
 _STATE_FILE = "cluster.json"
 _RUN_PREFIX = "c-"
 # sun_path has 108 bytes; "/c-xxxxxxxx/s/.s.PGSQL.5432" and its terminator follow the common folder.
 _LONGEST_BASE = 70
 _IPC_RMID = 0
+_MOST_PID_FILE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +166,14 @@ def remove_run(run: Path) -> None:
     state = read_state(run)
     if state is not None:
         data_directory = Path(state.data_directory)
-        end_processes(processes_in(data_directory), signal.SIGQUIT)
-        _remove_shared_memory_segment(data_directory)
+        owner = _owner(data_directory)
+        if owner is not None:
+            end_processes(
+                processes_in(data_directory),
+                signal.SIGQUIT,
+                belongs=lambda pid: works_in(pid, data_directory) and runs_as(pid, owner),
+            )
+            _remove_shared_memory_segment(data_directory, owner)
         group = cgroup.reopen(Path(state.cgroup)) if state.cgroup else None
         if group is not None:
             end_processes(group.processes(), signal.SIGKILL)
@@ -173,16 +184,37 @@ def remove_run(run: Path) -> None:
         run.parent.rmdir()  # only when it was the last
 
 
-def _remove_shared_memory_segment(data_directory: Path) -> None:
+def _owner(folder: Path) -> int | None:
+    """Return who owns a folder; None where there is none."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return None
+    return status.st_uid if stat.S_ISDIR(status.st_mode) else None
+
+
+def postmaster_lines(data_directory: Path, owner: int) -> list[str]:
+    """Return the lines of postmaster.pid (pidfile.h); none where there is no such file of the owner's."""
+    path = data_directory / "postmaster.pid"
+    try:
+        with os.fdopen(open_of(path, owner, os.O_RDONLY), "rb") as file:
+            return read_bounded(file, _MOST_PID_FILE_BYTES, path).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _remove_shared_memory_segment(data_directory: Path, owner: int) -> None:
     """Remove the small System V segment that a killed postmaster leaves (line 7 of postmaster.pid: key, id).
 
-    A postmaster that ends by itself, also by SIGQUIT, removes both the segment and the file.
+    A postmaster that ends by itself, also by SIGQUIT, removes both the segment and the file. A segment that
+    somebody else made, or that a process uses, is not what was left, whatever the file says.
     """
     try:
-        segment_id = int((data_directory / "postmaster.pid").read_text().splitlines()[6].split()[1])
-    except (OSError, IndexError, ValueError):
+        segment_id = int(postmaster_lines(data_directory, owner)[6].split()[1])
+    except (IndexError, ValueError):
         return
-    ctypes.CDLL(None, use_errno=True).shmctl(segment_id, _IPC_RMID, None)
+    if is_abandoned_segment(segment_id, owner):
+        ctypes.CDLL(None, use_errno=True).shmctl(segment_id, _IPC_RMID, None)
 
 
 def reap_leftovers() -> list[Path]:

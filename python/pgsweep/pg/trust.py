@@ -23,13 +23,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.queries import load
+from pgsweep.pg.userpath import creation_schema
 from pgsweep.plain import database_word, decode_name, shell_word, sql_identifier
 
-SAFE_SCHEMA = "extensions"
-"""The name that hints propose for a schema of a superuser's own."""
+_SAFE_SCHEMAS = ("extensions", "superuser_extensions", "pgsweep_extensions")
+"""Names that hints propose for a schema of a superuser's own: the first that nobody else has taken.
+pg_catalog is none: the server makes no view there (heap.c: heap_create)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def find_distrust(
     if row is None:
         return None
     stranger, whole, schema, schema_owner, schema_trusted = row
-    anew = (f"DROP EXTENSION {extension}", f"CREATE EXTENSION {extension}")
+    anew = (f"DROP EXTENSION {extension}", *statements_to_create(connection, extension))
     if not whole:
         return Distrust(
             "not trusted",
@@ -79,18 +82,56 @@ def find_distrust(
             anew,
         )
     if not schema_trusted:
+        safe, made = _safe_schema(connection)
         return Distrust(
             "not safe for a superuser",
             f"role {_identifier(schema_owner)}, who is no superuser, owns its schema {_identifier(schema)} "
             "and could put other objects in the place of the extension's",
-            (
-                f"CREATE SCHEMA IF NOT EXISTS {SAFE_SCHEMA}",
-                f"GRANT USAGE ON SCHEMA {SAFE_SCHEMA} TO PUBLIC",
-                f"ALTER EXTENSION {extension} SET SCHEMA {SAFE_SCHEMA}",
-            ),
+            (*made, f"ALTER EXTENSION {extension} SET SCHEMA {safe}"),
             "connect as a role with pg_monitor that is no superuser",
         )
     return None
+
+
+def statements_to_create(connection: psycopg.Connection[Any], extension: str) -> tuple[str, ...]:
+    """Return SQL by which a superuser makes an extension that `find_distrust` finds nothing wrong with.
+
+    Where the session is a superuser's and the schema that is first in its path belongs to somebody else, as
+    public does from 15 on in a database with another owner, that is a schema of its own.
+
+    Args:
+        connection: a session in the database that lacks the extension.
+        extension: its name.
+    """
+    # Within a transaction the user's path would stay in force to its end.
+    idle = connection.info.transaction_status == TransactionStatus.IDLE
+    first = creation_schema(connection) if idle else None
+    if first is not None and _schemas(connection, [first])[first].trusted:
+        return (f"CREATE EXTENSION {extension}",)
+    safe, made = _safe_schema(connection)
+    return (*made, f"CREATE EXTENSION {extension} SCHEMA {safe}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    existing: bool
+    trusted: bool
+
+
+def _schemas(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, _Schema]:
+    query = load("schema_trust", connection.info.server_version)
+    return {
+        name: _Schema(existing, trusted)
+        for name, existing, trusted in connection.execute(query, [list(names)]).fetchall()
+    }
+
+
+def _safe_schema(connection: psycopg.Connection[Any]) -> tuple[str, tuple[str, ...]]:
+    """Return a schema that no stranger owns, and SQL that makes it and lets others use what it holds."""
+    found = _schemas(connection, _SAFE_SCHEMAS)
+    free = [name for name in _SAFE_SCHEMAS if found[name].trusted or not found[name].existing]
+    name = free[0] if free else _SAFE_SCHEMAS[-1]
+    return name, (f"CREATE SCHEMA IF NOT EXISTS {name}", f"GRANT USAGE ON SCHEMA {name} TO PUBLIC")
 
 
 def require_trusted(
@@ -110,14 +151,18 @@ def require_trusted(
     found = find_distrust(connection, extension, objects)
     if found is None:
         return
-    database = connection.info.dbname
-    commands = " ".join(f"-c {shell_word(statement)}" for statement in found.statements)
-    ways = [found.otherwise, f"as a superuser: psql -d {database_word(database)} {commands}", f"or {instead}"]
+    ways = [found.otherwise, as_superuser(connection, found.statements), f"or {instead}"]
     raise MissingAbility(
-        f"the extension {extension} in database `{database}` is {found.problem}",
+        f"the extension {extension} in database `{connection.info.dbname}` is {found.problem}",
         cause=found.cause,
         hint="; ".join(way for way in ways if way),
     )
+
+
+def as_superuser(connection: psycopg.Connection[Any], statements: Sequence[str]) -> str:
+    """Return in words and as a command how a superuser executes statements in the session's database."""
+    commands = " ".join(f"-c {shell_word(statement)}" for statement in statements)
+    return f"as a superuser: psql -d {database_word(connection.info.dbname)} {commands}"
 
 
 def _identifier(name: bytes) -> str:

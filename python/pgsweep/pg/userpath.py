@@ -21,6 +21,7 @@ from pgsweep.pg.queries import load
 
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
 _RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
+_CREATES_IN = "SELECT pg_catalog.current_schema()"
 
 _NOT_A_RELATION = (
     sqlstates.UndefinedTable,
@@ -50,6 +51,21 @@ def user_path(connection: psycopg.Connection[Any]) -> Iterator[None]:
     with connection.transaction():
         connection.execute(_SET_PATH, [path])
         yield
+
+
+def creation_schema(connection: psycopg.Connection[Any]) -> str | None:
+    """Return the schema in which the user's own session makes what it names no schema for; None for nowhere.
+
+    Args:
+        connection: in autocommit mode, outside a transaction.
+    """
+    with user_path(connection), connection.cursor(binary=True) as cursor:
+        cursor.execute(_CREATES_IN)
+        result = cursor.pgresult
+        assert result is not None
+        value = result.get_value(0, 0)
+    # In a database without an encoding a name may be any bytes.
+    return None if value is None else value.decode("utf-8", "backslashreplace")
 
 
 def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:

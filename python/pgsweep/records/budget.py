@@ -43,6 +43,10 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
         be
             killed` (not even at the low end).
         safe_connections: so many fit at the high end.
+        work_mem_bytes: the one that the budget is for: the setting, or what was asked for.
+        fitting_connections: up to so many the verdict is `fits`, with this work_mem.
+        fitting_work_mem_bytes: up to this work_mem the verdict is `fits`, with max_connections; null where
+            none is small enough, or where no sort or hash is assumed.
         possible_connections: so many fit at the low end; with more, processes are killed.
     """
 
@@ -60,5 +64,8 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     safe_connections: int
     possible_connections: int
+    work_mem_bytes: int = 0
+    fitting_connections: int | None = None
+    fitting_work_mem_bytes: int | None = None
     missing: list[Missing] = []
     provenance: Provenance | None = None

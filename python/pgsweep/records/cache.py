@@ -86,6 +86,8 @@ class CacheResult(msgspec.Struct, frozen=True, kw_only=True):
         by: what a row is: relation, table, index, schema, partition-root or database.
         relations: in descending order of bytes in the pool, then in the page cache.
         total: all of them, also those that `top` leaves out.
+        top: how many rows were asked for, besides one for all system catalogs; null for all.
+        relations_found: how many rows there were before `top`, all system catalogs together being one.
         pool_source: peek (the server's memory was read) or sql (pg_buffercache).
         page_cache_method: cachestat or mincore; null where the page cache cannot be seen.
         missing: what could not be looked at.
@@ -104,5 +106,7 @@ class CacheResult(msgspec.Struct, frozen=True, kw_only=True):
     total: CacheRelation
     relations: list[CacheRelation]
     map: CacheMap | None = None
+    top: int | None = None
+    relations_found: int | None = None
     missing: list[Missing] = []
     provenance: Provenance | None = None

@@ -23,8 +23,22 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     needed_for: list[str]
 
 
+class Runnable(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a command works with the server from here.
+
+    Attributes:
+        command: of pgsweep; several that are alike, separated by commas.
+        state: `works`, `in part` or `not`.
+        why: what works, or what is missing.
+    """
+
+    command: str
+    state: str
+    why: str
+
+
 class DoctorServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The server that was asked, as the session sees it."""
+    """The server that was asked, as the session sees it; `provider` is the hosted service it belongs to."""
 
     version: str
     version_num: int
@@ -35,6 +49,7 @@ class DoctorServer(msgspec.Struct, frozen=True, kw_only=True):
     shared_buffers_bytes: int
     relations: int
     databases: int
+    provider: str | None = None
 
 
 class DoctorHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,4 +74,5 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     server: DoctorServer | None
     host: DoctorHost
     abilities: list[Ability]
+    commands: list[Runnable] = []
     provenance: Provenance | None = None

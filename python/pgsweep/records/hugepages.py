@@ -95,6 +95,7 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
             estimate, and `reasons` says so.
         huge_page_size_bytes: the size that the number is for.
         available: pages of that size that are free and not reserved; null where the host cannot be seen.
+        own_pages: pages of that size that the server has now; a start after its stop can take them again.
         target: what nr_hugepages must be, other users' pages included.
         reasons: why the status is what it is, and what stands in the way.
         transparent: what the kernel does with transparent huge pages, by the names of its files.
@@ -123,4 +124,5 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     plan: list[PlanStep] = []
     change: HugePagesChange | None = None
     missing: list[Missing] = []
+    own_pages: int = 0
     provenance: Provenance | None = None

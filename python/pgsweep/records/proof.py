@@ -66,13 +66,20 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One size: a real server's miss ratio of the traced accesses, the simulator's, and the prediction."""
+    """One size: a real server's miss ratio of the traced accesses, the simulator's, and the prediction.
+
+    `as_predicted_miss_ratio` is the simulator's with what the server cannot be made to do: rings and drops.
+    It tells what a difference between measured and predicted is made of: measured and simulated differ where
+    the rules are wrong, simulated and this by what was left out, this and predicted by the state at the
+    beginning.
+    """
 
     shared_buffers_bytes: int
     measured_miss_ratio: float
     simulated_miss_ratio: float
     predicted: Interval
     accesses: int
+    as_predicted_miss_ratio: float | None = None
 
 
 class ProveResult(msgspec.Struct, frozen=True, kw_only=True):

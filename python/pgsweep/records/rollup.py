@@ -55,6 +55,35 @@ def roll_up(relations: Sequence[CacheRelation], by: str) -> list[CacheRelation]:
     return sorted(rows, key=_weight)
 
 
+def fold_catalogs(rows: Sequence[CacheRelation], by: str) -> list[CacheRelation]:
+    """Return the rows with all system catalogs, and what serves them, put together at the end."""
+    if by in ("schema", "database"):
+        return list(rows)
+    own = [row for row in rows if not is_catalog(row)]
+    catalogs = [row for row in rows if is_catalog(row)]
+    if len(catalogs) < 2 or not own:
+        return list(rows)
+    relations = sum(row.relations for row in catalogs)
+    return [*own, merged(catalogs, relation=f"(system catalogs: {relations} relations)", kind=FOLDED)]
+
+
+FOLDED = "system catalogs"
+"""The kind of the row that they are put together in."""
+
+
+def is_catalog(row: CacheRelation) -> bool:
+    """Return whether a row is a system catalog, or an index or TOAST table of one."""
+    return (row.table_schema or row.schema) in SYSTEM_SCHEMAS
+
+
+def largest(rows: Sequence[CacheRelation], by: str, top: int) -> list[CacheRelation]:
+    """Return the first rows; the system catalogs put together count as none and come after them."""
+    folded = fold_catalogs(rows, by)
+    if folded and folded[-1].kind == FOLDED:
+        return [*folded[:-1][:top], folded[-1]]
+    return folded[:top]
+
+
 def _weight(row: CacheRelation) -> tuple[int, int, int, str, str, str]:
     return (
         -row.shared_buffers_bytes,

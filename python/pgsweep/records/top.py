@@ -15,6 +15,7 @@ class TopRelation(msgspec.Struct, frozen=True, kw_only=True):
         change_bytes_per_second: how fast its part of the pool grows or shrinks; null at the first look.
         page_cache_bytes: as of the last look at the page cache, which is older than the pool's; null where it
             cannot be seen, as are `both_bytes` and, at times, `size_bytes`.
+        table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
     """
 
     database: str
@@ -29,6 +30,8 @@ class TopRelation(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     page_cache_bytes: int | None
     both_bytes: int | None
+    table_schema: str = ""
+    table: str = ""
 
 
 class TopRates(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,12 +92,14 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
         sort: one of `pgsweep.cache.top.sample.SORTS`.
         filter: part of a name as shown, in either case; empty for all.
         limit: at most so many; null for all.
+        fold: all system catalogs, and what serves them, as one relation.
     """
 
     sort: str = "pool"
     reverse: bool = False
     filter: str = ""
     limit: int | None = None
+    fold: bool = False
 
 
 class TopSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.records.cache import Missing
+from pgsweep.units import format_count
 
 PoolSource = Literal["auto", "peek", "sql"]
 
@@ -86,7 +87,8 @@ class Access:
         """Return in words what reading the pool by SQL costs the server."""
         buffers = self.server.shared_buffers_blocks
         return (
-            f"reading {buffers} buffers by pg_buffercache: about {buffers * _SQL_SECONDS_PER_BUFFER:.2g} s "
+            f"reading {format_count(buffers)} buffers by pg_buffercache: about "
+            f"{format_count(max(0.001, buffers * _SQL_SECONDS_PER_BUFFER))} s "
             f"and {buffers * _SQL_BYTES_PER_BUFFER / 2**20:.0f} MB of one backend; no lock is held"
         )
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import page_cache
 from pgsweep.host.datafiles import DataFiles
+from pgsweep.host.yama import who_may
 from pgsweep.records.cache import Missing
 
 
@@ -74,11 +75,13 @@ def read_pages(files: DataFiles, chosen: NDArray[np.int64], block_bytes: int) ->
     return CachedPages(chosen, found["first_block"], found["cached_pages"])
 
 
+_TABLESPACES = "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_catalog.pg_tablespace"
+
+
 def not_all_seen(refused: int) -> Missing:
     """Return why nothing is said of the page cache: a sum over the files that may be seen would be wrong."""
     return Missing(
         what="page cache",
         why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",
-        enable="run pgsweep as the server's user or as root: sudo -u postgres pgsweep ...; as root already: "
-        "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_catalog.pg_tablespace",
+        enable="; ".join([who_may("pgsweep ..."), f"as root already: {_TABLESPACES}"]),
     )

@@ -131,7 +131,8 @@ def _from_snapshots(
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.inference.estimate import Doubt, judged, refused
     from pgsweep.sizing.inference.observations import pool_observations
-    from pgsweep.sizing.inference.snapshots import estimate, read_totals
+    from pgsweep.sizing.inference.snapshots import estimate
+    from pgsweep.sizing.inference.totals import read_totals
     from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
 
     meta = evidence.meta
@@ -184,6 +185,7 @@ def _from_snapshots(
         sizes_blocks=sizes_blocks,
         sampling_rate=rate,
         hand_frames=seen.hand_frames,
+        loads_seen=seen.loads,
         rules=rules_of(meta),
         seed=seed,
     )

@@ -67,7 +67,8 @@ def empty_caches(cluster: Cluster) -> None:
     for folder, _, names in os.walk(cluster.data_directory):
         for name in names:
             with suppress(OSError):
-                drop_from_page_cache(Path(folder) / name)
+                if (Path(folder) / name).is_file() and not (Path(folder) / name).is_symlink():
+                    drop_from_page_cache(Path(folder) / name)
     cluster.start()
 
 
@@ -77,7 +78,7 @@ def drop_from_page_cache(path: Path) -> None:
     Raises:
         OSError: the file cannot be opened, or its pages cannot be dropped.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fdatasync(descriptor)
     finally:

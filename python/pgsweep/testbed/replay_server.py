@@ -28,7 +28,10 @@ from numpy.typing import NDArray
 from pgsweep.errors import ClusterError
 from pgsweep.host.machine import memory_bytes
 from pgsweep.pg.cluster import Cluster
+from pgsweep.regular import open_of
 from pgsweep.units import BLOCK_BYTES, format_bytes
+
+Pages = NDArray[np.uint32] | NDArray[np.int64]
 
 _SEGMENT_BLOCKS = 131_072  # a relation's file is divided at 1 GB (RELSEG_SIZE)
 _BATCH_ACCESSES = 50_000
@@ -107,8 +110,8 @@ class ReplayServer:
     def replay(
         self,
         blocks: int,
-        warm: NDArray[np.int64],
-        accesses: NDArray[np.int64],
+        warm: Pages,
+        accesses: Pages,
         done: Callable[[int], None] = lambda _accesses: None,
     ) -> ReplayCounts:
         """Restart with a pool size, warm the pool, replay.
@@ -165,7 +168,7 @@ class ReplayServer:
     def _run(
         self,
         connection: psycopg.Connection,
-        pages: NDArray[np.int64],
+        pages: Pages,
         done: Callable[[int], None],
         done_before: int,
     ) -> None:
@@ -222,9 +225,15 @@ def _counts(connection: psycopg.Connection[Any]) -> tuple[int, int]:
 
 def _extend_with_holes(path: Path, blocks: int) -> None:
     """Make a relation's empty file so many blocks long; all segments belong to the same user."""
-    owner = path.stat()
+    owner = path.parent.stat()
     for number in range((blocks + _SEGMENT_BLOCKS - 1) // _SEGMENT_BLOCKS):
-        segment = path if number == 0 else path.with_name(f"{path.name}.{number}")
-        segment.touch(mode=0o600)
-        os.chown(segment, owner.st_uid, owner.st_gid)
-        os.truncate(segment, min(_SEGMENT_BLOCKS, blocks - number * _SEGMENT_BLOCKS) * BLOCK_BYTES)
+        if number == 0:
+            descriptor = open_of(path, owner.st_uid, os.O_WRONLY)
+        else:
+            new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(path.with_name(f"{path.name}.{number}"), new, 0o600)
+        try:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            os.ftruncate(descriptor, min(_SEGMENT_BLOCKS, blocks - number * _SEGMENT_BLOCKS) * BLOCK_BYTES)
+        finally:
+            os.close(descriptor)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 
-SYNTHETIC = 1
+SYNTHETIC = 2
 """Raised when the same seed gives another case than before."""
 
 _DATABASE, _DATABASE_OID, _SPACE = "bench", 5, 1663
@@ -32,7 +32,10 @@ _ACCESSES_PER_SECOND = 10_000.0
 _BULKREAD = 1
 _MOST_ACCESSES = 3_000_000
 _WARM_SHARE = 1.0
-"""Accesses before the counted ones, relative to these; the pools begin with what is most popular."""
+"""Accesses before the counted ones, relative to these; the pools begin with what is most popular among them.
+
+Of what comes later a pool must know nothing: one that began with the pages that are counted afterwards would
+not miss any of them."""
 
 
 class SyntheticRelation(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,12 +147,14 @@ def simulate(spec: SyntheticSpec, folder: Path) -> Simulated:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng([SYNTHETIC, 78, spec.seed])
     # The miss ratio decides how many accesses a pass takes: a short stretch shows it.
-    probe = _Accesses(spec, 8 * spec.pool_blocks, rng)
+    probe = _Accesses(spec, 8 * spec.pool_blocks, rng, known_share=0.5)
     probe_misses = max(probe.misses([spec.pool_blocks], len(probe.pages) // 2)[0][0], 1)
     per_access = probe_misses / (len(probe.pages) - len(probe.pages) // 2)
     # Pages used again outlast passes: a pass takes fewer loads than there are buffers.
     wanted = int(min(0.6 * spec.passes * spec.pool_blocks / per_access, _MOST_ACCESSES))
-    accesses = _Accesses(spec, round(wanted * (1 + _WARM_SHARE)), rng)
+    accesses = _Accesses(
+        spec, round(wanted * (1 + _WARM_SHARE)), rng, known_share=_WARM_SHARE / (1 + _WARM_SHARE)
+    )
     begin = len(accesses.pages) - wanted
     misses, counted = accesses.misses(list(spec.sizes_blocks()), begin)
     passes = _write(spec, accesses, begin, folder, rng)
@@ -165,26 +170,32 @@ def simulate(spec: SyntheticSpec, folder: Path) -> Simulated:
 class _Accesses:
     """Accesses in the form that the simulator takes.
 
+    Args:
+        known_share: of the accesses, those from the beginning on that say which pages are popular.
+
     Attributes:
         pages: ids; a relation's begin at `first`.
         reported: position of the access at whose time each is counted.
     """
 
-    def __init__(self, spec: SyntheticSpec, count: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, spec: SyntheticSpec, count: int, rng: np.random.Generator, *, known_share: float
+    ) -> None:
         self._rules = _native.Rules(spec.version)
         sizes = [relation.pages for relation in spec.relations]
         sizes += [spec.scanned_pages] if spec.scanned_pages else []
         self.first = np.concatenate([[0], np.cumsum(sizes)])
         self._popularity = np.zeros(self.first[-1])
+        self._weight = np.zeros(self.first[-1])
         times, pages = [], []
         others = round(count * (1 - spec.scan_share))
         for number, relation in enumerate(spec.relations):
-            at, page = _visits(relation, round(others * relation.share), count, rng)
+            at, page, weight = _visits(relation, round(others * relation.share), count, rng)
             times.append(at)
             pages.append(page + self.first[number])
-            self._popularity[self.first[number] : self.first[number + 1]] = np.bincount(
-                page, minlength=relation.pages
-            )
+            own = slice(self.first[number], self.first[number + 1])
+            self._popularity[own] = np.bincount(page[at < known_share * count], minlength=relation.pages)
+            self._weight[own] = relation.share / relation.accesses * weight
         owners = [np.full(len(page), -1) for page in pages]
         if spec.scanned_pages:
             scans = max(round(count * spec.scan_share / spec.scanned_pages), 1)
@@ -219,9 +230,12 @@ class _Accesses:
 
     def popular(self, size: int) -> _native.PoolContents:
         """Return a pool of the most popular pages, in no order."""
-        # A scan's pages are as good as any that were never visited.
-        order = np.argsort(-self._popularity, kind="stable")[:size]
-        order = np.random.default_rng(0).permutation(order)
+        # Of those not visited yet, the likelier ones were visited before: drawn by their rates, without
+        # putting any back. A scan's pages come last.
+        rng = np.random.default_rng(0)
+        drawn = rng.exponential(1.0, len(self._weight)) / np.maximum(self._weight, 1e-300)
+        order = np.lexsort((drawn, -self._popularity))[:size]
+        order = rng.permutation(order)
         counts = np.clip(self._popularity[order], 0, 5)
         return _native.PoolContents(order.astype(np.uint32), counts.astype(np.uint8))
 
@@ -250,11 +264,11 @@ class _Accesses:
 
 def _visits(
     relation: SyntheticRelation, accesses: int, span: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return times (0 to `span`) and pages of the accesses of a relation."""
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return times (0 to `span`) and pages of the accesses of a relation, and how likely each page is."""
     count = max(round(accesses / relation.accesses), 1)
     began = np.sort(rng.random(count)) * span
-    page = _pages_of(relation, began / span, rng)
+    page, weight = _pages_of(relation, began / span, rng)
     batch = rng.geometric(1 / relation.accesses, count) if relation.accesses > 1 else np.ones(count, np.int64)
     visit = np.repeat(np.arange(count), batch)
     first = np.zeros(len(visit), dtype=bool)
@@ -263,34 +277,41 @@ def _visits(
     # Times since a visit's first access: sums of its gaps.
     total = np.cumsum(gaps)
     since = total - total[np.flatnonzero(first)][visit]
-    return began[visit] + since, page[visit]
+    return began[visit] + since, page[visit], weight
 
 
 def _pages_of(
     relation: SyntheticRelation, at: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the page of each visit, given its time from 0 to 1."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the page of each visit, given its time from 0 to 1, and how likely each page is at any time."""
     pages, count = relation.pages, len(at)
+    even = np.full(pages, 1 / pages)
     match relation.law:
         case "zipf":
             weight = 1.0 / np.arange(1, pages + 1) ** relation.exponent
             edges = np.cumsum(weight) / weight.sum()
             rank = np.minimum(np.searchsorted(edges, rng.random(count)), pages - 1)
-            return np.asarray(rng.permutation(pages)[rank])
+            place = rng.permutation(pages)
+            spread = np.zeros(pages)
+            spread[place] = weight / weight.sum()
+            return place[rank], spread
         case "classes":
             hot = max(pages // 15, 1)
             rank = np.where(
                 rng.random(count) < 0.8, rng.integers(0, hot, count), rng.integers(0, pages, count)
             )
-            return np.asarray(rng.permutation(pages)[rank])
+            place = rng.permutation(pages)
+            even *= 0.2
+            even[place[:hot]] += 0.8 / hot
+            return place[rank], even
         case "moving":
             # Once through the relation in the whole time, in a window of a tenth.
             ahead = rng.exponential(0.1 * pages / 3, count)
-            return np.asarray((at * pages + ahead).astype(np.int64) % pages)
+            return np.asarray((at * pages + ahead).astype(np.int64) % pages), even
         case "loop":
-            return np.arange(count) % pages
+            return np.arange(count) % pages, even
         case _:
-            return np.asarray(rng.integers(0, pages, count))
+            return np.asarray(rng.integers(0, pages, count)), even
 
 
 def _write(

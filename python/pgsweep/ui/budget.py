@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -38,7 +38,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     """Return the bars, the parts, and the verdict."""
     whose = "limit of the memory cgroup" if result.limit_bytes is not None else "memory of the host"
     head = (
-        f"{server_name(result.server_version)}, {count(result.connections)} connections now, "
+        f"{count(result.connections)} connections now, "
         f"max_connections {count(result.max_connections)}; {whose} {format_bytes(result.capacity_bytes)}."
     )
     paint = _PAINTS.get(result.verdict, "bold")
@@ -47,11 +47,29 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     for reason in result.reasons:
         verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
     verdict.append(
-        f"Connections that fit: {count(result.possible_connections)} as those of today, "
+        f"Connections that fit: {count(result.possible_connections)} {_like(result)}, "
         f"{count(result.safe_connections)} that take what the settings allow."
     )
+    verdict += textwrap.wrap(_what_fits(result), width)
     parts = [head, bars(result, terminal), _table(result, terminal), "\n".join(verdict)]
     return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
+
+
+def _like(result: BudgetResult) -> str:
+    return "as those of today" if result.connections else "as one that has just begun"
+
+
+def _what_fits(result: BudgetResult) -> str:
+    """Return which work_mem and which max_connections would fit, in one sentence."""
+    if result.fitting_connections is None:
+        return ""
+    many, mem = count(result.max_connections), format_bytes(result.work_mem_bytes)
+    text = (
+        f"The verdict would be fits up to {count(result.fitting_connections)} connections with work_mem {mem}"
+    )
+    if result.fitting_work_mem_bytes is not None:
+        text += f", or up to work_mem {format_bytes(result.fitting_work_mem_bytes)} with {many} connections"
+    return text + "."
 
 
 def bars(result: BudgetResult, terminal: Terminal) -> str:
@@ -98,7 +116,7 @@ def _table(result: BudgetResult, terminal: Terminal) -> str:
     sums = [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
     rows.append(["together", *(format_bytes(value) for value in sums), "", ""])
     many = count(result.max_connections)
-    caption = f"low: {many} connections as those of today; high: each takes what the settings allow"
+    caption = f"low: {many} connections {_like(result)}; high: each takes what the settings allow"
     return (
         table(columns, rows, terminal, marked=len(rows) - 1) + "\n" + "\n".join(textwrap.wrap(caption, 100))
     )
@@ -111,13 +129,14 @@ def budget_page(result: BudgetResult) -> Page:
 
 def _title(result: BudgetResult) -> tuple[str, str]:
     title = f"{count(result.max_connections)} connections: {result.verdict}"
-    return title, " ".join(reason[:1].upper() + reason[1:] + "." for reason in result.reasons)
+    reasons = [reason[:1].upper() + reason[1:] + "." for reason in result.reasons]
+    return title, " ".join([*reasons, _what_fits(result)]).strip()
 
 
 def _sections(result: BudgetResult) -> list[Section]:
     facts = [
         Fact(format_bytes(result.capacity_bytes), "memory there is", Measured),
-        Fact(count(result.possible_connections), "connections fit, as those of today", Predicted),
+        Fact(count(result.possible_connections), f"connections fit, {_like(result)}", Predicted),
         Fact(count(result.safe_connections), "fit if each takes what the settings allow", Predicted),
     ]
     rows = [
@@ -132,7 +151,7 @@ def _sections(result: BudgetResult) -> list[Section]:
         for part in result.parts
     ]
     head = ["memory", "now, measured", "low", "high", "kind", "why"]
-    return [Section("Budget", "budget", "", facts, [], [], head, rows)]
+    return [Section("Budget", "budget", "", facts, [], [], head, rows, worded=(0, 4, 5))]
 
 
 VIEW = View(

@@ -7,11 +7,12 @@ from html import escape
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
-from pgsweep.records.rollup import SYSTEM_SCHEMAS, merged
+from pgsweep.records.rollup import FOLDED, fold_catalogs, largest
 from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
+from pgsweep.ui.line import shortened_apart
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
@@ -20,48 +21,32 @@ from pgsweep.ui.view import Rows, View
 _BARS = 25
 _PAGE = Terminal()
 _HEAT = " ▁▂▃▄▅▆▇█"
-_ROWS_SHOWN = 30
+_ROWS_SHOWN = 20
 
 
 def cache_text(result: CacheResult, terminal: Terminal) -> str:
     """Return pool, table, map, and what could not be looked at."""
-    rows = without_catalogs(result)
-    hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
-    rows = rows[: len(rows) - hidden]
+    every = fold_catalogs(result.relations, result.by)
+    rows = list(every) if result.top is not None else largest(every, result.by, _ROWS_SHOWN)
+    hidden = max(0, (result.relations_found or len(every)) - len(rows))
     parts = [
         _head(result),
         pool_text(result.pool, terminal),
         fitted_table(_fields([*rows, result.total], result, terminal), terminal, marked=len(rows)),
     ]
     if hidden:
-        parts.append(f"... and {count(hidden)} rows more; all of them: --json, --csv, or through a pipe")
+        parts.append(f"... and {count(hidden)} rows more; all of them: --all, --json or --csv")
     if result.map is not None:
         parts.append(map_text(result.map, terminal))
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
 
 
-def without_catalogs(result: CacheResult) -> list[CacheRelation]:
-    """Return the rows with all system catalogs, and what serves them, put together at the end."""
-    if result.by in ("schema", "database"):
-        return list(result.relations)
-    own = [row for row in result.relations if not _is_catalog(row)]
-    catalogs = [row for row in result.relations if _is_catalog(row)]
-    if len(catalogs) < 2 or not own:
-        return list(result.relations)
-    relations = sum(row.relations for row in catalogs)
-    return [*own, merged(catalogs, relation=f"(system catalogs: {count(relations)} relations)", kind="")]
-
-
-def _is_catalog(row: CacheRelation) -> bool:
-    return (row.table_schema or row.schema) in SYSTEM_SCHEMAS
-
-
 def _head(result: CacheResult) -> str:
     how = {"peek": "read in the server's memory", "sql": "from pg_buffercache"}.get(
         result.pool_source, shown(result.pool_source)
     )
-    text = f"{server_name(result.server_version)}, measured: buffer pool {how}"
+    text = f"Measured: buffer pool {how}"
     if result.page_cache_method is not None:
         text += f", page cache by {result.page_cache_method}"
     return f"{text}; took {format_seconds(result.seconds)}."
@@ -108,27 +93,33 @@ def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Termin
         return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
 
     names = [relation_name(row, result.database) for row in rows]
+    if terminal.interactive:
+        names = shortened_apart(names, max(20, terminal.width // 3), terminal)
     fields = [
         Field(result.by, 0, names, left=True),
-        Field("kind", 8, [row.kind if row.kind != "total" else "" for row in rows], left=True),
+        Field("kind", 9, [_kind(row) for row in rows], left=True),
         Field("size", 2, [known_bytes(row.size_bytes) for row in rows]),
         Field("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
-        Field("% of\npool", 3, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
-        Field("% of\nsize", 6, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
+        Field("% of\npool", 5, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
+        Field("% of\nsize", 7, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
     ]
     if result.page_cache_method is not None:
         fields += [
             Field("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
-            Field("% of\nsize", 7, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
-            Field("held\ntwice", 1, [known_bytes(row.both_bytes) for row in rows]),
-            Field("in\nneither", 5, [known_bytes(row.neither_bytes) for row in rows]),
+            Field("% of\nsize", 8, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
+            Field("held\ntwice", 3, [known_bytes(row.both_bytes) for row in rows]),
+            Field("in\nneither", 2, [known_bytes(row.neither_bytes) for row in rows]),
         ]
     fields += [
-        Field("heat\n012345", 2, [heat(row.usage_counts, terminal) for row in rows], left=True),
-        Field("dirty", 4, [known_bytes(row.dirty_bytes) for row in rows]),
-        Field("pinned", 9, [known_bytes(row.pinned_bytes) for row in rows]),
+        Field("heat\n012345", 4, [heat(row.usage_counts, terminal) for row in rows], left=True),
+        Field("dirty", 6, [known_bytes(row.dirty_bytes) for row in rows]),
+        Field("pinned", 10, [known_bytes(row.pinned_bytes) for row in rows]),
     ]
     return fields
+
+
+def _kind(row: CacheRelation) -> str:
+    return "" if row.kind in ("total", FOLDED) else row.kind
 
 
 def cache_page(result: CacheResult) -> Page:
@@ -143,10 +134,7 @@ def _title(result: CacheResult) -> tuple[str, str]:
     if total.page_cache_bytes is not None and total.both_bytes is not None:
         title += f"; {format_bytes(total.page_cache_bytes)} in the page cache"
         title += f", {format_bytes(total.both_bytes)} held twice"
-    lead = (
-        f"{server_name(result.server_version)}, measured at {result.at} in {format_seconds(result.seconds)}."
-    )
-    return title, lead
+    return title, f"Measured in {format_seconds(result.seconds)}."
 
 
 def _sections(result: CacheResult) -> list[Section]:
@@ -174,7 +162,7 @@ def _pool_section(pool: PoolState) -> Section:
 
 
 def _relations_section(result: CacheResult) -> Section:
-    shown_rows = without_catalogs(result)
+    shown_rows = fold_catalogs(result.relations, result.by)
     rows = [*shown_rows, result.total]
     sees = result.page_cache_method is not None
     head = [result.by, "kind", "size", "in shared_buffers", "% of pool", "% of size"]
@@ -188,7 +176,7 @@ def _relations_section(result: CacheResult) -> Section:
     for row in rows:
         line = [
             Cell(relation_name(row, result.database)),
-            Cell("" if row.kind == "total" else row.kind),
+            Cell(_kind(row)),
             Cell(known_bytes(row.size_bytes)),
             Cell(known_bytes(row.shared_buffers_bytes)),
             Cell(_share(row.shared_buffers_bytes, result.pool.size_bytes)),

@@ -39,7 +39,12 @@ def map_text(block_map: CacheMap, terminal: Terminal) -> str:
         for kind in MAP_KINDS
     ]
     name = shown(f"{block_map.schema}.{block_map.relation}")
-    lines = [f"{name}: {count(block_map.blocks)} blocks, the first on the left"]
+    cells = len(strip)
+    each = block_map.blocks / cells if cells else 0.0
+    lines = [
+        f"{name}: {count(block_map.blocks)} blocks, the first on the left, "
+        + ("one a character" if each <= 1 else f"about {each:.0f} a character")
+    ]
     width = max(10, terminal.width - 2)
     lines += ["".join(strip[begin : begin + width]) for begin in range(0, len(strip), width)]
     lines.append("blocks: " + ", ".join(legend))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from pgsweep.records.doctor import Ability, DoctorResult
-from pgsweep.ui.numbers import count, format_bytes, server_name
+from pgsweep.records.doctor import Ability, DoctorResult, Runnable
+from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
@@ -45,13 +45,14 @@ def _server_line(result: DoctorResult) -> str:
     if server is None:
         return f"No session: {result.target}"
     facts = [
-        server_name(server.version),
         f"role {server.role}" + (" (superuser)" if server.superuser else ""),
+        *([] if server.provider is None else [f"hosted by {server.provider}"]),
         f"shared_buffers {format_bytes(server.shared_buffers_bytes)}",
         f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
         "a stand-by in recovery" if server.in_recovery else "not in recovery",
     ]
-    return f"{result.target[:1].upper()}{result.target[1:]}: {', '.join(facts)}"
+    text = ", ".join(facts)
+    return text[:1].upper() + text[1:]
 
 
 def _host_line(result: DoctorResult) -> str:
@@ -70,7 +71,30 @@ def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
             lines += ["", terminal.paint(title, "bold")]
         for ability in abilities:
             lines += _ability_lines(ability, name_width, width, terminal)
+    if result.commands:
+        lines += ["", terminal.paint("What you can run", "bold")]
+        room = max(len(line.command) for line in result.commands[:-1])
+        for line in result.commands:
+            lines += _command_lines(line, room, width, terminal)
     return "\n".join(lines) + "\n"
+
+
+_STATES: dict[str, tuple[str, Paint]] = {
+    "works": ("✓ ", "green"),
+    "in part": ("~ ", "yellow"),
+    "not": ("✗ ", "red"),
+}
+_STATE_WIDTH = max(map(len, _STATES))
+
+
+def _command_lines(line: Runnable, room: int, width: int, terminal: Terminal) -> list[str]:
+    mark, paint = _STATES.get(line.state, ("? ", "yellow"))
+    head = f"  {terminal.pick(mark, '')}{line.state:<{_STATE_WIDTH}}  "
+    text = f"{line.command:<{room}}  {line.why}".rstrip()
+    indent = " " * (len(head) + room + 2)
+    first, *more = textwrap.wrap(text, max(30, width - len(head)), break_long_words=False) or [""]
+    rest = textwrap.wrap(" ".join(more), max(20, width - len(indent)), break_long_words=False)
+    return [terminal.paint(head, paint) + first, *(indent + part for part in rest)]
 
 
 def _ability_lines(ability: Ability, name_width: int, width: int, terminal: Terminal) -> list[str]:
@@ -127,6 +151,10 @@ def _sections(result: DoctorResult) -> list[Section]:
                 words=True,
             )
         )
+    if result.commands:
+        lines = [[Cell(line.command), Cell(line.state), Cell(line.why)] for line in result.commands]
+        head = ["command", "works", "what works, or what is missing"]
+        sections.append(Section("What you can run", "commands", "", [], [], [], head, lines, words=True))
     return sections
 
 

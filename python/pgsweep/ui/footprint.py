@@ -6,7 +6,7 @@ from pgsweep.plain import shown
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -16,10 +16,7 @@ from pgsweep.ui.view import Rows, View
 def footprint_text(result: FootprintResult, terminal: Terminal) -> str:
     """Return the runs, the relations, the plan and the notes."""
     state = "both caches emptied before" if result.cold else "caches as they were"
-    head = (
-        f"{server_name(result.server_version)}, shared_buffers {format_bytes(result.shared_buffers_bytes)}, "
-        f"{state}; measured."
-    )
+    head = f"Measured: shared_buffers {format_bytes(result.shared_buffers_bytes)}, {state}."
     parts = [f"{head}\n{shown(result.statement)}", _runs(result, terminal), _relations(result, terminal)]
     parts.append("plan of the first run (a node's blocks include its children's):\n" + "\n".join(result.plan))
     if result.notes:
@@ -137,7 +134,7 @@ def _title(result: FootprintResult) -> tuple[str, str]:
         cached = sum(row.runs[0].page_cache_in_bytes or 0 for row in result.relations)
         title += f" and {format_bytes(cached)} into the page cache"
     state = "Both caches were emptied before." if result.cold else "The caches were as they were."
-    return title, f"{server_name(result.server_version)}, {shown(result.statement)}. {state}"
+    return title, f"{shown(result.statement)}. {state}"
 
 
 def _sections(result: FootprintResult) -> list[Section]:
@@ -192,7 +189,7 @@ def _relations_section(result: FootprintResult) -> Section:
             Cell(_sum([getattr(row.runs[number], name) for row in members])) for number, name in columns
         ]
         rows.append(cells)
-    return Section("What entered and left", "relations", "", [], [], groups, head, rows)
+    return Section("What entered and left", "relations", "", [], [], groups, head, rows, worded=(0, 1))
 
 
 def _sum(values: list[int | None]) -> str:

@@ -10,7 +10,7 @@ from pgsweep.plain import shown
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
@@ -31,6 +31,8 @@ def headline(result: HugePagesResult) -> str:
     text = f"{count(result.huge_pages_needed)} huge pages of {size} are needed"
     if result.methods.exact is None:
         text += " (estimated)"
+    if result.own_pages:
+        return f"{text}, the server has {count(result.own_pages)} now"
     if result.available is not None:
         text += f", {count(result.available)} are available"
     return text
@@ -40,10 +42,7 @@ def server_line(result: HugePagesResult) -> str:
     """Return which server and which settings, in one sentence."""
     if not result.server_version:
         return "As its log says"
-    facts = [
-        server_name(result.server_version),
-        f"shared_buffers {format_bytes(result.shared_buffers_bytes)}",
-    ]
+    facts = [f"shared_buffers {format_bytes(result.shared_buffers_bytes)}"]
     facts.append(f"shared memory in all {known_bytes(result.shared_memory_bytes)}")
     facts.append(f"huge_pages = {result.huge_pages}")
     if result.settings:

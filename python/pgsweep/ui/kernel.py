@@ -56,14 +56,14 @@ def _sections(result: KernelResult) -> list[Section]:
         [
             Cell(setting.name),
             Cell(setting.value),
-            Cell("as it is" if setting.good else setting.recommendation or ""),
-            Cell(setting.reason),
-            Cell(f"{setting.source} ({setting.certainty})"),
-            Cell(setting.command or "", code=setting.command is not None),
+            Cell(setting.command, code=True)
+            if setting.command
+            else Cell("as it is" if setting.good else setting.recommendation or ""),
+            Cell(setting.reason, f"{setting.source} ({setting.certainty})"),
         ]
         for setting in result.settings
     ]
-    head = ["setting", "now", "recommended", "why", "who says so", "command"]
+    head = ["setting", "now", "recommended", "why, and who says so"]
     return [Section("Kernel settings", "kernel", "Read, not changed.", [], [], [], head, rows, words=True)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
 
@@ -31,6 +33,36 @@ def shortened(text: str, width: int, terminal: Terminal) -> str:
         else:
             tail, back = character + tail, back - 1
     return head + mark + tail
+
+
+def shortened_apart(texts: Sequence[str], width: int, terminal: Terminal) -> list[str]:
+    """Return the texts, those too wide shortened so that no two that differ look the same."""
+    short = [shortened(text, width, terminal) for text in texts]
+    alike: dict[str, set[str]] = {}
+    for text, found in zip(texts, short, strict=True):
+        alike.setdefault(found, set()).add(text)
+    doubles = {found: sorted(group) for found, group in alike.items() if len(group) > 1}
+    for index, (text, found) in enumerate(zip(texts, short, strict=True)):
+        if found in doubles:
+            short[index] = _apart(text, doubles[found], width, terminal)
+    return short
+
+
+def _apart(text: str, group: Sequence[str], width: int, terminal: Terminal) -> str:
+    """Return what of a text tells it from the others of its group: from where they begin to differ.
+
+    Where that is not enough, its number in the group stands at the end.
+    """
+    mark = terminal.pick("…", "~")
+    first, last = min(group), max(group)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    before = max(0, same - 3)
+    window = shortened(text[before:], width - 1, terminal)
+    others = {shortened(other[before:], width - 1, terminal) for other in group if other != text}
+    if window not in others:
+        return mark + window
+    number = f"{mark}{1 + list(group).index(text)}"
+    return shortened(text, width - text_width(number), terminal) + number
 
 
 def cut(line: Line, terminal: Terminal) -> Line:

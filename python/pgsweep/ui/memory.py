@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pgsweep.plain import shown
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
@@ -30,7 +30,7 @@ def memory_text(result: MemoryResult, terminal: Terminal) -> str:
     hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
     rows = rows[: len(rows) - hidden]
     processes = len(result.processes) + result.hidden
-    head = f"{server_name(result.server_version)}, measured: memory of {count(processes)} processes"
+    head = f"Measured: memory of {count(processes)} processes"
     parts = [f"{head}; took {format_seconds(result.seconds)}.", "\n".join(cost_lines(result))]
     parts += ["\n".join(totals_lines(result)), fitted_table(_fields(rows), terminal)]
     if hidden + result.hidden:
@@ -86,7 +86,7 @@ def totals_lines(result: MemoryResult) -> list[str]:
         rows.append(("swapped out", totals.swap_bytes, "not in memory now"))
     times = ""
     if totals.real_bytes:
-        times = f"{totals.rss_bytes / totals.real_bytes:.2g} times as much"
+        times = f"{count(totals.rss_bytes / totals.real_bytes)} times as much"
     rows.append(("sum of RSS", totals.rss_bytes, times))
     width = max(len(known_bytes(value)) for _, value, _ in rows)
     return [f"{name:<20} {known_bytes(value):>{width}}  {why}".rstrip() for name, value, why in rows]
@@ -139,7 +139,7 @@ def _title(result: MemoryResult) -> tuple[str, str]:
         else f"A connection costs {format_bytes(cost.mean_bytes)}, not the "
         f"{format_bytes(cost.rss_mean_bytes)} of RSS"
     )
-    return title, f"{server_name(result.server_version)}. " + " ".join(cost_lines(result))
+    return title, " ".join(cost_lines(result))
 
 
 def _sections(result: MemoryResult) -> list[Section]:
@@ -155,6 +155,7 @@ def _sections(result: MemoryResult) -> list[Section]:
     head += ["page tables", "shared memory touched", "huge pages", "RSS"]
     if result.private:
         head.append("query")
+    worded = (1, 2, 3, 4, 11)
     rows = [
         [
             Cell(str(row.pid)),
@@ -176,7 +177,7 @@ def _sections(result: MemoryResult) -> list[Section]:
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     if result.hidden:
         notes.append(f"{result.hidden} processes more were left out.")
-    return [Section("Processes", "processes", "", facts, [], [], head, rows, notes=notes)]
+    return [Section("Processes", "processes", "", facts, [], [], head, rows, notes=notes, worded=worded)]
 
 
 VIEW = View(

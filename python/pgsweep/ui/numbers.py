@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_count
 
 __all__ = [
     "count",
@@ -48,9 +48,7 @@ def server_name(version: str) -> str:
 
 def count(value: float) -> str:
     """Return a count with its thousands apart: `12 345`."""
-    if abs(value) < 10 and value != round(value):
-        return f"{value:.2g}"
-    return f"{value:,.0f}".replace(",", " ")
+    return format_count(value)
 
 
 def times(number: int) -> str:

@@ -21,7 +21,7 @@ def record_text(result: RecordResult, terminal: Terminal) -> str:
         ("evidence", f"{result.path} ({format_bytes(result.bytes_written)})"),
         ("source", SOURCES.get(result.source, result.source)),
         *(("not possible", reason) for reason in result.passed_over),
-        ("time", f"{seconds(result.seconds)}, ended by {result.ended_by}"),
+        ("time", f"{seconds(result.seconds)}, {ending(result.ended_by)}"),
         ("shared_buffers", format_bytes(result.shared_buffers_bytes)),
     ]
     if result.snapshots:
@@ -37,6 +37,24 @@ def record_text(result: RecordResult, terminal: Terminal) -> str:
         if value is not None:
             facts.append((name, percent(value)))
     return _facts(facts, result.warnings, terminal)
+
+
+_ENDINGS = {
+    "enough": "until there was enough data",
+    "time": "as long as asked for",
+    "limit": "until a limit was reached",
+    "still": "ended early: hardly anything was evicted",
+    "interrupt": "ended by interrupt",
+    "server": "ended early: the server was stopped, restarted or crashed",
+    "refused": "ended early: the server refused a statement",
+    "cancelled": "ended early: a statement was cancelled",
+    "disk": "ended early: no room on the disk",
+}
+
+
+def ending(ended_by: str) -> str:
+    """Return in words why a recording ended."""
+    return _ENDINGS.get(ended_by, f"ended by {ended_by}")
 
 
 def export_text(result: ExportResult, terminal: Terminal) -> str:
@@ -85,7 +103,7 @@ def _section(result: RecordResult) -> Section:
         ["source", SOURCES.get(result.source, result.source)],
         *(["not possible", reason] for reason in result.passed_over),
         ["time", seconds(result.seconds)],
-        ["ended by", result.ended_by],
+        ["ended", ending(result.ended_by)],
         ["written", format_bytes(result.bytes_written)],
     ]
     cells = [[Cell(text) for text in row] for row in rows]

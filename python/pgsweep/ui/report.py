@@ -15,6 +15,7 @@ import msgspec
 from pgsweep.ui.numbers import format_bytes
 from pgsweep.ui.results import plain, to_csv, view_of
 from pgsweep.ui.section import Page
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.view import Result
 
 
@@ -26,6 +27,7 @@ def to_html(result: Result) -> str:
         .get_template("report.html.j2")
         .render(
             page=page,
+            subject=subject_line(result),
             provenance=_provenance_rows(plain(result), page),
             css=_static("report.css"),
             script=_static("report.js"),

@@ -9,6 +9,7 @@ import csv
 import importlib
 import io
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from pgsweep.plain import shown
 from pgsweep.records.prediction import ExportResult, RecordPlan
 from pgsweep.regular import read_bounded
 from pgsweep.ui.sound import trouble_in
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result, View
 
@@ -74,7 +76,10 @@ def view_of(schema: str) -> View[Any]:
 
 def to_text(result: Result, terminal: Terminal) -> str:
     """Return the result as text with a line end after the last line."""
-    return view_of(result.schema).text(plain(result), terminal)
+    subject = subject_line(result)
+    head = "\n".join(textwrap.wrap(subject, terminal.width) if terminal.interactive else [subject])
+    text = view_of(result.schema).text(plain(result), terminal)
+    return f"{terminal.paint(head, 'dim')}\n{text}" if head else text
 
 
 def plain(record: R) -> R:
@@ -169,7 +174,7 @@ def from_json(text: bytes, name: str) -> Result:
         raise UsageError(
             f"`{name}` is no result of pgsweep",
             cause=f"it is not readable as JSON: {error}",
-            hint="give a file that `pgsweep predict --json` or `pgsweep demo --json` wrote",
+            hint=f"give a file that one of these wrote with --json or -o FILE: {_makers()}",
         ) from error
     if schema not in MODULES:
         raise UsageError(
@@ -186,6 +191,13 @@ def from_json(text: bytes, name: str) -> Result:
     if trouble is not None:
         raise _damaged(name, trouble)
     return result
+
+
+def _makers() -> str:
+    """Return the commands whose results can be shown."""
+    groups = {"warm": "plan, run, save, check, restore, keep", "memory": "budget, kernel"}
+    plain_ones = ("predict", "demo", "record", "prove", "doctor", "cache", "footprint", "hugepages", "memory")
+    return ", ".join([*plain_ones, *(f"{group} {names}" for group, names in groups.items())])
 
 
 def _damaged(name: str, cause: str) -> UsageError:

@@ -120,6 +120,7 @@ class TopApp(App[None]):
         Binding("enter", "keep_filter", priority=True),
         Binding("escape", "clear_filter", "All", priority=True),
         Binding("r", "reverse", "Reverse"),
+        Binding("s", "fold", "System catalogs"),
         Binding("up", "move(-1)"),
         Binding("down", "move(1)"),
         Binding("pageup", "page(-1)"),
@@ -163,6 +164,7 @@ class TopApp(App[None]):
         self._interval_seconds = interval_seconds
         view = view or TopView()
         self._order, self._turned, self._wanted = view.sort, view.reverse, view.filter
+        self._folded = view.fold
         self._unicode = unicode
         self._moment: Moment | None = None
         self._sample: TopSample | None = None
@@ -295,6 +297,12 @@ class TopApp(App[None]):
         self._turned = not self._turned
         self._draw()
 
+    def action_fold(self) -> None:
+        """Show all system catalogs as one row, or each by itself again."""
+        self._folded = not self._folded
+        self._first_row = 0
+        self._draw()
+
     def action_move(self, rows: int) -> None:
         """Scroll the table."""
         self._first_row = max(0, self._first_row + rows)
@@ -364,7 +372,11 @@ class TopApp(App[None]):
             return filled([self._bar(terminal)], middle, foot, height)
         head_lines = 6 if height >= 14 else 2 if height >= 8 else 0
         view = TopView(
-            sort=self._order, reverse=self._turned, filter=self._wanted, limit=self._first_row + height
+            sort=self._order,
+            reverse=self._turned,
+            filter=self._wanted,
+            limit=self._first_row + height,
+            fold=self._folded,
         )
         sample = self._sample = self._moment.sample(view)
         self._first_row = min(self._first_row, max(0, sample.relations_found - 1))

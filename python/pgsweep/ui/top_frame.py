@@ -10,6 +10,7 @@ from rich.text import Text
 from pgsweep.plain import shown
 from pgsweep.records.top import TopSample
 from pgsweep.ui.line import Line, cut
+from pgsweep.ui.numbers import count
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.top_text import KEYS, title
 
@@ -30,7 +31,7 @@ def title_bar(
         left += f" {title(sample)}"
         at = datetime.datetime.fromisoformat(sample.at).astimezone()
         every = max(sample.interval_seconds if sample.held_back else 0, interval_seconds)
-        right = f"{sample.pool_source}  every {every:.2g} s  {at:%H:%M:%S} "
+        right = f"{sample.pool_source}  every {count(every)} s  {at:%H:%M:%S} "
     right = "".join(f"{state}  " for state in states) + right
     space = max(1, terminal.width - len(left) - len(right))
     bar = Text(shown(left), style="bold reverse")

@@ -31,6 +31,7 @@ _KEYS = (
     ("f", "most in the operating system's page cache first"),
     ("t", "most held twice first"),
     ("n", "by name"),
+    ("s", "all system catalogs as one row; again: each by itself"),
     ("r", "turn the order round; so does the same key again"),
 )
 

@@ -5,17 +5,20 @@ Nothing is said by colour alone. Names of other people's relations are shown esc
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pgsweep.plain import shown
+from pgsweep.records.rollup import FOLDED
 from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
 from pgsweep.ui.cache import heat
-from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened, spaced
+from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened_apart, spaced
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
 
@@ -219,14 +222,15 @@ def relation_table(
             # On a wide screen the numbers stay near the names.
             longest = max([text_width(cell) for cell in columns[0].cells], default=0)
             widths[0] = min(widths[0], max(longest, _WIDEST_NAME))
+    if limited:
+        names = shortened_apart(columns[0].cells, widths[0], terminal)
+        columns[0] = dataclasses.replace(columns[0], cells=names)
     lines: list[Line] = [[(padded(headers[i], widths[i], left=columns[i].left), ("bold",)) for i in keep]]
     for index in range(len(sample.relations)):
         line: Line = []
         for i in keep:
             column = columns[i]
             cell = column.cells[index]
-            if i == 0:
-                cell = shortened(cell, widths[0], terminal)
             line.append((padded(cell, widths[i], left=column.left), _paint(column, cell, sort)))
         lines.append(line)
     cells = [spaced(line) for line in lines]
@@ -253,7 +257,7 @@ def _columns(sample: TopSample, terminal: Terminal) -> list[_Column]:
 
     columns = [
         _Column("relation", 0, cells(lambda r: _name(r, sample.database)), "name", left=True),
-        _Column("kind", 9, cells(lambda r: r.kind), left=True),
+        _Column("kind", 9, cells(lambda r: "" if r.kind == FOLDED else r.kind), left=True),
         _Column("size", 7, cells(lambda r: known_bytes(r.size_bytes))),
         _Column("in pool", 0, cells(lambda r: known_bytes(r.shared_buffers_bytes)), "pool"),
         _Column("%pool", 4, cells(lambda r: f"{100 * r.shared_buffers_bytes / pool:.1f}")),
@@ -346,7 +350,7 @@ def title(sample: TopSample) -> str:
 
 def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:
     """Return the page as text, as `--once` prints it; only on a terminal is it cut to its width."""
-    lines: list[Line] = [[_value(f"{title(sample)}, {sample.pool_source}, {sample.at}")]]
+    lines: list[Line] = [[_value(f"{subject_line(sample)}; read by {sample.pool_source}")]]
     lines += page_head(sample, terminal)
     lines.append([])
     lines += relation_table(sample, terminal, sort=sort, reverse=reverse, limited=terminal.interactive)

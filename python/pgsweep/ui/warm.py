@@ -9,7 +9,7 @@ from pgsweep.plain import shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, server_name, times
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -48,8 +48,7 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
 
 
 def _head(result: WarmResult) -> str:
-    what = f"{server_name(result.server_version)}, database {shown(result.database)}: "
-    return what + f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
+    return f"{format_bytes(result.asked_bytes)} into {_CACHES.get(result.into, shown(result.into))}"
 
 
 def _plan_lines(result: WarmResult) -> list[str]:
@@ -157,10 +156,10 @@ def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> 
     columns = [Column("order"), Column("relation", left=True), Column("size"), _read_column(result)]
     columns += [Column("left\nout"), *looked, Column("why", left=True)]
     cells = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         resident = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
         line = [
-            str(row.order),
+            str(number),
             _name(row, result.database),
             format_bytes(row.size_bytes),
             known_bytes(_read(row)),
@@ -273,7 +272,7 @@ def _section(result: WarmResult) -> Section:
     own, catalogs = _parted(result.relations)
     columns = {
         "relation": [_name(row, result.database) for row in own],
-        "order": [str(row.order) for row in own],
+        "order": [str(number) for number in range(1, len(own) + 1)],
         "size": [format_bytes(row.size_bytes) for row in own],
     }
     if result.work is None:

@@ -33,8 +33,8 @@ def moment_line(moment: WarmKeepMoment) -> str:
     lap = "stands still" if moment.lap_seconds is None else f"goes round in {seconds(moment.lap_seconds)}"
     touched, read = count(round(moment.touched_blocks * rate)), count(round(moment.read_blocks * rate))
     return (
-        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {moment.rounds * rate:.2g} rounds, "
-        f"{touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
+        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {count(moment.rounds * rate)} "
+        f"rounds, {touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
     )
 
 
@@ -77,7 +77,7 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
 def warm_keep_text(result: WarmKeepResult, terminal: Terminal) -> str:
     """Return how resident the relations were, what was done for it, and what it cost."""
     head = (
-        f"{server_name(result.server_version)}, database {shown(result.database)}, measured: kept for "
+        f"Measured: kept for "
         f"{seconds(result.seconds)}, until {_ENDINGS.get(result.ended_by, result.ended_by)}.\n"
         f"Resident: {percent(result.resident_share_before)} before, {percent(result.resident_share_mean)} on "
         f"average, {percent(result.resident_share_after)} at the end."
@@ -156,8 +156,7 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
     """Return residence, work and cost, and the relations."""
     before, mean = percent(result.resident_share_before), percent(result.resident_share_mean)
     title = f"{mean} resident on average, {before} before"
-    lead = f"{server_name(result.server_version)}, database {shown(result.database)}. "
-    lead += " ".join(cost_lines(result))
+    lead = " ".join(cost_lines(result))
     facts = [
         Fact(before, "resident before", Measured),
         Fact(mean, "on average", Measured),

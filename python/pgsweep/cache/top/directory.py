@@ -32,6 +32,8 @@ class Row:
     relation: str
     kind: str
     words: str
+    table_schema: str = ""
+    table: str = ""
 
 
 @dataclass(slots=True)
@@ -65,9 +67,8 @@ class Directory:
         for (spc, db, rel), named in self.names.relations.items():
             relation = named.relation
             number = self._of_relation.get((db, relation.oid))
-            row = _row(
-                named.database, relation.schema, relation.name, KINDS.get(relation.kind, relation.kind)
-            )
+            kind = KINDS.get(relation.kind, relation.kind)
+            row = _row(named.database, relation.schema, relation.name, kind, named.table)
             if number is None:
                 number = self._of_relation[db, relation.oid] = len(self.rows)
                 self.rows.append(row)
@@ -114,5 +115,8 @@ class Directory:
         return number
 
 
-def _row(database: str, schema: str, relation: str, kind: str) -> Row:
-    return Row(database, schema, relation, kind, f"{database}: {schema}.{relation} {kind}".lower())
+def _row(database: str, schema: str, relation: str, kind: str, table: tuple[str, str] = ("", "")) -> Row:
+    words = f"{database}: {schema}.{relation} {kind}"
+    if table[1] != relation:
+        words += f" of {table[1]}"
+    return Row(database, schema, relation, kind, words.lower(), *table)

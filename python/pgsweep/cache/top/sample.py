@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pgsweep.cache.top.directory import Row
 from pgsweep.cache.top.page_cache import PageCacheByRelation
+from pgsweep.records.rollup import FOLDED, SYSTEM_SCHEMAS
 from pgsweep.records.top import TopRelation, TopSample, TopView
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
@@ -31,8 +32,39 @@ class Moment:
     files: PageCacheByRelation | None
     taken: float
 
+    def folded(self) -> Moment:
+        """Return the same with all system catalogs, and what serves them, as one row."""
+        rows = self.rows[: len(self.usage_counts)]
+        catalog = np.array([(row.table_schema or row.schema) in SYSTEM_SCHEMAS for row in rows], np.bool_)
+        relations = int((self.usage_counts.sum(axis=1)[catalog] > 0).sum())
+        name = f"(system catalogs: {relations} relations)"
+        row = Row("", "", name, FOLDED, name)
+
+        def fold(values: NDArray[Any]) -> NDArray[Any]:
+            mine = catalog[: len(values)]
+            kept = np.where(mine if values.ndim == 1 else mine[:, None], 0, values)
+            return np.concatenate([kept, values[mine].sum(axis=0, keepdims=True)])
+
+        files = self.files
+        if files is not None:
+            # The row comes after those of now, of which the files may not know the last.
+            known = [padded(values, len(catalog)) for values in (files.size, files.page_cache, files.both)]
+            size, page_cache, both = (fold(values) for values in known)
+            files = replace(files, size=size, page_cache=page_cache, both=both)
+        return replace(
+            self,
+            rows=[*rows, row],
+            usage_counts=fold(self.usage_counts),
+            dirty=fold(self.dirty),
+            pinned=fold(self.pinned),
+            change=None if self.change is None else fold(self.change),
+            files=files,
+        )
+
     def sample(self, view: TopView) -> TopSample:
         """Return the relations wanted, in the order wanted, with all that is not about relations."""
+        if view.fold:
+            return self.folded().sample(msgspec.structs.replace(view, fold=False))
         block = self.head.block_size_bytes
         used = self.usage_counts.sum(axis=1)
         count = len(used)
@@ -80,6 +112,8 @@ class Moment:
             schema=row.schema,
             relation=row.relation,
             kind=row.kind,
+            table_schema=row.table_schema,
+            table=row.table,
             shared_buffers_bytes=int(self.usage_counts[i].sum()) * block,
             change_bytes_per_second=None if self.change is None else float(self.change[i]) * block,
             usage_counts=self.usage_counts[i].tolist(),

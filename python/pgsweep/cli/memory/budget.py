@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options
+from pgsweep.cli.common import HELP_NAMES, Bytes, common_options
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
 from pgsweep.cli.output import Output, output_options
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Sorts and hashes that each connection is assumed to hold at once, at the high end.",
 )
+@click.option("--work-mem", type=Bytes(), metavar="SIZE", help="For this work_mem.  [default: the setting]")
 @output_options
 @common_options
 @observing
@@ -43,6 +44,7 @@ def command(
     *,
     max_connections: int | None,
     plan_nodes: int,
+    work_mem: int | None,
 ) -> None:
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
@@ -50,7 +52,8 @@ def command(
     what max_connections would take: at the low end as many connections as those of today, at the high end
     each with all of the shared memory touched and as much work_mem as the settings allow. The verdict is
     fits, tight or will be killed, with the number of connections that fit at both ends. A smaller limit of
-    the server's memory cgroup counts instead of the host's memory.
+    the server's memory cgroup counts instead of the host's memory. The other way round it says up to which
+    work_mem, and up to how many connections, the verdict would be fits.
 
     Needs the server's host, as the server's user or root. Nothing is changed.
 
@@ -58,6 +61,7 @@ def command(
     Examples:
       sudo -u postgres pgsweep memory budget
       sudo -u postgres pgsweep memory budget --max-connections 1000 --plan-nodes 4
+      sudo -u postgres pgsweep memory budget --max-connections 500 --work-mem 64MB
       sudo -u postgres pgsweep memory budget --json | jq .verdict
     """
     from pgsweep.cli.provenance import with_provenance
@@ -66,6 +70,8 @@ def command(
 
     def reckoned(conninfo: str) -> BudgetResult:
         with opened(conninfo) as server:
-            return budget(server, max_connections=max_connections, plan_nodes=plan_nodes)
+            return budget(
+                server, max_connections=max_connections, plan_nodes=plan_nodes, work_mem_bytes=work_mem
+            )
 
-    output.write(with_provenance(target.use(reckoned), settings.arguments))
+    output.write(with_provenance(target.use(reckoned), settings.arguments, server=target.server))

@@ -31,4 +31,4 @@ def command(settings: Settings, target: Target, output: Output, /) -> None:
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory.kernel import examine
 
-    output.write(with_provenance(target.use(examine), settings.arguments))
+    output.write(with_provenance(target.use(examine), settings.arguments, server=target.server))

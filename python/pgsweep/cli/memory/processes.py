@@ -89,4 +89,4 @@ def command(
 
     result = target.use(looked)
     if result is not None:
-        output.write(with_provenance(result, settings.arguments))
+        output.write(with_provenance(result, settings.arguments, server=target.server))

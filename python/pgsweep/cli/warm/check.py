@@ -86,8 +86,8 @@ def command(
             return check(access, path, heat, conditions)
 
     result = target.use(checked)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))
     for text in result.conditions:
         name = parse_condition(text, CONDITION_NAMES).name
-        settings.say(f"{text}: {name} is {getattr(result.state, name):.4f}")
+        settings.say(f"--fail-if {text} holds: {name} is {getattr(result.state, name):.4f}")
     return CONDITION_HOLDS if result.conditions else 0

@@ -131,13 +131,13 @@ def command(
     )
     if dry_run:
         plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
-        _show_plan(settings, plan, as_json=as_json)
+        _show_plan(settings, plan, as_json=as_json, server=target.server)
         return
     with stoppable(settings, "ending") as stop, _hangup(stop):
         result = target.use(lambda conninfo: _keep(conninfo, options, seconds, stop, settings))
     from pgsweep.cli.provenance import with_provenance
 
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))
     if result.ended_by == "gone":
         raise PgsweepError(
             "no relation is left to keep",
@@ -170,11 +170,11 @@ def _hangup(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGHUP, former)
 
 
-def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool) -> None:
+def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool, server: str) -> None:
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.ui.results import plain, to_json
     from pgsweep.ui.warm_keep import plan_text
 
-    plan = with_provenance(plan, settings.arguments)
+    plan = with_provenance(plan, settings.arguments, server=server)
     write_stdout(to_json(plan) if as_json else plan_text(plain(plan), settings.terminal()))
     settings.say("dry run: the pool was looked at once, nothing was touched or read")

@@ -63,4 +63,4 @@ def command(
     from pgsweep.warm.run.run import plan
 
     result = target.use(lambda conninfo: plan(conninfo, options, assumed_bytes_per_second=assume_rate))
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))

@@ -130,6 +130,7 @@ def command(
             with_provenance(
                 target.use(lambda conninfo: feature.dry_run(conninfo, path, saved, options)),
                 settings.arguments,
+                server=target.server,
             )
         )
         settings.say("dry run: nothing was read")
@@ -144,7 +145,7 @@ def command(
                 conninfo, path, saved, options, stop=stop, listener=WarmProgress(shown)
             )
         )
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))
     if result.stopped:
         settings.say("ended early; the same command reads what is missing")
         return INTERRUPTED

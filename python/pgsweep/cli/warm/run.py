@@ -98,7 +98,7 @@ def command(
         if resume:
             raise UsageError("--dry-run and --resume contradict each other", hint="leave one of them out")
         result = target.use(lambda conninfo: warm.dry_run(conninfo, options))
-        output.write(with_provenance(result, settings.arguments))
+        output.write(with_provenance(result, settings.arguments, server=target.server))
         settings.say("dry run: nothing was read")
         return 0
     if journal is not None and not os.access(journal if journal.exists() else journal.parent, os.W_OK):
@@ -125,7 +125,7 @@ def command(
     ):
         shown.stage("warming")
         result = target.use(warmed)
-    output.write(with_provenance(result, settings.arguments))
+    output.write(with_provenance(result, settings.arguments, server=target.server))
     assert result.work is not None
     if result.work.stopped:
         kept = result.work.journal

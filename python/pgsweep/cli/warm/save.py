@@ -96,7 +96,7 @@ def command(
         if result is not None:
             if result.skipped is not None:
                 settings.warn(result.skipped)
-            output.write(with_provenance(result, settings.arguments))
+            output.write(with_provenance(result, settings.arguments, server=target.server))
 
     if every is None or dry_run:
         once()

@@ -10,6 +10,7 @@ from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.hugepages import Pool, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.memory.hugepages.inspect import pool_record
+from pgsweep.memory.hugepages.reasons import pool_reasons
 from pgsweep.records.hugepages import HugePagesChange, HugePagesResult
 from pgsweep.records.prediction import PlanStep
 
@@ -58,12 +59,18 @@ def apply(
     )
     pools = read_pools()
     now = next(found for found in pools if found.size_bytes == pool.size_bytes)
-    return msgspec.structs.replace(
+    after = msgspec.structs.replace(
         result,
         available=now.available,
         pools=[pool_record(found, result.shared_memory_bytes) for found in pools],
         change=change,
     )
+    # What was said of the pool is no longer so.
+    outdated = pool_reasons(result)
+    reasons = [reason for reason in result.reasons if reason not in outdated]
+    if len(reasons) < len(result.reasons):
+        reasons += pool_reasons(after)
+    return msgspec.structs.replace(after, reasons=reasons)
 
 
 def _to_change(result: HugePagesResult) -> tuple[Pool, int]:

@@ -124,11 +124,12 @@ def examine(
         transparent=read_transparent() if here else {},
         steps=[],
         missing=_missing(here, found, pid),
+        own_pages=own,
     )
     around = Circumstances(
         pid=pid,
         here=here,
-        own_pages=own,
+        may_be_here=not here and bool(found.closed),
         shared_memory_type=facts.shared_memory_type,
         setting_page_bytes=facts.huge_page_bytes,
         memory_limit=None if pid is None else limit_of(pid),

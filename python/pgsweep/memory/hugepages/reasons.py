@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pgsweep.host.cgroup import MemoryLimit
 from pgsweep.host.postmaster import pid_namespaces
-from pgsweep.records.hugepages import HugePagePool, HugePagesResult
+from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.units import format_bytes
 
 _MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -26,7 +26,7 @@ class Circumstances:
     Attributes:
         pid: the postmaster; None where it is not seen.
         here: it runs on this kernel.
-        own_pages: huge pages that it has now.
+        may_be_here: its process may be one that runs here and may not be looked into.
         shared_memory_type: the setting.
         setting_page_bytes: huge_page_size; 0 for the kernel's default.
         memory_limit: of its memory cgroup.
@@ -36,7 +36,7 @@ class Circumstances:
 
     pid: int | None = None
     here: bool = False
-    own_pages: int = 0
+    may_be_here: bool = False
     shared_memory_type: str = "mmap"
     setting_page_bytes: int = 0
     memory_limit: MemoryLimit | None = None
@@ -58,7 +58,6 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
         result: all but the reasons.
         around: what else is known.
     """
-    pool = next((p for p in result.pools if p.page_size_bytes == result.huge_page_size_bytes), None)
     reasons = []
     if around.not_started:
         reasons.append(_not_started(result))
@@ -69,7 +68,7 @@ def reasons_for(result: HugePagesResult, around: Circumstances) -> list[str]:
     else:
         reasons.append(_unknown(result, around))
     if around.here and (result.settings or (result.status != "on" and result.huge_pages != "off")):
-        reasons += _pool(result, pool, around)
+        reasons += pool_reasons(result)
     reasons += _limits(result, around)
     if result.huge_pages == "try" and result.status == "on":
         reasons.append(
@@ -101,13 +100,16 @@ def _unknown(result: HugePagesResult, around: Circumstances) -> str:
     if result.huge_pages == "off":
         return "huge_pages is off, so the server does not ask for huge pages"
     why = "its process is not on this host"
-    if around.here:
+    if around.may_be_here:
+        why = f"user {_me()} may not see whether its process runs on this host"
+    elif around.here:
         why = f"user {_me()} may not look into its process" if around.pid else "its process is not seen here"
     return f"servers before version 17 do not tell whether they use huge pages, and {why}"
 
 
-def _pool(result: HugePagesResult, pool: HugePagePool | None, around: Circumstances) -> list[str]:
+def pool_reasons(result: HugePagesResult) -> list[str]:
     """Return what the kernel's pool means for the next start."""
+    pool = next((p for p in result.pools if p.page_size_bytes == result.huge_page_size_bytes), None)
     size = format_bytes(result.huge_page_size_bytes)
     if not result.pools:
         return ["this kernel has no huge pages (CONFIG_HUGETLBFS, or a container that hides them)"]
@@ -116,7 +118,7 @@ def _pool(result: HugePagesResult, pool: HugePagePool | None, around: Circumstan
         return [f"this kernel or processor has no huge pages of {size}; there are {sizes}"]
     if pool.needed is None:
         return []
-    have = pool.available + around.own_pages
+    have = pool.available + result.own_pages
     if have >= pool.needed:
         when = "the next start finds enough" if result.settings else "it will use them when it is restarted"
         return [f"{have} huge pages of {size} are available now, {pool.needed} are needed: {when}"]

@@ -29,12 +29,14 @@ class Observations:
         used_blocks: buffers in use at each of them, free ones not counted; shape (used snapshots,).
         hand_frames: by number of the snapshot, how many buffers the hand had passed; empty where not seen.
             Those of used snapshots ascend.
+        loads: pages loaded into buffers of the pool until each used snapshot, as far as the counters tell.
         warnings: what was left out, in words.
     """
 
     snapshots: Table
     used_blocks: NDArray[np.int64]
     hand_frames: NDArray[np.int64]
+    loads: NDArray[np.float64] | None
     warnings: tuple[str, ...]
 
 
@@ -65,6 +67,7 @@ def pool_observations(
             snapshots=snapshots,
             used_blocks=times["used_frames"].astype(np.int64),
             hand_frames=np.zeros(0, np.int64),
+            loads=_loads(times, counters),
             warnings=(),
         )
     right = known.copy()
@@ -91,8 +94,28 @@ def pool_observations(
         snapshots={name: column[kept] for name, column in snapshots.items()},
         used_blocks=times["used_frames"][~np.isin(times["snapshot"], left_out)].astype(np.int64),
         hand_frames=hand_frames,
+        loads=None,
         warnings=tuple(warnings),
     )
+
+
+def _loads(times: Table, counters: Table) -> NDArray[np.float64] | None:
+    """Return the loads counted until each snapshot: buffers taken for pages, or else the misses of all."""
+    if "begin_seconds" not in times:
+        return None
+    for scope, name in (("bgwriter", "buffers_alloc"), ("database", "blks_read")):
+        rows = np.flatnonzero((counters["scope"] == scope) & (counters["name"] == name))
+        if not len(rows):
+            continue
+        loads = np.zeros(len(times["begin_seconds"]))
+        # A sample lists only what changed since the one before.
+        for what in np.unique(counters["object"][rows]):
+            own = rows[counters["object"][rows] == what]
+            seconds, values = counters["seconds"][own], counters["value"][own]
+            if (np.diff(seconds) >= 0).all():
+                loads += np.interp(times["begin_seconds"], seconds, np.maximum.accumulate(values))
+        return loads
+    return None
 
 
 def _positions(

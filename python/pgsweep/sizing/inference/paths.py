@@ -37,6 +37,9 @@ _NEAR: Final = 0.5
 """Passes between snapshots, below which the hand has not come again to what was loaded in between."""
 
 _ENOUGH_LOADS: Final = 200
+_YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
+"""Passes since a page was loaded, and how many pages it takes to know a mean."""
+
 _LEAST: Final = 1e-7
 """What the model excludes happens all the same: a buffer is pinned when the hand comes, a page is dropped."""
 
@@ -84,14 +87,18 @@ def path_likelihoods(
             bit += 1
         return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
 
-    # After very many laps any state is forgotten, but not at which step of the lap the hand is.
+    # After very many laps any state is forgotten.
     forgotten = _FORGOTTEN_LAPS * STEPS
-    logs = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))[states[:, 0]]
+    resting = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))
+    logs = resting[states[:, 0]]
     for at in range(len(chosen) - 1):
         before, then = states[:, at], states[:, at + 1]
         for steps in np.unique(ended[:, at]).tolist():
             here = ended[:, at] == steps
-            moved = after(steps if steps < forgotten else forgotten + steps % STEPS)
+            if steps >= forgotten:
+                logs[here] += resting[then[here]]
+                continue
+            moved = after(steps)
             table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
             logs[here] += table[before[here] * _STATES + then[here]]
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
@@ -103,23 +110,13 @@ def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Flo
     A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
     and those of later visits, which `rates` lets take away again.
     """
-    hands = seen.hand_frames
-    near = np.diff(hands) < _NEAR * seen.pool_frames
-    members = seen.page_group[seen.page] == group
-    page, snapshot = seen.page[members], seen.snapshot[members]
-    order = np.lexsort((snapshot, page))
-    page, snapshot, count = page[order], snapshot[order], seen.usage_count[members][order]
-    new = np.ones(len(page), dtype=bool)
-    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
-    new &= snapshot > 0
-    new[new] = near[snapshot[new] - 1]
-    first = np.bincount(count[new], minlength=_COUNTS)[1:].astype(np.float64)
+    count, _, half_passes = _first_seen(seen, group)
+    first = np.bincount(count, minlength=_COUNTS)[1:].astype(np.float64)
     if first.sum() < _ENOUGH_LOADS:
         return None
     first /= first.sum()
     if rates is None:
         return first
-    half_passes = float(np.diff(hands)[near].mean()) / seen.pool_frames / 2
     loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
     later = _visits(first, GRID * half_passes)[:, 1:, 1:]
     mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
@@ -127,6 +124,45 @@ def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Flo
 
     batch = np.asarray(nnls(mixed.T, first)[0], dtype=np.float64)
     return np.asarray(batch / batch.sum())
+
+
+def late_accesses(seen: Sightings, group: int, rates: Rates) -> float:
+    """Return how many accesses of a visit come late, for each first one: long after the page was loaded.
+
+    A page lies right behind the hand when it is loaded, so its place tells how long ago that was. Where a
+    visit's accesses come together, pages just loaded have as many as those loaded a while ago, later visits
+    aside; a smaller pool, whose passes are shorter, evicts pages between accesses that come late.
+    """
+    count, age, _ = _first_seen(seen, group)
+    young, old = age < _YOUNG, age >= _OLD
+    if young.sum() < _ENOUGH_YOUNG or old.sum() < _ENOUGH_YOUNG:
+        return 0.0
+    loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
+    visits = float((loads / max(loads.sum(), 1e-300)) @ np.minimum(GRID, 4.0))
+    each = float(rates.batch @ np.arange(1.0, 6.0))
+    passed = float(age[old].mean() - age[young].mean())
+    grown = float(count[old].mean() - count[young].mean())
+    error = float(np.hypot(count[old].std() / old.sum() ** 0.5, count[young].std() / young.sum() ** 0.5))
+    return max(grown - passed * visits * each - error, 0.0)
+
+
+def _first_seen(seen: Sightings, group: int) -> tuple[Integers, Floats, float]:
+    """Return counts of pages loaded since the snapshot before, passes since then, and half the mean gap."""
+    hands = seen.hand_frames
+    gaps = np.diff(hands)
+    near = gaps < _NEAR * seen.pool_frames
+    members = seen.page_group[seen.page] == group
+    page, snapshot = seen.page[members], seen.snapshot[members]
+    order = np.lexsort((snapshot, page))
+    page, snapshot = page[order], snapshot[order]
+    count, frame = seen.usage_count[members][order], seen.frame[members][order]
+    new = np.ones(len(page), dtype=bool)
+    new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
+    new &= snapshot > 0
+    new[new] = near[snapshot[new] - 1]
+    age = (hands[snapshot[new]] - frame[new]) % seen.pool_frames / seen.pool_frames
+    half_passes = float(gaps[near].mean()) / seen.pool_frames / 2 if near.any() else 0.0
+    return count[new], age, half_passes
 
 
 def _paths(

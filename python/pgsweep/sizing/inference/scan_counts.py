@@ -52,6 +52,27 @@ def scanned_blocks(
     return np.where(is_table, found, 0.0)
 
 
+def by_rings(
+    scanned: Floats, accesses: Floats, blocks: Floats, *, pool_blocks: int, measured: float
+) -> Floats:
+    """Return what sequential scans read of each relation, such that rings have the accesses measured.
+
+    A relation larger than a quarter of the pool is scanned through a ring, and pg_stat_io counts what goes
+    through rings by itself.
+
+    Args:
+        scanned: blocks by sequential scans, as the relations' counters let expect.
+        accesses: of each relation, which bound it.
+        blocks: size of each relation.
+        measured: accesses through rings of scans, in the same unit of time.
+    """
+    ringed = blocks > pool_blocks / 4
+    expected = float(scanned[ringed].sum())
+    if expected <= 0:
+        return scanned
+    return np.where(ringed, np.minimum(scanned * measured / expected, accesses), scanned)
+
+
 def loop_absent(scans_per_pass: Floats) -> tuple[Floats, Floats]:
     """Return how often a scan misses a page that nothing else visits, and its share of the time absent.
 

@@ -63,10 +63,11 @@ def scan_rings(
     if not len(at):
         none = np.zeros(0, dtype=np.uint32)
         return ScanRing(strategy=strategy, access=np.zeros(0, dtype=np.uint64), owner=none, blocks=none)
-    # Without a scan's id, a backend's accesses to one relation share a ring.
     scan = accesses["scan"][at].astype(np.int64)
     numbers = np.unique(file, return_inverse=True)[1]
+    # Without a scan's id, a backend's accesses to one relation share a ring.
     fallback = (accesses["pid"][at].astype(np.int64) << 32) ^ numbers[at] | (1 << 62)
+    scan = _with_strays(scan, fallback, strategy[at] == _BULKREAD)
     _, first, owner = np.unique(np.where(scan > 0, scan, fallback), return_index=True, return_inverse=True)
     owner = owner.ravel()
     blocks = _table_blocks(accesses, relations, drops, file, relation_file, at, first, owner)
@@ -95,6 +96,31 @@ def scan_rings(
         # Blocks of the main fork: block.h, MaxBlockNumber.
         blocks=np.minimum(blocks[used], 2**32 - 1).astype(np.uint32),
     )
+
+
+def _with_strays(
+    scan: NDArray[np.int64], backend_and_file: NDArray[np.int64], bulk: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the scan of each access, with those that a scan makes away from its position.
+
+    A scan reads some blocks again, through the same ring, when another session changed them meanwhile. Such
+    an access belongs to the last scan of the table that its backend began, or to the first where it had none.
+    """
+    order = np.argsort(backend_and_file, kind="stable")
+    key, found = backend_and_file[order], scan[order]
+    positions = np.arange(len(order))
+    begins = np.append(True, key[1:] != key[:-1])
+    ends = np.append(begins[1:], True)
+    # The nearest row with a scan before each row and behind it, of the same backend and file.
+    last = np.maximum.accumulate(np.where(found > 0, positions, -1))
+    last = np.where(last >= np.maximum.accumulate(np.where(begins, positions, 0)), last, -1)
+    following = np.minimum.accumulate(np.where(found > 0, positions, len(order))[::-1])[::-1]
+    final = np.minimum.accumulate(np.where(ends, positions, len(order))[::-1])[::-1]
+    nearest = np.where(last >= 0, last, np.where(following <= final, following, -1))
+    stray = (found == 0) & bulk[order] & (nearest >= 0)
+    joined = scan.copy()
+    joined[order[stray]] = found[nearest[stray]]
+    return joined
 
 
 def _table_blocks(

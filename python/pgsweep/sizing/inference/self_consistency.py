@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.inference.estimate import Doubt
+from pgsweep.sizing.inference.interval import RELIABLE_WIDTH
+from pgsweep.units import BLOCK_BYTES, format_bytes
 
 Floats = NDArray[np.float64]
 
@@ -30,8 +32,16 @@ _FOREIGN_ROUGH, _FOREIGN_REFUSED = 0.1, 0.8
 _UNKNOWN_ROUGH, _UNKNOWN_REFUSED = 0.05, 0.3
 """Of the pool: pages of other databases, and of relations that the catalog does not name."""
 
-_SHIFT_ROUGH = 0.15
+_SHIFT_ROUGH = 0.25
 """Of the accesses: those that fall on another relation in the second half than in the first."""
+
+_ORDER_ROUGH, _ORDER_REFUSED = 0.02, 0.1
+"""Of the misses: those on pages that come in the order of their blocks."""
+
+_DRIFT_ROUGH, _DRIFT_REFUSED = 1.2, 2.0
+_LEAST_DRIFT, _CERTAIN_ERROR = 0.001, 0.0003
+"""By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
+error that is there in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,5 +165,66 @@ def shift_doubts(names: Sequence[str], first: Floats, second: Floats) -> list[Do
             "rough",
             f"the load changed: `{names[worst]}` had {before[worst]:.0%} of the accesses in the first half "
             f"of the recording, {after[worst]:.0%} in the second",
+        )
+    ]
+
+
+def order_doubts(share: float) -> list[Doubt]:
+    """Return what speaks against a curve of pages that are read in order, again and again.
+
+    Args:
+        share: of the misses.
+    """
+    if share <= _ORDER_ROUGH:
+        return []
+    return [
+        Doubt(
+            "refused" if share > _ORDER_REFUSED else "rough",
+            f"{share:.0%} of the misses read relations from end to end: pages that come round together stay "
+            "or go together, which snapshots do not show; take a trace (record --source trace)",
+        )
+    ]
+
+
+def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list[Doubt]:
+    """Return what speaks against a curve of a load that moves from page to page.
+
+    What moves shows few pages that are read often in each half, and many that are read seldom in the whole:
+    the whole recording then predicts fewer misses for a smaller pool, and more for a larger one, than both
+    its halves.
+
+    Args:
+        whole: miss ratios at half and twice today's size.
+        halves: the same from each half of the recording; none where they are too short.
+        error: standard errors of `whole`.
+    """
+    if len(halves) < 2:
+        return []
+    apart = whole - np.mean(halves, axis=0)
+    chance = error + _CERTAIN_ERROR
+    drift = min(-apart[0] / chance[0], apart[1] / chance[1])
+    if drift <= _DRIFT_ROUGH or np.abs(apart).max() < _LEAST_DRIFT:
+        return []
+    return [
+        Doubt(
+            "refused" if drift > _DRIFT_REFUSED else "rough",
+            "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
+            f"pages, read more often, than the whole does (at twice the size {whole[1]:.1%} would be missed "
+            f"by the whole, {np.mean([half[1] for half in halves]):.1%} by its halves)",
+        )
+    ]
+
+
+def width_doubts(sizes_blocks: Sequence[int], low: Floats, high: Floats) -> list[Doubt]:
+    """Return whether the interval is wide at some size."""
+    half = (high - low)[: len(sizes_blocks)] / 2
+    if not len(half) or half.max() <= RELIABLE_WIDTH:
+        return []
+    worst = int(np.argmax(half))
+    return [
+        Doubt(
+            "rough",
+            f"at {format_bytes(sizes_blocks[worst] * BLOCK_BYTES)} the miss ratio is known to ± "
+            f"{half[worst]:.1%} only: record for longer, or ask for sizes nearer to today's",
         )
     ]

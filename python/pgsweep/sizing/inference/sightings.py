@@ -47,7 +47,7 @@ class Sightings:
         page: page of each sighting, shape (sightings,).
         snapshot: number of the snapshot, 0 to `snapshots` - 1, same shape.
         usage_count: 0 to 5, same shape.
-        frame: buffer of each sighting, from 0, same shape; empty where the hand is not seen.
+        frame: buffer of each sighting, from 0, same shape.
         hand_frames: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
         pool_frames: buffers of the whole pool.
         unknown: mean number of pages of the database in a snapshot that belong to no known relation.
@@ -167,7 +167,7 @@ def gather(
         page=page.astype(np.int64).ravel(),
         snapshot=snapshot.astype(np.int64).ravel(),
         usage_count=snapshots["usage_count"].astype(np.int64),
-        frame=snapshots["frame"].astype(np.int64) - 1 if hand_seen else _NONE,
+        frame=snapshots["frame"].astype(np.int64) - 1,
         hand_frames=hand_frames[numbers] if hand_seen else _NONE,
         pool_frames=pool_frames,
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),

@@ -9,8 +9,7 @@ likelihood of whole paths is taken instead (paths.py), which needs no such care.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 
@@ -19,11 +18,12 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.evidence.schema import STATISTICS_RESET
-from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged
 from pgsweep.sizing.inference.hand import follow_hand
-from pgsweep.sizing.inference.paths import loaded_batch, path_likelihoods
+from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
+from pgsweep.sizing.inference.parallel import map_in_threads
+from pgsweep.sizing.inference.paths import late_accesses, loaded_batch, path_likelihoods
 from pgsweep.sizing.inference.rates import (
     GRID,
     SINGLE,
@@ -35,15 +35,20 @@ from pgsweep.sizing.inference.rates import (
     resample,
     temper,
 )
-from pgsweep.sizing.inference.scan_counts import scanned_blocks
+from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     Part,
+    drift_doubts,
+    order_doubts,
     part_doubts,
     shift_doubts,
     stranger_doubts,
     today_doubts,
+    width_doubts,
 )
+from pgsweep.sizing.inference.sequences import in_order
 from pgsweep.sizing.inference.sightings import Group, Sightings, Table, gather, page_numbers
+from pgsweep.sizing.inference.totals import Totals
 
 Floats = NDArray[np.float64]
 
@@ -55,9 +60,6 @@ _PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
 """Clock passes below which nothing is predicted, and below which a prediction is rough. The states of
 snapshots are taken for independent, which takes many passes; paths are followed where the hand is known."""
 
-_SHORT_PATHS, _SHORT_STATES = 0.06, 16.0
-"""Error of the miss ratio for each doubling of the size in a recording of one clock pass, from simulated
-recordings; it falls with the number of passes, and where only states are seen with its square."""
 
 _MANY_SCANS = 0.1
 _SETTLED_SECONDS = 120.0
@@ -65,203 +67,8 @@ _SETTLED_SECONDS = 120.0
 _FEWEST_SNAPSHOTS = 10
 _MOST_SNAPSHOTS = 1000
 _REPLICATES = 40
-_PARTS = 8
 _SAME_BATCH = 0.01
 _OWN_GROUP_SHARE = 0.002
-_CONFIDENCE = 0.90
-
-MODEL_ERROR_RATIO = 0.002
-MODEL_ERROR_PER_OCTAVE_DOWN = 0.004
-MODEL_ERROR_PER_OCTAVE_UP = 0.002
-MODEL_ERROR_OF_SCANS = 0.08
-"""What the model itself adds to the interval, in miss ratio: found by comparing predictions with measured
-truth on workloads outside the package (docs/concepts/prediction.md)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Totals:
-    """What the counters say over the whole observation.
-
-    Attributes:
-        misses: reads of the database, extensions included where the server counts them (before 16).
-        relation_misses: per relation of the evidence, per second.
-        relation_accesses: likewise.
-        relation_scans: sequential scans begun, by each process that takes part, per second.
-        relation_scanned_blocks: read by sequential scans, per second.
-        relation_growth_blocks: blocks added per second.
-        temporary_misses: those misses that are of temporary relations, which do not use the pool.
-        doubts: where the counters disagree with themselves.
-        first_half_accesses: of each relation, in blocks.
-        second_half_accesses: likewise.
-        was_reset: the statistics were reset meanwhile.
-        allocations: buffers that were taken for a page, rings' own left out, of all databases, per second; 0
-            where the counter is not known.
-        miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
-    """
-
-    seconds: float
-    hits: float
-    misses: float
-    relation_misses: Floats
-    relation_accesses: Floats
-    relation_scans: Floats
-    relation_scanned_blocks: Floats
-    relation_growth_blocks: Floats
-    first_half_miss_ratio: float
-    second_half_miss_ratio: float
-    temporary_misses: float = 0.0
-    doubts: list[Doubt] = field(default_factory=list)
-    first_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
-    second_half_accesses: Floats = field(default_factory=lambda: np.zeros(0))
-    was_reset: bool = False
-    allocations: float = 0.0
-    miss_ratio_error: float = 0.0
-
-
-def read_totals(counters: Table, relations: Table, database: str) -> Totals:
-    """Reduce the evidence's counters to what happened between the first and the last sample.
-
-    A sample lists only what changed since the one before; a counter not in the first sample began at 0.
-    """
-    # Where the clock hand stands is told at other moments than the server's counters.
-    counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
-    seconds = np.unique(counters["seconds"])
-    span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0
-    sample = np.searchsorted(seconds, counters["seconds"])
-    series: dict[tuple[str, str, str], Floats] = {}
-    keys = zip(counters["scope"], counters["object"], counters["name"], strict=True)
-    for at, key, value in zip(sample, keys, counters["value"], strict=True):
-        series.setdefault(key, np.zeros(len(seconds)))[at:] = value
-
-    def of_database(name: str) -> Floats:
-        return series.get(("database", database, name), np.zeros(max(len(seconds), 1)))
-
-    hits, reads = of_database("blks_hit"), of_database("blks_read")
-
-    def ratio(begin: int, end: int) -> float:
-        missed, hit = reads[end] - reads[begin], hits[end] - hits[begin]
-        return float(missed / (missed + hit)) if missed + hit > 0 else 0.0
-
-    middle = int(np.searchsorted(seconds, (seconds[0] + seconds[-1]) / 2)) if len(seconds) > 2 else 0
-    # Relations are sampled less often, so a recording that was cut knows of them up to here.
-    of_relations = sample[counters["scope"] == "relation"]
-    last = int(of_relations.max(initial=0)) or len(seconds) - 1
-    total = {"blks_hit": _gained(hits[: last + 1]), "blks_read": _gained(reads[: last + 1])}
-    gained = _relations_gained(series, last, sum(total.values()))
-
-    def rate(oid: int, name: str) -> float:
-        return gained.get((str(oid), name), 0.0) / span if span > 0 else 0.0
-
-    def accesses_between(begin: int, end: int) -> Floats:
-        found = np.zeros(len(relations["oid"]))
-        for place, oid in enumerate(relations["oid"]):
-            for name in ("blks_read", "blks_hit"):
-                values = series.get(("relation", str(int(oid)), name))
-                if values is not None:
-                    found[place] += max(float(values[end] - values[begin]), 0.0)
-        return found
-
-    oids = [int(o) for o in relations["oid"]]
-    listed = {str(o) for o in oids}
-
-    def tally(kind: str, *names: str) -> Tally:
-        found = [(oid in listed, value) for (oid, name), value in gained.items() if name in names]
-        return Tally(
-            kind=kind,
-            database=sum(total[name] for name in names),
-            relations=sum(value for known, value in found if known),
-            temporary=sum(value for known, value in found if not known),
-        )
-
-    tallies = [tally("misses", "blks_read"), tally("accesses", "blks_read", "blks_hit")]
-    pg_class = {str(o) for o in relations["oid"][relations["name"] == "pg_class"]}
-    dropped = sum(value for (oid, name), value in gained.items() if name == "tup_deleted" and oid in pg_class)
-    misses = np.array([rate(o, "blks_read") for o in oids])
-    accesses = misses + np.array([rate(o, "blks_hit") for o in oids])
-    scans = np.array([rate(o, "scans") for o in oids])
-    scanned = scanned_blocks(
-        relations,
-        scans=scans,
-        returned=np.array([rate(o, "tup_returned") for o in oids]),
-        fetched=np.array([rate(o, "tup_fetched") for o in oids]),
-        accesses=accesses,
-    )
-    allocations = series.get(("bgwriter", "", "buffers_alloc"))
-    growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
-    return Totals(
-        seconds=span,
-        hits=_gained(hits),
-        misses=_gained(reads),
-        relation_misses=misses,
-        relation_accesses=accesses,
-        relation_scans=scans,
-        relation_scanned_blocks=scanned,
-        relation_growth_blocks=growth,
-        first_half_miss_ratio=ratio(0, middle),
-        second_half_miss_ratio=ratio(middle, -1),
-        temporary_misses=tallies[0].temporary,
-        doubts=doubts(
-            tallies,
-            seconds=float(seconds[last] - seconds[0]) if len(seconds) else 0.0,
-            dropped_relations=dropped,
-        ),
-        first_half_accesses=accesses_between(0, middle),
-        second_half_accesses=accesses_between(middle, -1),
-        was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
-        allocations=_gained(allocations) / span if allocations is not None and span > 0 else 0.0,
-        miss_ratio_error=_ratio_error(seconds, reads, hits),
-    )
-
-
-def _gained(values: Floats) -> float:
-    """Return by how much a counter rose in all, also where it was reset or its object dropped meanwhile."""
-    rises = np.diff(values)
-    return float(np.where(rises < 0, values[1:], rises).sum())
-
-
-def _relations_gained(
-    series: dict[tuple[str, str, str], Floats], last: int, accesses: float
-) -> dict[tuple[str, str], float]:
-    """Return by how much each counter of a relation rose, by oid and name.
-
-    A relation first seen in the last sample began at 0, except an index that was rebuilt concurrently: it
-    takes over the counters of its predecessor (index.c, index_concurrently_swap). So all such relations
-    together get no more than what the others leave of the database's accesses.
-
-    Args:
-        last: number of the last sample of relations.
-        accesses: of the database up to there.
-    """
-    wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
-    of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
-    gained = {key: _gained(values) for key, values in of_relations.items() if key[1] in wanted}
-    first: dict[str, int] = {}
-    for (oid, _), values in of_relations.items():
-        seen = int(np.argmax(values > 0)) if values[last] > 0 else 0
-        first[oid] = min(first.get(oid, last), seen)
-    new = {oid for oid, at in first.items() if at == last > 0}
-    blocks = {key: value for key, value in gained.items() if key[1] in {"blks_read", "blks_hit"}}
-    of_new = sum(value for (oid, _), value in blocks.items() if oid in new)
-    left = max(accesses - sum(value for (oid, _), value in blocks.items() if oid not in new), 0.0)
-    if of_new > left:
-        share = left / of_new
-        gained.update({key: value * share for key, value in gained.items() if key[0] in new})
-    return gained
-
-
-def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
-    """Return the standard error of misses / accesses, from parts of the observation of equal length."""
-    if len(seconds) < 2 * _PARTS:
-        return 0.0
-    edges = np.searchsorted(seconds, np.linspace(seconds[0], seconds[-1], _PARTS + 1))
-    missed, hit = np.diff(reads[edges]), np.diff(hits[edges])
-    accesses = missed + hit
-    total = float(accesses.sum())
-    if total <= 0:
-        return 0.0
-    # Of a ratio of sums: by what the misses of each part differ from what its accesses let expect.
-    rest = missed - accesses * float(missed.sum()) / total
-    return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
 
 
 def estimate(
@@ -275,6 +82,7 @@ def estimate(
     sizes_blocks: Sequence[int],
     sampling_rate: float = 1.0,
     hand_frames: NDArray[np.int64] | None = None,
+    loads_seen: Floats | None = None,
     rules: _native.Rules | None = None,
     seed: int = 0,
 ) -> Estimate:
@@ -283,6 +91,7 @@ def estimate(
     Args:
         rules: the server's; those of its version with the usual settings by default.
         hand_frames: by number of the snapshot, how many buffers the clock hand had passed, where it was seen.
+        loads_seen: pages loaded until each snapshot, where the hand was not seen.
 
     Raises:
         ValueError: no snapshot, or not a single access or miss was counted.
@@ -297,7 +106,11 @@ def estimate(
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
     if hand_frames is None or not len(hand_frames):
-        hand_frames = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks)
+        followed = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks, loads_seen)
+        if followed is not None:
+            hand_frames = followed.frames
+            kept = followed.known[snapshots["snapshot"]]
+            snapshots = {name: column[kept] for name, column in snapshots.items()}
     seen = gather(
         snapshots,
         relations,
@@ -307,6 +120,7 @@ def estimate(
         hand_frames=np.zeros(0, np.int64) if hand_frames is None else hand_frames,
         pool_frames=pool_blocks,
     )
+    totals = _with_rings(totals, relations, pool_blocks)
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
     pool = round(pool_blocks * sampling_rate)
     loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
@@ -320,13 +134,12 @@ def estimate(
 
     by_paths = len(seen.hand_frames) > 0
     groups = range(len(seen.groups))
-    with ThreadPoolExecutor() as threads:
-        batches = list(threads.map(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed)))
-        fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
-        if by_paths:
-            step, subsets = 1, [np.arange(seen.snapshots)]
-            fit = partial(_fit_paths, seed=seed)
-        fits = [list(threads.map(fit, repeat(seen), groups, repeat(subset), batches)) for subset in subsets]
+    batches = map_in_threads(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed))
+    fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
+    if by_paths:
+        step, subsets = 1, [np.arange(seen.snapshots)]
+        fit = partial(_fit_paths, seed=seed)
+    fits = [map_in_threads(fit, repeat(seen), groups, repeat(subset), batches) for subset in subsets]
     rates = [
         Rates(
             batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
@@ -349,8 +162,11 @@ def estimate(
     agree = (totals.misses - totals.temporary_misses) / totals.seconds / counted if counted > 0 else 0.0
     elsewhere = totals.temporary_misses / (totals.hits + totals.misses)
 
+    # Half and twice today's size are looked at in any case, for what they tell about the load.
+    looked_at = (*sizes_blocks, max(pool_blocks // 2, 1), 2 * pool_blocks)
+
     def ratios(curve: Curve, pages: list[Floats]) -> Floats:
-        return np.minimum(raw(curve, pages, sizes_blocks), 1.0)
+        return np.minimum(raw(curve, pages, looked_at), 1.0)
 
     def raw(curve: Curve, pages: list[Floats], sizes: Sequence[int]) -> Floats:
         scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes]
@@ -379,19 +195,47 @@ def estimate(
         others += [make(rates, loops=False)]
         others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
     bounds = [ratios(other, pages) - point for other in others]
+
+    def half(which: int) -> Floats | None:
+        """Return the curve from the snapshots of one half of the recording alone."""
+        middle = seen.snapshots // 2
+        chosen = [subset[(subset < middle) == (which == 0)] for subset in subsets]
+        longest = max(chosen, key=len)
+        if len(longest) < _LEAST_SNAPSHOTS:
+            return None
+        found = map_in_threads(fit, repeat(seen), groups, repeat(longest), batches)
+        own = [f.rates for f in found]
+        own_lap_seconds = sum(r.loads_per_lap() for r in own) / max(loads, 1e-9)
+        return ratios(make(own, lap_seconds=own_lap_seconds), [r.pages for r in own])
+
+    halves = [curve_of_half for which in (0, 1) if (curve_of_half := half(which)) is not None]
     spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
     passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
-    low, high = _interval(
+    scanned = np.array([flow.scan_accesses for flow in flows])
+    missed = np.array([flow.misses - flow.extensions for flow in flows])
+    ordered = float((in_order(seen) * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+    late = [late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups]
+    relative_size = np.asarray(looked_at) / pool_blocks
+    low, high = interval(
         point,
         spread,
         bounds,
-        np.asarray(sizes_blocks) / pool_blocks,
-        _Beside(
+        relative_size,
+        Beside(
             noise=totals.miss_ratio_error,
-            short=_SHORT_PATHS / max(passes, 1.0) if by_paths else _SHORT_STATES / max(passes, 4.0) ** 2,
+            short=short_error(passes, by_paths=by_paths),
             scans=_scan_share(totals),
+            halves=halves,
+            ordered=ordered,
+            late=float((np.array(late) * missed).sum() / max(float(missed.sum()), 1e-9)),
         ),
     )
+
+    def new_blocks(group: Group) -> float:
+        """Return blocks per second that came into the pool without being read, nor counted as such (16+)."""
+        growth = totals.relation_growth_blocks[list(group.relations)]
+        return float(growth.sum()) if server_version_num >= 160000 else 0.0
+
     expected = curve.expected_misses(pages)
     resident = seen.resident()
     parts = [
@@ -399,35 +243,58 @@ def estimate(
             name=group.name,
             counted_misses=(flows[g].misses - flows[g].extensions) / sampling_rate,
             # What others miss is counted by nobody here.
-            expected_misses=expected[g] / sampling_rate if group.relations else 0.0,
+            expected_misses=max(expected[g] / sampling_rate - new_blocks(group), 0.0)
+            if group.relations
+            else 0.0,
             seen_resident=float(resident[g]),
             expected_resident=rates[g].resident(),
         )
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
+    length = _length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths)
     level, reasons = judged(
         [
             *totals.doubts,
-            *_length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths),
+            # One sentence on length: a short recording's interval is wide as well.
+            *(length or width_doubts(sizes_blocks, low, high)),
             *_load_doubts(totals, relations),
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
             ),
             *part_doubts(parts, pool, seconds=totals.seconds * sampling_rate),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
-            *_scan_doubts(totals),
+            *_scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
+            *order_doubts(ordered),
+            *drift_doubts(
+                point[-2:], [curve_of_half[-2:] for curve_of_half in halves], spread[:, -2:].std(axis=0)
+            ),
         ]
     )
+    point = corrected(point, halves, relative_size)[: len(sizes_blocks)]
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
-        low=low,
-        high=high,
+        low=low[: len(sizes_blocks)],
+        high=high[: len(sizes_blocks)],
         lap_seconds=lap_seconds,
         level=level,
         reasons=reasons,
     )
+
+
+def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
+    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
+    if totals.ring_accesses is None:
+        return totals
+    scanned = by_rings(
+        totals.relation_scanned_blocks,
+        totals.relation_accesses,
+        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
+        pool_blocks=pool_blocks,
+        measured=totals.ring_accesses,
+    )
+    return replace(totals, relation_scanned_blocks=scanned)
 
 
 def _loads(totals: Totals, flows: list[Flow], pool: int, rate: float, version: int) -> float:
@@ -538,48 +405,6 @@ def _replicates(
     return noise
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Beside:
-    """What widens an interval beside the spread of the pages.
-
-    Attributes:
-        noise: standard error of the measured miss ratio.
-        short: by how much more the model errs for each doubling of the size, since the recording is short.
-        scans: share of accesses that are those of sequential scans.
-    """
-
-    noise: float
-    short: float
-    scans: float
-
-
-def _interval(
-    point: Floats, spread: Floats, bounds: list[Floats], relative_size: Floats, beside: _Beside
-) -> tuple[Floats, Floats]:
-    """Return bounds of the 90 % interval: spread, what is not seen, and the model's own error, as squares."""
-    tail = (1 - _CONFIDENCE) / 2
-    unseen_below = np.maximum(-np.min(bounds, axis=0), 0)
-    unseen_above = np.maximum(np.max(bounds, axis=0), 0)
-    below = np.hypot(np.maximum(-np.quantile(spread, tail, axis=0), 0), unseen_below)
-    above = np.hypot(np.maximum(np.quantile(spread, 1 - tail, axis=0), 0), unseen_above)
-    octaves = np.log2(relative_size)
-    up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
-    model = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
-    model = model + beside.scans * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
-    # Nothing can be off by more than there is: towards zero misses the model's error fades.
-    model = np.minimum(model, 0.35 * point + 0.0008)
-    noise = np.minimum(1.64 * beside.noise, 0.5 * point)
-    below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
-    # A page that comes less often than once in the recording is not told from one that never comes: what
-    # larger pools would miss is found too small, hardly ever too large.
-    rare = beside.short * up * np.sqrt(np.maximum(up, 1.0))
-    above = np.hypot(above, np.minimum(rare, 1 - point))
-    below = np.hypot(below, np.minimum(rare / 4, 0.5 * point))
-    below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
-    above = np.hypot(above, beside.short / 4 * down)
-    return np.clip(point - below, 0, 1), np.clip(point + above, 0, 1)
-
-
 def _length_doubts(totals: Totals, snapshots: int, lap_seconds: float, *, by_paths: bool) -> list[Doubt]:
     """Return whether the recording is too short, in one sentence."""
     if totals.misses == 0:
@@ -624,17 +449,29 @@ def _load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
     return doubts
 
 
-def _scan_doubts(totals: Totals) -> list[Doubt]:
+def _scan_doubts(totals: Totals, relations: Table, sizes_blocks: Sequence[int]) -> list[Doubt]:
+    """Return whether scans matter, and whether what they do would be the same at all sizes."""
     share = _scan_share(totals)
     if share <= _MANY_SCANS:
         return []
-    return [
-        Doubt(
-            "rough",
-            f"{share:.0%} of the accesses are those of sequential scans, which do not come at random: what "
-            "they find at another size depends on when they run",
-        )
-    ]
+    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
+    ringed = blocks > max(sizes_blocks) / 4
+    small = blocks < min(sizes_blocks) / 8
+    other = float(totals.relation_scanned_blocks[~ringed & ~small].sum()) / max(
+        float(totals.relation_scanned_blocks.sum()), 1e-9
+    )
+    what = f"{share:.0%} of the accesses are those of sequential scans, which do not come at random"
+    if share * other > _MANY_SCANS:
+        worst = int(np.argmax(np.where(ringed | small, 0.0, totals.relation_scanned_blocks)))
+        name = str(relations["name"][worst])
+        return [
+            Doubt(
+                "refused",
+                f"{what}: how much of `{name}` they find at another size depends on when they run, which "
+                "snapshots do not show; take a trace (record --source trace)",
+            )
+        ]
+    return [Doubt("rough", f"{what}: what they find at another size depends on when they run")]
 
 
 def _scan_share(totals: Totals) -> float:

@@ -1,4 +1,4 @@
-"""A curve from a trace: replay into warm pools, the spread between stretches, and a verdict."""
+"""A curve from a trace: replay into warm pools, compared with what was counted, and a verdict."""
 
 from __future__ import annotations
 
@@ -9,33 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.records.prediction import Level
-from pgsweep.sizing.inference.accesses import DROP, EXTEND, EXTENSION, MISS, UNCOUNTED, Trace
-from pgsweep.sizing.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
-from pgsweep.sizing.inference.spread import Stretch
+from pgsweep.sizing.inference.accesses import Trace
+from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Doubt, Estimate, judged
+from pgsweep.sizing.inference.replays import Replay, Replayed
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.bool_]
-
-_DRAWS = 3
-_LONG_TRACE_ROWS = 20_000_000
 _Z90 = 1.645
-
-UPTIME_SECONDS = 60.0
-"""A prediction is for a server that has run for so long with the size, as a measurement after a restart would
-find it. What rings leave behind takes minutes to days to gather, and the interval holds its end too."""
-
-MODEL_ERROR_RATIO = 0.002
-FIRST_VISIT_ERROR_SHARE = 0.1
-"""Added to the interval: a floor, and a share of what depends on the drawn warm state and not on the trace:
-first visits that hit or miss by the draw (docs/concepts/prediction.md)."""
-
 _SMALLEST_BLOCKS = 16
 _FEW_ACCESSES, _TOO_FEW_ACCESSES = 10_000, 1_000
 _SOME_LOST, _TOO_MANY_LOST = 0.001, 0.02
 _WRONG_TODAY, _VERY_WRONG_TODAY = 0.003, 0.03
+_WRONG_RELATION = 0.01
 _DRIFT = 0.01
 _WIDE = 0.02
 """Thresholds of the verdict, miss ratios and shares."""
@@ -62,28 +49,25 @@ def estimate(
     """
     if not trace.counted.any():
         raise ValueError("the trace holds no access of the database")
-    replay = _Replay(trace, pool_blocks, rules, extensions_are_reads=extensions_are_reads)
-    pools = WarmPools(trace, count_visits(trace), rules)
     random = np.random.default_rng(seed)
-    draws = 1 if len(trace.pages) > _LONG_TRACE_ROWS else _DRAWS
+    replay = Replay(trace, pool_blocks, rules, random, extensions_are_reads=extensions_are_reads)
+    pools = WarmPools(trace, count_visits(trace), rules)
     # A pool with four times the buffers that there are pages evicts nothing, and no scan of it has a ring.
     most = max(4 * (int(pools.most_resident) + len(trace.page_group)), pool_blocks, _SMALLEST_BLOCKS)
     simulated = {
-        size: replay.at(size, pools, draws, random) for size in sorted({min(s, most) for s in sizes_blocks})
+        size: replay.at(size, pools, random) for size in sorted({min(s, most) for s in sizes_blocks})
     }
     found = [simulated[min(size, most)] for size in sizes_blocks]
-    today = replay.at(pool_blocks, pools, draws, random) if pool_blocks else None
-    exact = None
-    if trace.start is not None and pool_blocks:
-        exact = replay.from_start(pool_blocks)
+    check = _Check.of(replay, pools, pool_blocks, simulated, random)
+    exact = check.exact
+    if exact is not None:
         found = [exact if size == pool_blocks else one for size, one in zip(sizes_blocks, found, strict=True)]
-    check = _Check.of(replay, today, exact)
     point = np.array([one.ratio for one in found])
     known = np.array([exact is not None and size == pool_blocks for size in sizes_blocks])
-    beside = np.where(known, 0.0, check.state_error)
+    beside = np.where(known, check.exact_error, np.hypot(check.drawn_error, check.exact_error))
     low = point - np.hypot(point - np.array([one.low for one in found]), beside)
     high = point + np.hypot(np.array([one.high for one in found]) - point, beside)
-    level, reasons = _verdict(replay, pools, check, pool_blocks, sizes_blocks, found, lost_events)
+    level, reasons = judged(_doubts(replay, pools, check, pool_blocks, sizes_blocks, found, lost_events))
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
@@ -129,152 +113,6 @@ def estimate_cold(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Replayed:
-    """What the replay at one size came to.
-
-    Attributes:
-        ratio: misses / accesses.
-        low, high: bounds of its 90 % interval.
-        half_width: of the interval around the ratio, before it is made to hold what follows.
-        meetings: by how much it may be off because scans of a table meet more often or less often.
-        fresh, settled: the ratio just after a restart and long after it, where rings leave pages behind.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    half_width: float
-    meetings: float
-    fresh: float
-    settled: float
-
-    @property
-    def moves(self) -> bool:
-        """Return whether the ratio depends on how long the server has run."""
-        return abs(self.settled - self.fresh) > max(self.half_width, _WRONG_TODAY)
-
-
-class _Replay:
-    """Replays of one trace, counted as the server counts.
-
-    Args:
-        trace: what is replayed.
-        pool_blocks: the pool that it was taken on.
-        rules: of the server.
-        extensions_are_reads: whether a new block counts as a read.
-    """
-
-    def __init__(
-        self, trace: Trace, pool_blocks: int, rules: _native.Rules, *, extensions_are_reads: bool
-    ) -> None:
-        self.trace = trace
-        self._pool_blocks = pool_blocks
-        self._rules = rules
-        extends = (trace.flags & EXTEND) > 0
-        self._new_reads = extends if extensions_are_reads else np.zeros(len(extends), dtype=bool)
-        apart = (trace.flags & (DROP | UNCOUNTED)) > 0
-        self.counted = trace.counted & ~apart & (~extends | self._new_reads)
-        self.measured_misses = self.counted & (trace.missed | self._new_reads)
-        self.stretch = Stretch(trace, self.counted)
-        _, first = np.unique(trace.pages, return_index=True)
-        first = first[~trace.new_page[trace.pages[first]]]
-        self._first = first[self.counted[first]]
-
-    def ratio(self, misses: Rows) -> float:
-        """Return misses / accesses."""
-        return float(np.count_nonzero(misses)) / max(self.stretch.total, 1.0)
-
-    def at(self, blocks: int, pools: WarmPools, draws: int, random: np.random.Generator) -> _Replayed:
-        """Replay into drawn states of a pool of that size."""
-        part = pools.gathered(blocks, UPTIME_SECONDS)
-        ratios, first_misses, width, meetings = [], [], 0.0, 0.0
-        for number in range(draws):
-            misses = self._from(self._warm(blocks, pools, part, random), blocks)
-            ratios.append(self.ratio(misses))
-            first_misses.append(np.count_nonzero(misses[self._first]))
-            if number == 0:
-                width, meetings = self.stretch.deviation(misses), self.stretch.meetings(misses)
-        ratio = float(np.mean(ratios))
-        undecided = min(float(np.mean(first_misses)), len(self._first) - float(np.mean(first_misses)))
-        model = MODEL_ERROR_RATIO + FIRST_VISIT_ERROR_SHARE * undecided / max(self.stretch.total, 1.0)
-        model = min(model, 0.3 * ratio + 0.0005)
-        half = float(np.sqrt(width**2 + (_Z90 * np.std(ratios)) ** 2 + model**2))
-        fresh = settled = ratio
-        if pools.lingering(blocks):
-            fresh, settled = (
-                self.ratio(self._from(_contents(pools.draw_pages(blocks, random, gathered=share)), blocks))
-                for share in (0.0, 1.0)
-            )
-        return _Replayed(
-            ratio=ratio,
-            low=min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0),
-            high=max(ratio, fresh, settled) + half + (meetings if blocks > self._pool_blocks else 0.0),
-            half_width=half,
-            meetings=meetings,
-            fresh=fresh,
-            settled=settled,
-        )
-
-    def from_start(self, blocks: int) -> _Replayed:
-        """Replay into the pool as it was when the trace began."""
-        start = self.trace.start
-        assert start is not None
-        contents = _native.PoolContents(
-            start.pages, start.usage_counts, frames=start.frames, hand=start.hand % blocks
-        )
-        misses = self._from(contents, blocks)
-        ratio, half = self.ratio(misses), float(np.hypot(self.stretch.deviation(misses), 0.0005))
-        return _Replayed(
-            ratio=ratio,
-            low=ratio - half,
-            high=ratio + half,
-            half_width=half,
-            meetings=0.0,
-            fresh=ratio,
-            settled=ratio,
-        )
-
-    def _warm(
-        self, blocks: int, pools: WarmPools, part: float, random: np.random.Generator
-    ) -> _native.PoolContents:
-        """Draw a state; scanned pages as they stand after the scans of the trace have gone over it once."""
-        drawn = pools.draw_pages(blocks, random, gathered=part)
-        row = pools.repeated_row
-        if row is None or part > 0:
-            return _contents(drawn)
-        later = self._replay(blocks, _contents(drawn), until=row)
-        return pools.with_scanned_of(drawn, later, blocks, random)
-
-    def _replay(
-        self, blocks: int, warm: _native.PoolContents, until: int | None = None
-    ) -> _native.ReplayOutcomes:
-        """Replay the trace, or its rows before `until`."""
-        trace = self.trace
-        owned = len(trace.owner_access)
-        if until is not None:
-            owned = int(np.searchsorted(trace.owner_access, until))
-        return _native.replay_outcomes(
-            trace.pages[:until],
-            blocks,
-            self._rules,
-            flags=trace.flags[:until],
-            owner_access=trace.owner_access[:owned] if owned else None,
-            owner=trace.owner[:owned] if owned else None,
-            owner_blocks=trace.owner_blocks if owned else None,
-            warm=warm,
-        )
-
-    def _from(self, warm: _native.PoolContents, blocks: int) -> Rows:
-        """Return which accesses miss in a replay from a state."""
-        outcome = self._replay(blocks, warm)["outcomes"]
-        return np.asarray(((outcome == MISS) | ((outcome == EXTENSION) & self._new_reads)) & self.counted)
-
-
-def _contents(state: tuple[NDArray[np.int64], NDArray[np.int64]]) -> _native.PoolContents:
-    return _native.PoolContents(state[0].astype(np.uint32), state[1].astype(np.uint8))
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Check:
     """How today's size comes out, where the server's own hits and misses are known.
 
@@ -282,116 +120,213 @@ class _Check:
         measured: by the server.
         exact: replayed from the pool's contents, where they were seen.
         drawn: replayed from drawn states.
-        state_error: by how much drawn states miss the mark today.
+        worst: the relation whose replayed misses are furthest from those counted; `replayed` and `counted`
+            are its misses.
+        apart: by how much the misses of all relations differ, added up, relative to all accesses.
     """
 
     measured: float
-    exact: float | None
-    drawn: float | None
+    exact: Replayed | None
+    drawn: Replayed | None
+    worst: str = ""
+    replayed: int = 0
+    counted: int = 0
+    apart: float = 0.0
 
     @classmethod
-    def of(cls, replay: _Replay, today: _Replayed | None, exact: _Replayed | None) -> _Check:
-        knows = replay.measured_misses.any() or exact is not None
+    def of(
+        cls,
+        replay: Replay,
+        pools: WarmPools,
+        pool_blocks: int,
+        simulated: dict[int, Replayed],
+        random: np.random.Generator,
+    ) -> _Check:
+        measured = replay.ratio(replay.measured_misses)
+        if not pool_blocks or not (replay.measured_misses.any() or replay.trace.start is not None):
+            return cls(measured=measured, exact=None, drawn=None)
+        drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, random)
+        if replay.trace.start is None or pool_blocks > pools.most_frames:
+            return cls(measured=measured, exact=None, drawn=drawn)
+        exact, misses = replay.from_start(pool_blocks)
+        expected, counted = replay.by_group(misses), replay.by_group(replay.measured_misses)
+        away = np.abs(expected - counted)
+        worst = int(np.argmax(away))
+        names = replay.trace.group_names
         return cls(
-            measured=replay.ratio(replay.measured_misses),
-            exact=None if exact is None else exact.ratio,
-            drawn=today.ratio if today is not None and knows else None,
+            measured=measured,
+            exact=exact,
+            drawn=drawn,
+            worst=names[worst] if worst < len(names) else "",
+            replayed=int(expected[worst]),
+            counted=int(counted[worst]),
+            apart=float(away.sum()) / max(replay.stretch.total, 1.0),
         )
 
     @property
-    def state_error(self) -> float:
-        """Return by how much drawn states miss the mark today, as far as it is no rounding."""
+    def exact_error(self) -> float:
+        """Return by how much the replay from the pool's own contents misses the mark."""
+        return 0.0 if self.exact is None else abs(self.exact.ratio - self.measured)
+
+    @property
+    def drawn_error(self) -> float:
+        """Return by how much drawn states miss the mark, from wherever rings may have brought the pool."""
         if self.drawn is None:
             return 0.0
-        return abs(self.drawn - (self.measured if self.exact is None else self.exact))
+        mark = self.measured if self.exact is None else self.exact.ratio
+        ends = (self.drawn.ratio, self.drawn.fresh, self.drawn.settled)
+        return max(min(ends) - mark, mark - max(ends), 0.0)
 
 
-def _verdict(
-    replay: _Replay,
+def _today(replay: Replay, pools: WarmPools, pool_blocks: int, random: np.random.Generator) -> Replayed:
+    """Replay at the size of the trace's own pool.
+
+    Raises:
+        EvidenceError: that is too large for so short a trace.
+    """
+    try:
+        return replay.at(pool_blocks, pools, random)
+    except UsageError as error:
+        raise EvidenceError(
+            f"the trace is too short for the pool that it was taken on, {_mib(pool_blocks)}",
+            cause=error.cause,
+            hint="record for longer: pgsweep record --source trace --for 5min -o NAME.evidence",
+        ) from error
+
+
+def _doubts(
+    replay: Replay,
     pools: WarmPools,
     check: _Check,
     pool_blocks: int,
     sizes_blocks: Sequence[int],
-    found: Sequence[_Replayed],
+    found: Sequence[Replayed],
     lost_events: int,
-) -> tuple[Level, list[str]]:
-    """Return the level, and every reason for caution."""
-    refused: list[str] = []
-    rough: list[str] = []
+) -> list[Doubt]:
+    """Return what speaks against the curve, and what is to be known about it."""
     trace, accesses = replay.trace, int(replay.stretch.total)
+    doubts = [Doubt("rough", note) for note in trace.notes]
     if accesses < _FEW_ACCESSES:
-        (refused if accesses < _TOO_FEW_ACCESSES else rough).append(
-            f"only {accesses} accesses of the database: record for longer"
-        )
+        level: Level = "refused" if accesses < _TOO_FEW_ACCESSES else "rough"
+        doubts.append(Doubt(level, f"only {accesses} accesses of the database: record for longer"))
     if lost_events:
         share = lost_events / (len(trace.pages) + lost_events)
-        words = f"{lost_events} events were lost ({share:.2%})"
-        (refused if share >= _TOO_MANY_LOST else rough if share >= _SOME_LOST else []).append(words)
-    for ratio, what in (
-        (check.exact, "the accesses replayed from the pool's own contents"),
-        (check.drawn, "the warm state that is drawn for the beginning"),
-    ):
-        if ratio is None:
-            continue
-        error = abs(ratio - check.measured)
-        if error > _WRONG_TODAY:
-            (refused if error > _VERY_WRONG_TODAY else rough).append(
-                f"{what}: {ratio:.4f} at today's size, where {check.measured:.4f} was measured"
+        level = "refused" if share >= _TOO_MANY_LOST else "rough" if share >= _SOME_LOST else "reliable"
+        doubts.append(Doubt(level, f"{lost_events} events were lost ({share:.2%})"))
+    doubts += _of_today(check)
+    others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
+    meetings = max((one.meetings for _, one in others), default=0.0)
+    if meetings > _WIDE / 2:
+        text = (
+            "several sessions scan the same table at the same time and read for one another; how often they "
+            f"meet changes with the size: by up to {meetings:.3f} of the accesses"
+        )
+        doubts.append(Doubt("rough", text))
+    for size, one in others:
+        if one.moves:
+            doubts.append(Doubt("rough", _lingers(trace, pools, size, one)))
+            break
+    unknown = [(size, one.unknown_scans) for size, one in others if one.unknown_scans > _WIDE]
+    if unknown:
+        size, share = max(unknown, key=lambda pair: pair[1])
+        text = (
+            f"at {_mib(size)} nothing tells whether tables that were scanned once are still there at the "
+            f"next scan ({share:.3f} of the accesses): record for longer than scans are apart"
+        )
+        doubts.append(Doubt("rough", text))
+    wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
+    if wide:
+        size, width = max(wide, key=lambda pair: pair[1])
+        text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{width:.3f}"
+        doubts.append(Doubt("rough", text))
+    return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
+
+
+def _of_today(check: _Check) -> list[Doubt]:
+    """Return where today's size does not come out as it was counted."""
+    doubts: list[Doubt] = []
+    level: Level
+    exact, drawn = check.exact, check.drawn
+    if exact is not None:
+        noise = exact.half_width
+        if check.exact_error > _WRONG_TODAY + noise:
+            level = "refused" if check.exact_error > _VERY_WRONG_TODAY + noise else "rough"
+            text = (
+                f"the accesses replayed from the pool's own contents miss {exact.ratio:.4f} at today's size, "
+                f"where {check.measured:.4f} was counted{_most_of_it(check)}"
             )
+            doubts.append(Doubt(level, text))
+        elif check.apart > _WRONG_RELATION + 2 * noise:
+            text = (
+                f"relations do not miss as they were counted ({check.apart:.4f} of the accesses at today's "
+                f"size){_most_of_it(check)}"
+            )
+            doubts.append(Doubt("rough", text))
+    if drawn is not None:
+        noise = drawn.half_width
+        if check.drawn_error > _WRONG_TODAY + noise:
+            level = "refused" if check.drawn_error > _VERY_WRONG_TODAY + noise else "rough"
+            mark = f"{check.measured:.4f} was measured"
+            if exact is not None:
+                mark = f"the pool's own contents lead to {exact.ratio:.4f}"
+            text = (
+                f"the warm state that is drawn for the beginning leads to {drawn.ratio:.4f} at today's size, "
+                f"where {mark}"
+            )
+            doubts.append(Doubt(level, text))
+    return doubts
+
+
+def _most_of_it(check: _Check) -> str:
+    if not check.worst:
+        return ""
+    return f"; most of it by {check.worst}: {check.replayed:,} misses instead of {check.counted:,}"
+
+
+def _notes(
+    replay: Replay, pools: WarmPools, sizes_blocks: Sequence[int], found: Sequence[Replayed]
+) -> list[str]:
+    """Return what is to be known of this stretch, and is nothing against its prediction."""
+    trace = replay.trace
+    notes: list[str] = []
     early, late = _halves(replay)
     if abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay)):
-        rough.append(f"the miss ratio went from {early:.4f} in the first half to {late:.4f} in the second")
-    width = [one.half_width for one in found]
+        notes.append(f"the miss ratio went from {early:.4f} in the first half to {late:.4f} in the second")
+    width = [one.another_stretch for one in found]
     widest = int(np.argmax(width))
     if width[widest] > _WIDE:
         longer = trace.duration_seconds * (width[widest] / _WIDE) ** 2
-        few = (
-            f": only {replay.stretch.rare.min()} scans of one kind were seen"
-            if len(replay.stretch.rare)
-            else ""
+        rare = replay.stretch.rare
+        few = f" ({rare.min()} scans of one kind were seen)" if len(rare) else ""
+        notes.append(
+            f"another stretch of {trace.duration_seconds:.0f} s may differ by ±{width[widest]:.3f} at "
+            f"{_mib(sizes_blocks[widest])}{few}; record for about {longer:.0f} s to have it within ±{_WIDE:g}"
         )
-        rough.append(
-            f"at {_mib(sizes_blocks[widest])} the interval is ±{width[widest]:.3f}{few}; "
-            f"record for about {longer:.0f} s"
-        )
-    meetings = [one.meetings for size, one in zip(sizes_blocks, found, strict=True) if size != pool_blocks]
-    if max(meetings, default=0.0) > _WIDE / 2:
-        rough.append(
-            "several sessions scan the same table at the same time and read for one another; how often they "
-            f"meet changes with the size: by up to {max(meetings):.3f} of the accesses"
-        )
-    for size, one in zip(sizes_blocks, found, strict=True):
-        if one.moves:
-            rough.append(_lingers(trace, pools, size, one))
-            break
     beyond = [
         size
         for size in sizes_blocks
         if np.isfinite(lap := pools.lap_seconds(size)) and 2 * lap > trace.duration_seconds
     ]
-    notes = []
     if beyond:
         notes.append(
             f"from {_mib(min(beyond))} on, a page outstays the {trace.duration_seconds:.0f} s of the trace: "
             "those sizes rest on estimated rates, not on replay alone"
         )
-    return REFUSED if refused else ROUGH if rough else RELIABLE, [*refused, *rough, *notes]
+    return notes
 
 
-def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: _Replayed) -> str:
+def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> str:
     """Return in words that a ratio depends on how long the server has run, and on what."""
     lingering = pools.lingering(blocks)
     group = max(lingering, key=lambda one: len(lingering[one].pages))
-    scans = len(lingering[group].pages) / pools.left_behind(group, blocks)
-    minutes = scans * float(np.median(lingering[group].gaps_seconds)) / 60
     return (
         f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
-        f"still finds: {found.fresh:.4f} holds just after a restart, {found.settled:.4f} from about "
-        f"{max(minutes, 1):.0f} minutes on"
+        f"still finds: {found.fresh:.4f} holds just after a restart, {found.ratio:.4f} a minute later, "
+        f"{found.settled:.4f} after a long time"
     )
 
 
-def _halves(replay: _Replay) -> tuple[float, float]:
+def _halves(replay: Replay) -> tuple[float, float]:
     """Return the miss ratio measured in either half of the trace."""
     middle = int(np.searchsorted(replay.trace.seconds, replay.trace.duration_seconds / 2))
 
@@ -402,7 +337,7 @@ def _halves(replay: _Replay) -> tuple[float, float]:
     return ratio(slice(None, middle)), ratio(slice(middle, None))
 
 
-def _noise(replay: _Replay) -> float:
+def _noise(replay: Replay) -> float:
     """Return how much the difference of two halves varies by chance: the half of each is half a stretch."""
     return 2 * replay.stretch.deviation(replay.measured_misses) / _Z90
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pgsweep.sizing.inference.estimate import Estimate
 from pgsweep.sizing.inference.sightings import Table
-from pgsweep.sizing.inference.snapshots import Totals
+from pgsweep.sizing.inference.totals import Totals
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 FULL_SHARE = 0.99

@@ -40,7 +40,7 @@ class Scanned:
         first_seconds: when each was first visited by a scan.
         gaps_seconds: from one such visit of a page to the next, ascending; of a sample of the pages.
         rounds: how often a page was visited so, on average.
-        blocks: size of the table.
+        blocks: size of the table, at the middle one of these visits.
         participants: processes that share a scan, on average.
         last_begin_seconds: when a scan of them last began.
     """
@@ -204,7 +204,7 @@ def _scanned(trace: Trace, scans: NDArray[np.int64]) -> dict[int, Scanned]:
             first_seconds=at[firsts],
             gaps_seconds=gaps[:: max(len(gaps) // _MOST_GAPS, 1)],
             rounds=rounds,
-            blocks=int(blocks_of_row[scans[mine]].max()),
+            blocks=int(np.median(blocks_of_row[scans[mine]])),
             participants=max(len(np.unique(owner_of_row[scans[mine]])) / rounds, 1.0),
             last_begin_seconds=float(at[mine[page[mine] == begun]].max()),
         )

@@ -17,29 +17,39 @@ pool until the hand has passed them often enough.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import UsageError
-from pgsweep.sizing.inference.accesses import BULKREAD, Trace
+from pgsweep.sizing.inference.accesses import DROP, Trace
 from pgsweep.sizing.inference.loops import states_before
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+PoolPages = tuple[NDArray[np.uint32], NDArray[np.uint8]]
 
+_NOTHING: Final[Mapping[int, float]] = {}
 _LAPS = 160
+_MOST_LAWS = 16
+"""Laws of groups kept in memory; most groups have the same."""
+
 _SAMPLED_PAGES = 48
 
-_READ_STREAMS_FROM = 18
-_PINNED_AHEAD = 5
-"""How many times its size a ring leaves behind where reads are in flight: a buffer that is still pinned when
-its turn comes is replaced by one from the pool (freelist.c: GetBufferFromRing). Measured on 18.6: 2 to 5."""
-
 _MOST_STRANGERS = 1 << 25
-"""Pages drawn into a pool that the trace never names, some 80 bytes each: 256 GB of shared_buffers."""
+_STRANGERS_ANYWAY = 1 << 20
+_STRANGERS_A_ROW = 32
+"""Pages drawn into a pool that the trace never names, some 20 bytes each: at most 256 GB of shared_buffers,
+and at most so many for each row of the evidence, lest a few accesses to relations that are said to be huge
+take all memory. A trace says nothing of a pool of which it does not visit one page in so many."""
+
+_FRAMES_ANYWAY = 1 << 22
+"""Buffers of which each has a place of its own in a simulated pool, full or not, whatever the rows are."""
 
 NO_PAGE = 2**32 - 1
 """What an empty buffer holds, in the outcome of a replay."""
@@ -52,12 +62,19 @@ class WarmPools:
         trace: what is replayed.
         visits: counted from it.
         rules: of the server; they decide which scans have a ring at a size.
+
+    Attributes:
+        most_frames: the largest pool of which every buffer is looked at by itself.
     """
 
     def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules) -> None:
         self._trace = trace
         self._visits = visits
         self._rules = rules
+        self._accesses = int(np.count_nonzero((trace.flags & DROP) == 0))
+        rows = _STRANGERS_A_ROW * (self._accesses + (0 if trace.start is None else len(trace.start.pages)))
+        self._most_strangers = min(max(rows, _STRANGERS_ANYWAY), _MOST_STRANGERS)
+        self.most_frames = max(rows, _FRAMES_ANYWAY)
         self._laps = np.geomspace(1e-4, 1e6, _LAPS) * max(visits.duration_seconds, 1e-3) / 100
         self._by_group = by_group(trace)
         self._members = {group: named[~trace.new_page[named]] for group, named in self._by_group}
@@ -67,9 +84,16 @@ class WarmPools:
         resident = np.zeros(_LAPS)
         random = np.random.default_rng(0)
         self._scans_add: dict[int, Floats] = {}
+        rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
+        laws: dict[bytes, Floats] = {}
         for group, _ in self._by_group:
-            rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
-            law = _native.clock_law(rates, visits.batches[group])[:, 0].reshape(_LAPS, -1)
+            batch = visits.batches[group]
+            law = laws.get(batch.tobytes())
+            if law is None:
+                law = _native.clock_law(rates, batch)[:, 0].reshape(_LAPS, -1)
+                if len(laws) == _MOST_LAWS:
+                    laws.clear()
+                laws[batch.tobytes()] = law
             resident += (1 - law) @ visits.weights[group]
             if group in visits.scanned:
                 posterior, index = self._posterior(group, visits.scanned[group].pages)
@@ -84,6 +108,10 @@ class WarmPools:
     def most_resident(self) -> float:
         """Return how many pages there are to fill a pool with."""
         return float(self._visits.weights.sum())
+
+    def visits_outside_scans(self, pages: Ints) -> Ints:
+        """Return how often each of the pages was visited by anything but scans and rings."""
+        return self._visits.of_page[pages]
 
     def loops(self, blocks: int) -> dict[int, Scanned]:
         """Return the groups whose scans use no ring in a pool of that size."""
@@ -108,30 +136,24 @@ class WarmPools:
             if group not in loops and len(scanned.gaps_seconds) and np.median(scanned.gaps_seconds) < lap
         }
 
-    def left_behind(self, group: int, blocks: int) -> float:
-        """Return how many pages of a group each of its scans leaves behind in a pool of that size."""
-        scanned = self._visits.scanned[group]
-        streams = _PINNED_AHEAD if self._rules.version >= _READ_STREAMS_FROM else 1
-        return float(self._rules.ring_buffers(BULKREAD, blocks) * scanned.participants * streams)
+    def shares(self, left: _native.ReplayOutcomes) -> dict[int, float]:
+        """Return which part of the scanned pages of each group lies in a pool that a replay left."""
+        frames = left["frame_pages"].astype(np.int64)
+        highest = max(int(one.pages.max(initial=0)) for one in self._visits.scanned.values())
+        there = np.zeros(highest + 1, bool)
+        there[frames[frames <= highest]] = True
+        return {group: float(there[one.pages].mean()) for group, one in self._visits.scanned.items()}
 
-    def gathered(self, blocks: int, seconds: float) -> float:
-        """Return which part of the pages that rings leave behind has gathered after so long (`lingering`)."""
-        parts = [
-            seconds / float(np.median(one.gaps_seconds)) * self.left_behind(group, blocks) / len(one.pages)
-            for group, one in self.lingering(blocks).items()
-        ]
-        return min(*parts, 1.0) if parts else 0.0
-
-    def lap_seconds(self, blocks: int, *, gathered: float = 0.0) -> float:
+    def lap_seconds(self, blocks: int, *, gathered: Mapping[int, float] = _NOTHING) -> float:
         """Return the time of a clock pass in a pool of that size; infinite where everything fits.
 
         Args:
-            gathered: part of the pages that rings leave behind and that are there.
+            gathered: by group, which part of the pages that it scans through rings is there all the same.
         """
         loops = self.loops(blocks)
         resident = self._resident.copy()
         for group, add in self._scans_add.items():
-            resident += add * (1.0 if group in loops else gathered)
+            resident += add * (1.0 if group in loops else gathered.get(group, 0.0))
         # Drawn for the scanned tables, and so not quite monotonic.
         resident = np.maximum.accumulate(np.maximum(resident, 1e-9))
         if blocks >= resident[-1]:
@@ -139,26 +161,25 @@ class WarmPools:
         return float(np.exp(np.interp(np.log(blocks), np.log(resident), np.log(self._laps))))
 
     def draw_pages(
-        self, blocks: int, random: np.random.Generator, *, gathered: float = 0.0
-    ) -> tuple[Ints, Ints]:
+        self, blocks: int, random: np.random.Generator, *, gathered: Mapping[int, float] = _NOTHING
+    ) -> PoolPages:
         """Return pages and usage counts of such contents; pages never visited are numbered behind.
 
         Args:
-            gathered: part of the pages that rings leave behind and that are there (`lingering`).
+            gathered: by group, which part of the pages that it scans through rings is there (`lingering`).
         """
         lap = min(self.lap_seconds(blocks, gathered=gathered), float(self._laps[-1]))
+        drawn = [(group, *self._states(group, lap)) for group, _ in self._by_group]
+        # Looked at before anything of that size is made.
+        self._check_strangers(blocks, lap, {group: float(1 - states[-1][0]) for group, states, _ in drawn})
         trace = self._trace
         loops = self.loops(blocks)
-        held = self._visits.scanned if gathered > 0 else loops
-        pages: list[Ints] = []
-        counts: list[Ints] = []
+        held = {**loops, **{group: self._visits.scanned[group] for group in gathered}}
+        pages: list[NDArray[np.uint32]] = []
+        counts: list[NDArray[np.uint8]] = []
         stranger = len(trace.page_group)
-        for group, _ in self._by_group:
+        for group, states, index in drawn:
             members = self._members[group]
-            law = _native.clock_law(lap * self._visits.grid, self._visits.batches[group])
-            posterior, index = self._posterior(group, members)
-            states = np.cumsum(posterior @ law, axis=1)
-            states /= states[:, -1:]
             draws = random.random(len(members))
             state = (draws[:, None] > states[:-1][index]).sum(axis=1)
             if group in self._visits.scanned and group not in loops:
@@ -180,28 +201,59 @@ class WarmPools:
                 at = np.searchsorted(members, looping.pages)
                 if group not in loops:
                     # A hit through a ring raises the count to 1 and no further.
-                    stayed = random.random(len(at)) < gathered
+                    stayed = random.random(len(at)) < gathered[group]
                     followed = np.maximum(np.where(stayed, np.minimum(followed, 2), 0), state[at])
                 state[at] = followed
             inside = state > 0
-            pages.append(members[inside])
-            counts.append(state[inside] - 1)
-            expected = self._never[group] * float(1 - states[-1][0]) + stranger - len(trace.page_group)
-            if expected > _MOST_STRANGERS:
-                raise UsageError(
-                    f"a pool of {format_bytes(blocks * BLOCK_BYTES)} is too large to replay the trace in",
-                    cause=f"it would hold {expected:.2g} pages that the trace never names",
-                    hint="name smaller sizes, for example --sizes 1GB,2GB,4GB",
-                )
+            pages.append(members[inside].astype(np.uint32))
+            counts.append((state[inside] - 1).astype(np.uint8))
             unseen = random.multinomial(int(self._never[group]), np.diff(states[-1], prepend=0.0))[1:]
             unseen = unseen + random.poisson(self._lately_made(group, np.array([lap]))[0])
-            pages.append(np.arange(stranger, stranger + int(unseen.sum())))
-            counts.append(np.repeat(np.arange(6), unseen))
+            pages.append(np.arange(stranger, stranger + int(unseen.sum()), dtype=np.uint32))
+            counts.append(np.repeat(np.arange(6, dtype=np.uint8), unseen))
             stranger += int(unseen.sum())
-        page = np.concatenate(pages) if pages else np.zeros(0, dtype=np.int64)
-        count = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
-        chosen = random.permutation(len(page))[:blocks]
+        page = np.concatenate([np.zeros(0, dtype=np.uint32), *pages])
+        count = np.concatenate([np.zeros(0, dtype=np.uint8), *counts])
+        chosen = np.arange(len(page), dtype=np.uint32)
+        random.shuffle(chosen)
+        chosen = chosen[:blocks]
         return page[chosen], count[chosen]
+
+    def _states(self, group: int, lap: float) -> tuple[Floats, Ints]:
+        """Return how likely a page is absent or at most at each count, by row, and the row of each page.
+
+        The last row is that of pages never visited.
+        """
+        law = _native.clock_law(lap * self._visits.grid, self._visits.batches[group])
+        posterior, index = self._posterior(group, self._members[group])
+        states = np.cumsum(posterior @ law, axis=1)
+        states /= states[:, -1:]
+        return states, index
+
+    def _check_strangers(self, blocks: int, lap: float, resident: dict[int, float]) -> None:
+        """Refuse a pool that would hold more pages that the trace never names than it can say anything of.
+
+        Args:
+            resident: how likely a page of each group lies in the pool that was never visited.
+
+        Raises:
+            UsageError: it would.
+        """
+        expected = 0.0
+        for group, share in resident.items():
+            expected += self._never[group] * share + float(self._lately_made(group, np.array([lap])).sum())
+        if expected <= self._most_strangers:
+            return
+        cause = f"it would hold {expected:.2g} pages that the trace never names"
+        hint = "name smaller sizes, for example --sizes 1GB,2GB,4GB"
+        if self._most_strangers < _MOST_STRANGERS:
+            cause += f", of which its {self._accesses} accesses say nothing"
+            hint += ", or record for longer"
+        raise UsageError(
+            f"a pool of {format_bytes(blocks * BLOCK_BYTES)} is too large to replay the trace in",
+            cause=cause,
+            hint=hint,
+        )
 
     @property
     def repeated_row(self) -> int | None:
@@ -214,7 +266,7 @@ class WarmPools:
 
     def with_scanned_of(
         self,
-        drawn: tuple[Ints, Ints],
+        drawn: PoolPages,
         later: _native.ReplayOutcomes,
         blocks: int,
         random: np.random.Generator,
@@ -223,18 +275,20 @@ class WarmPools:
 
         What a scan reads lies side by side, so that the hand takes all of it or nothing of it.
         """
-        left = later["frame_pages"].astype(np.int64)
+        left = later["frame_pages"]
         named = np.concatenate([one.pages for one in self._visits.scanned.values()])
         highest = max(int(pages.max(initial=0)) for pages in (left[left != NO_PAGE], drawn[0], named))
         scanned = np.zeros(highest + 1, bool)
         scanned[named] = True
         frames = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
-        free = random.permutation(np.setdiff1d(np.arange(blocks), frames))
+        taken = np.zeros(blocks, bool)
+        taken[frames] = True
+        free = random.permutation(np.flatnonzero(~taken).astype(np.uint32))
         others = random.permutation(np.flatnonzero(~scanned[drawn[0]]))[: len(free)]
         return _native.PoolContents(
-            np.concatenate([left[frames], drawn[0][others]]).astype(np.uint32),
-            np.concatenate([later["frame_usage_counts"][frames], drawn[1][others]]).astype(np.uint8),
-            frames=np.concatenate([frames, free[: len(others)]]).astype(np.uint32),
+            np.concatenate([left[frames], drawn[0][others]]),
+            np.concatenate([later["frame_usage_counts"][frames], drawn[1][others]]),
+            frames=np.concatenate([frames.astype(np.uint32), free[: len(others)]]),
             hand=later["hand"] % blocks,
         )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pgsweep.units import format_count
 from pgsweep.warm.block_ranges import BlockRange
 
 INDEX_KINDS = ("index", "TOAST index")
@@ -95,7 +96,7 @@ def reason(
         return f"{what}; no statistics of its use"
     if heat == 0:
         return f"{what}; never read since statistics began, so last"
-    times = f"{heat:.3g}" if heat < 1000 else f"{heat:,.0f}".replace(",", " ")
+    times = f"{heat:.3g}" if 0.001 <= heat < 1000 else format_count(heat)
     if of_table:
         return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
     return f"{what}; accesses a block: {times}"

@@ -1,0 +1,100 @@
+"""Which commands work with a server from here, derived from its abilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pgsweep.records.doctor import Ability, Runnable
+
+WORKS, IN_PART, NOT = "works", "in part", "not"
+
+_OWN = ("predict", "prove", "demo", "convert", "report")
+"""Commands that need no server of the user's."""
+
+
+def runnable(abilities: Sequence[Ability]) -> list[Runnable]:
+    """Return one line a command: whether it works, in part or not, and what is missing or used."""
+    able = {ability.name: ability.available is True for ability in abilities}
+    too_old = any(ability.name == "version" and ability.available is False for ability in abilities)
+    reached = able.get("connection", False) and not too_old
+    found = [
+        _record(able),
+        *(_both_caches(name, able) for name in ("cache", "top", "footprint", "warm save", "warm check")),
+        *(_reading(name, able) for name in ("warm plan", "warm run", "warm restore")),
+        _keep(able),
+        *(_processes(name, able) for name in ("memory", "memory budget")),
+        Runnable(command="memory kernel", state=WORKS, why="this host's kernel"),
+        _hugepages(able),
+        Runnable(command=", ".join(_OWN), state=WORKS, why="no server is needed"),
+    ]
+    if reached:
+        return found
+    alone = ("memory kernel", found[-1].command)
+    return [
+        line
+        if line.command in alone
+        else Runnable(
+            command=line.command, state=NOT, why=f"the server is {'too old' if too_old else 'not reached'}"
+        )
+        for line in found
+    ]
+
+
+def _sources(able: Mapping[str, bool]) -> list[str]:
+    """Return the sources that `record` has here."""
+    sql = able.get("pg_buffercache") and able.get("pg_monitor")
+    ways = {"peek": able.get("peek"), "sql": sql, "trace": able.get("trace")}
+    return [name for name, there in ways.items() if there]
+
+
+def _record(able: Mapping[str, bool]) -> Runnable:
+    sources = _sources(able)
+    if not sources:
+        why = "needs pg_buffercache and pg_monitor, or the server's host as its user or root"
+        return Runnable(command="record", state=NOT, why=why)
+    state = IN_PART if sources == ["trace"] else WORKS
+    return Runnable(command="record", state=state, why=f"--source {', '.join(sources)}")
+
+
+def _both_caches(command: str, able: Mapping[str, bool]) -> Runnable:
+    if not (able.get("peek") or able.get("pg_buffercache")):
+        why = "the buffer pool cannot be read: needs pg_buffercache, or the server's host"
+        return Runnable(command=command, state=NOT, why=why)
+    if not able.get("page_cache"):
+        return Runnable(command=command, state=IN_PART, why="shared_buffers only, not the page cache")
+    return Runnable(command=command, state=WORKS, why="shared_buffers and the page cache")
+
+
+def _reading(command: str, able: Mapping[str, bool]) -> Runnable:
+    pool, files = able.get("pg_prewarm"), able.get("page_cache")
+    if not (pool or files):
+        why = "needs pg_prewarm, or the server's files"
+        return Runnable(command=command, state=NOT, why=why)
+    if pool and files:
+        return Runnable(command=command, state=WORKS, why="into shared_buffers or the page cache")
+    into = "into shared_buffers only" if pool else "--into page-cache only: pg_prewarm is missing"
+    return Runnable(command=command, state=IN_PART, why=into)
+
+
+def _keep(able: Mapping[str, bool]) -> Runnable:
+    lacking = [] if able.get("pg_prewarm") else ["pg_prewarm"]
+    if not (able.get("peek") or able.get("pg_buffercache")):
+        lacking.append("pg_buffercache, or the server's host")
+    if lacking:
+        return Runnable(command="warm keep", state=NOT, why=f"needs {' and '.join(lacking)}")
+    return Runnable(command="warm keep", state=WORKS, why="")
+
+
+def _processes(command: str, able: Mapping[str, bool]) -> Runnable:
+    if able.get("same_host") and able.get("same_user"):
+        return Runnable(command=command, state=WORKS, why="")
+    if able.get("same_host") and command == "memory":
+        return Runnable(command=command, state=IN_PART, why="without private memory: needs the server's user")
+    return Runnable(command=command, state=NOT, why="needs the server's host, as its user or root")
+
+
+def _hugepages(able: Mapping[str, bool]) -> Runnable:
+    if able.get("same_host"):
+        return Runnable(command="hugepages", state=WORKS, why="")
+    why = "how many are needed; not what the server's host has"
+    return Runnable(command="hugepages", state=IN_PART, why=why)

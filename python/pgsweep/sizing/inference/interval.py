@@ -1,0 +1,135 @@
+"""The 90 % interval around a curve from snapshots: what pages, counters and the model leave open.
+
+What its constants say was fitted to simulated recordings of even seeds and tested on those of odd seeds
+(benchmarks/calibration).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_CONFIDENCE: Final = 0.90
+_NORMAL90: Final = 1.645
+
+HALVES_WEIGHT: Final = 0.75
+"""How much of the difference between the whole recording and its halves is added once more for larger sizes.
+
+Pages that come rarely are found too rare, and the more so the shorter the recording is: an error that halves
+when the length doubles is the difference between both lengths."""
+
+_SHORT_PATHS, _SHORT_STATES = 0.06, 16.0
+"""Error of the miss ratio for each doubling of the size in a recording of one clock pass; it falls with the
+number of passes, and where only states are seen with its square."""
+
+MODEL_ERROR_RATIO = 0.001
+MODEL_ERROR_PER_OCTAVE_DOWN = 0.002
+MODEL_ERROR_PER_OCTAVE_UP = 0.001
+MODEL_ERROR_OF_SCANS = 0.08
+"""What the model itself adds to the interval, in miss ratio."""
+
+RELIABLE_WIDTH: Final = 0.025
+"""Half an interval; a wider one is rough."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What widens an interval beside the spread of the pages.
+
+    Attributes:
+        noise: standard error of the measured miss ratio.
+        short: by how much more the model errs for each doubling of the size, since the recording is short.
+        scans: share of accesses that are those of sequential scans.
+        halves: curves from each half of the recording alone; none where they are too short.
+        ordered: share of the misses on pages that come in the order of their blocks.
+        late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
+            the page.
+    """
+
+    noise: float
+    short: float
+    scans: float
+    halves: list[Floats] = field(default_factory=list)
+    ordered: float = 0.0
+    late: float = 0.0
+
+
+def short_error(passes: float, *, by_paths: bool) -> float:
+    """Return by how much more the model errs for each doubling of the size, since the recording is short."""
+    return _SHORT_PATHS / max(passes, 1.0) if by_paths else _SHORT_STATES / max(passes, 4.0) ** 2
+
+
+def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Floats:
+    """Return a curve of which the error that comes from the recording's length is taken away."""
+    if len(halves) < 2:
+        return point
+    missing = HALVES_WEIGHT * (point - np.mean(halves, axis=0))
+    missing = np.clip(missing, -0.5 * point, 0.5 * (1 - point))
+    order = np.argsort(relative_size)
+    found = point.copy()
+    least = float(np.interp(1.0, relative_size[order], point[order]))
+    for at in order[relative_size[order] > 1].tolist():
+        # It makes no larger pool miss more than a smaller one where the curve itself does not.
+        found[at] = min(max(float(point[at] + missing[at]), 0.0), max(least, float(point[at])))
+        least = found[at]
+    return found
+
+
+def interval(
+    point: Floats, spread: Floats, bounds: list[Floats], relative_size: Floats, beside: Beside
+) -> tuple[Floats, Floats]:
+    """Return bounds of the 90 % interval: spread, what is not seen, and the model's own error, as squares.
+
+    Args:
+        point: the curve, not corrected.
+        spread: curves from pages drawn again, minus the curve.
+        bounds: curves of what is not seen, minus the curve.
+    """
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(spread, tail, axis=0), np.quantile(spread, 1 - tail, axis=0)
+    return around(point, -low, high, bounds, relative_size, beside)
+
+
+def around(
+    point: Floats,
+    drawn_below: Floats,
+    drawn_above: Floats,
+    bounds: list[Floats],
+    relative_size: Floats,
+    beside: Beside,
+) -> tuple[Floats, Floats]:
+    """Return the interval, given how far pages drawn again lie below and above."""
+    unseen_below = np.maximum(-np.min(bounds, axis=0), 0)
+    unseen_above = np.maximum(np.max(bounds, axis=0), 0)
+    below = np.hypot(np.maximum(drawn_below, 0), unseen_below)
+    above = np.hypot(np.maximum(drawn_above, 0), unseen_above)
+    octaves = np.log2(relative_size)
+    up, down = np.maximum(octaves, 0), np.maximum(-octaves, 0)
+    if len(beside.halves) == 2:
+        # Halves of one load differ by chance, twice as much as two whole recordings do.
+        chance = _NORMAL90 * np.abs(beside.halves[0] - beside.halves[1]) / 2
+        length = np.abs(point - np.mean(beside.halves, axis=0))
+        below, above = np.hypot(below, chance), np.hypot(above, chance)
+        below, above = np.hypot(below, length), np.hypot(above, length)
+    model = MODEL_ERROR_RATIO + down * MODEL_ERROR_PER_OCTAVE_DOWN + up * MODEL_ERROR_PER_OCTAVE_UP
+    model = model + (beside.scans + beside.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
+    # Nothing can be off by more than there is: towards zero misses the model's error fades.
+    model = np.minimum(model, 0.35 * point + 0.0008)
+    noise = np.minimum(_NORMAL90 * beside.noise, 0.5 * point)
+    below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
+    # A page that comes less often than once in the recording is not told from one that never comes: what
+    # larger pools would miss is found too small, hardly ever too large.
+    rare = beside.short * up * np.sqrt(np.maximum(up, 1.0))
+    above = np.hypot(above, np.minimum(rare, 1 - point))
+    below = np.hypot(below, np.minimum(rare / 4, 0.5 * point))
+    below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
+    above = np.hypot(above, beside.short / 4 * down)
+    # Where the accesses of a visit come late, a smaller pool may miss each of them.
+    above = np.hypot(above, np.minimum(beside.late * point * np.minimum(down / 2, 1.0), 1 - point))
+    centre = corrected(point, beside.halves, relative_size)
+    return np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)

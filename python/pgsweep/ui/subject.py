@@ -1,0 +1,56 @@
+"""The line at the head of every result: which server, which database, when."""
+
+from __future__ import annotations
+
+import datetime
+
+from pgsweep.plain import shown
+from pgsweep.records.common import Subject
+from pgsweep.records.doctor import DoctorResult
+from pgsweep.ui.numbers import server_name
+from pgsweep.ui.view import Result
+
+
+def subject_line(result: Result) -> str:
+    """Return `PostgreSQL 18.1 at db1, port 5432; database shop; recorded 2026-01-02 03:04:05 UTC`.
+
+    What is not known is left out; nothing at all where the result is about no server.
+    """
+    subject = _subject(result)
+    if subject.server_version is None and subject.server is None:
+        return ""
+    what = "server" if subject.server_version is None else server_name(shown(subject.server_version))
+    parts = [what if subject.server is None else f"{what} at {shown(subject.server)}"]
+    if subject.database:
+        parts.append(f"database {shown(subject.database)}")
+    if subject.recorded_at:
+        parts.append(f"recorded {_time(subject.recorded_at)}")
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
+def _subject(result: Result) -> Subject:
+    """Return what the result says of its server; older results say it in their own fields."""
+    made = result.provenance
+    if made is not None and made.subject is not None:
+        return made.subject
+    if isinstance(result, DoctorResult) and result.server is not None:
+        server = result.target.rpartition(" at ")[2] or None
+        version, database = result.server.version, result.server.database
+        return Subject(server=server, server_version=version, database=database)
+    return Subject(
+        server_version=getattr(result, "server_version", None) or None,
+        database=getattr(result, "database", None),
+        recorded_at=getattr(result, "at", None) or (made.created_at if made is not None else None),
+    )
+
+
+def _time(text: str) -> str:
+    """Return a time of ISO 8601 in UTC, to the second; as it is where it is none."""
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return shown(text)
+    if at.tzinfo is None:
+        return f"{at:%Y-%m-%d %H:%M:%S}"
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,125 @@
+"""What snapshots cannot show is refused or rough, by a sign of it in the snapshots; plain loads are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.inference.interval import Beside, around, corrected
+from pgsweep.sizing.inference.scan_counts import by_rings
+from pgsweep.sizing.inference.self_consistency import drift_doubts, order_doubts, width_doubts
+from pgsweep.sizing.inference.totals import read_totals
+from pgsweep.sizing.predict import predict
+from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
+
+POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_accesses=0.0)
+
+
+def judged(folder: Path, beside: SyntheticRelation | None, *, scanned_pages: int = 0) -> PredictResult:
+    """Predict from a simulated recording of point reads, and of something beside them."""
+    spec = SyntheticSpec(
+        seed=1,
+        version=18,
+        pool_blocks=512,
+        passes=40.0,
+        snapshots=40,
+        relations=(POINTS,) if beside is None else (POINTS, beside),
+        scanned_pages=scanned_pages,
+        scan_share=0.3 if scanned_pages else 0.0,
+    )
+    simulate(spec, folder)
+    sizes = [blocks * 8192 for blocks in spec.sizes_blocks()]
+    return predict(folder / "sql.evidence", sizes_bytes=sizes)
+
+
+def beside(law: str, pages: int) -> SyntheticRelation:
+    return SyntheticRelation(pages=pages, law=law, exponent=1.0, share=0.4, accesses=1.0, gap_accesses=0.0)
+
+
+def test_plain_reads_are_shown(tmp_path: Path) -> None:
+    found = judged(tmp_path, None)
+    assert found.verdict.level != "refused"
+    assert not any("end to end" in reason or "moves" in reason for reason in found.verdict.reasons)
+    assert found.points
+
+
+@pytest.mark.parametrize(
+    ("law", "pages", "words"),
+    [("loop", 1500, "read relations from end to end"), ("moving", 6000, "the load moves")],
+)
+def test_what_does_not_come_at_random_is_refused(law: str, pages: int, words: str, tmp_path: Path) -> None:
+    found = judged(tmp_path, beside(law, pages))
+    assert found.verdict.level == "refused", found.verdict
+    assert words in "\n".join(found.verdict.reasons)
+    assert found.points == []
+
+
+def test_scans_that_would_begin_to_use_rings_are_refused(tmp_path: Path) -> None:
+    found = judged(tmp_path, None, scanned_pages=300)
+    assert found.verdict.level == "refused"
+    assert "take a trace" in "\n".join(found.verdict.reasons)
+
+
+def test_rings_have_the_accesses_that_were_measured() -> None:
+    scanned, accesses = np.array([600.0, 200.0, 50.0]), np.array([700.0, 900.0, 60.0])
+    blocks = np.array([1000.0, 1000.0, 10.0])
+    found = by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=400.0)
+    assert found == pytest.approx([300.0, 100.0, 50.0])
+    assert by_rings(scanned, accesses, blocks, pool_blocks=1000, measured=1e6) == pytest.approx(
+        [700.0, 900.0, 50.0]
+    )
+    assert by_rings(scanned, accesses, blocks, pool_blocks=10_000, measured=400.0) == pytest.approx(scanned)
+
+
+@pytest.mark.parametrize(("other_hits", "known"), [(0.0, True), (5_000.0, False)])
+def test_contexts_count_only_where_the_server_has_one_database(other_hits: float, known: bool) -> None:
+    rows = [
+        ("database", "bench", "blks_hit", 8_000.0),
+        ("database", "bench", "blks_read", 2_000.0),
+        ("database", "other", "blks_hit", other_hits),
+        ("io", "client backend/relation/bulkread", "hits", 100.0),
+        ("io", "background worker/relation/bulkread", "read_bytes", 400.0 * 8192),
+        ("io", "client backend/relation/normal", "hits", 7_000.0),
+    ]
+    scope, what, name, value = (np.array(column) for column in zip(*rows, strict=True))
+    counters = {
+        "seconds": np.repeat([0.0, 10.0], len(rows)),
+        "scope": np.tile(scope, 2),
+        "object": np.tile(what, 2),
+        "name": np.tile(name, 2),
+        "value": np.concatenate([np.zeros(len(rows)), value.astype(float)]),
+    }
+    names = ("oid", "db", "name", "kind", "blocks_begin", "blocks_end", "tuples_per_block")
+    relations = dict.fromkeys(names, np.zeros(0))
+    found = read_totals(counters, relations, "bench").ring_accesses
+    assert (found == pytest.approx(50.0)) if known else (found is None)
+
+
+def test_doubts_know_their_thresholds() -> None:
+    assert order_doubts(0.01) == []
+    assert [doubt.level for share in (0.05, 0.3) for doubt in order_doubts(share)] == ["rough", "refused"]
+    halves = [np.array([0.41, 0.19]), np.array([0.43, 0.21])]
+    error = np.array([0.002, 0.002])
+    assert drift_doubts(np.array([0.42, 0.20]), halves, error) == []
+    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["refused"]
+    assert width_doubts([100], np.array([0.1]), np.array([0.14])) == []
+    [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.2]))
+    assert wide.level == "rough" and "1 MB" in wide.reason
+
+
+def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:
+    relative = np.array([0.5, 1.0, 2.0, 4.0])
+    point = np.array([0.5, 0.4, 0.3, 0.1])
+    halves = [np.array([0.52, 0.4, 0.28, 0.08]), np.array([0.52, 0.4, 0.28, 0.04])]
+    found = corrected(point, halves, relative)
+    assert found == pytest.approx([0.5, 0.4, 0.315, 0.13])
+    # A pool of twice the size does not miss more.
+    assert corrected(point, [halves[0] - [0, 0, 0.3, 0]] * 2, relative)[2] <= 0.4
+    none = [np.zeros(4)]
+    small = np.full(4, 0.001)
+    low, high = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0, halves=halves))
+    alone = around(point, small, small, none, relative, Beside(noise=0, short=0, scans=0))
+    assert ((high - low) > (alone[1] - alone[0]))[[0, 2, 3]].all()
