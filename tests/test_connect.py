@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.cli.hints import pasted
+from pgsweep.cli.failures import pasted
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster

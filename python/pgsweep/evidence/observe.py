@@ -58,9 +58,9 @@ def first_meta(
         host: more of it.
         sampling: what is kept of each snapshot.
     """
-    here = {}
+    here = {"server": server.place}
     if postmaster_pid is not None:
-        here = {
+        here |= {
             "kernel": platform.release(),
             "processors": str(os.cpu_count() or 1),
             "postmaster_pid": str(postmaster_pid),

@@ -88,3 +88,18 @@ def _signal(held: dict[int, int | None], number: signal.Signals) -> None:
                 os.kill(pid, number)
             else:
                 signal.pidfd_send_signal(descriptor, number)
+
+
+def is_abandoned_segment(segment_id: int, owner: int) -> bool:
+    """Return whether a shared memory segment is a user's and is used by nobody (proc(5), sysvipc/shm)."""
+    try:
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+    except OSError:
+        return False
+    columns = lines[0].split()
+    for line in lines[1:]:
+        segment = dict(zip(columns, line.split(), strict=False))
+        if segment.get("shmid") == str(segment_id):
+            made_by = {segment.get("uid"), segment.get("cuid")}
+            return made_by == {str(owner)} and segment.get("nattch") == "0"
+    return False

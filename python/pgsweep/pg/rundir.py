@@ -34,7 +34,7 @@ from pathlib import Path
 from pgsweep.errors import ClusterError
 from pgsweep.files import write_whole
 from pgsweep.host import cgroup
-from pgsweep.host.processes import end_processes, processes_in, runs_as, works_in
+from pgsweep.host.processes import end_processes, is_abandoned_segment, processes_in, runs_as, works_in
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_of, read_bounded
 
@@ -213,23 +213,8 @@ def _remove_shared_memory_segment(data_directory: Path, owner: int) -> None:
         segment_id = int(postmaster_lines(data_directory, owner)[6].split()[1])
     except (IndexError, ValueError):
         return
-    if _abandoned(segment_id, owner):
+    if is_abandoned_segment(segment_id, owner):
         ctypes.CDLL(None, use_errno=True).shmctl(segment_id, _IPC_RMID, None)
-
-
-def _abandoned(segment_id: int, owner: int) -> bool:
-    """Return whether a shared memory segment is a user's and is used by nobody (proc(5), sysvipc/shm)."""
-    try:
-        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
-    except OSError:
-        return False
-    columns = lines[0].split()
-    for line in lines[1:]:
-        segment = dict(zip(columns, line.split(), strict=False))
-        if segment.get("shmid") == str(segment_id):
-            made_by = {segment.get("uid"), segment.get("cuid")}
-            return made_by == {str(owner)} and segment.get("nattch") == "0"
-    return False
 
 
 def reap_leftovers() -> list[Path]:
