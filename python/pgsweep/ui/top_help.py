@@ -38,7 +38,7 @@ _KEYS = (
 _WORDS = (
     ("pool", "shared_buffers; in the bar: dirty, clean, unused"),
     ("usage", "share of the used buffers at usage_count 0 to 5"),
-    ("lap", "time that the clock hand takes round the pool (peek only)"),
+    ("pass", "time that the clock hand takes round the pool (peek only)"),
     ("files", "relations' files, what of them lies in the page cache, in both"),
     ("", "caches (whole blocks), in neither; looked at less often"),
     ("hits", "page accesses found in the pool; reads: the others, which the"),

@@ -96,11 +96,11 @@ def _pool(sample: TopSample, terminal: Terminal) -> list[Line]:
         second += [(f"{level} ", ("dim",)), (mark * times, (colour,)), _value(f"{part:<{times + 5}}")]
     rates = sample.rates
     if rates is not None and rates.hand_buffers_per_second is not None:
-        second.append(_words(f"lap {_lap(pool.size_bytes // sample.block_size_bytes, rates)}"))
+        second.append(_words(f"pass {_pass(pool.size_bytes // sample.block_size_bytes, rates)}"))
     return [first, second]
 
 
-def _lap(buffers: int, rates: TopRates) -> str:
+def _pass(buffers: int, rates: TopRates) -> str:
     speed = rates.hand_buffers_per_second or 0.0
     if speed <= 0:
         return "–"
