@@ -6,7 +6,7 @@ A password is never asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,22 +17,19 @@ _MOST = 200
 
 def database_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the databases that may be connected to and begin like this."""
-    from pgsweep.pg.completing import read_database_names
-
-    return _found(ctx, incomplete, read_database_names)
+    return _found(ctx, incomplete, "databases")
 
 
 def relation_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the relations of the database, as SQL writes them, that begin like this."""
-    from pgsweep.pg.completing import read_relation_names
-
-    return _found(ctx, incomplete, read_relation_names)
+    return _found(ctx, incomplete, "relations")
 
 
 def _found(
-    ctx: click.Context, incomplete: str, read: Callable[[str, str, int], list[str]]
+    ctx: click.Context, incomplete: str, kind: Literal["databases", "relations"]
 ) -> list[CompletionItem]:
-    from pgsweep.pg.connect import build_conninfo
+    from pgsweep.pg.catalog import read_names_like
+    from pgsweep.pg.connect import build_conninfo, connect, explained
 
     given = ctx.params
     try:
@@ -43,7 +40,8 @@ def _found(
             user=given.get("username"),
             dbname=given.get("dbname"),
         )
-        names = read(f"{conninfo} connect_timeout={_PATIENCE_SECONDS}", incomplete, _MOST)
+        with connect(f"{conninfo} connect_timeout={_PATIENCE_SECONDS}") as connection, explained():
+            names = read_names_like(connection, kind, incomplete, _MOST)
     except Exception:
         return []
     # Control characters of a name would be the shell's.

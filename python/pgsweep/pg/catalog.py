@@ -8,7 +8,7 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import psycopg
@@ -363,3 +363,17 @@ def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> 
             hint=as_superuser(connection, [found.grant]),
         )
     return found.schema
+
+
+def read_names_like(
+    connection: psycopg.Connection[Any], kind: Literal["databases", "relations"], beginning: str, most: int
+) -> list[str]:
+    """Return names that begin like this, for the shell's completion.
+
+    Args:
+        kind: databases that may be connected to, or relations of this one, as SQL writes them.
+        beginning: of the names.
+        most: so many at most.
+    """
+    query = load(f"complete_{kind}", connection.info.server_version)
+    return [decode_name(name) for (name,) in connection.execute(query, [beginning, most]).fetchall()]

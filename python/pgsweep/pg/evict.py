@@ -9,9 +9,8 @@ import psycopg
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
-from pgsweep.pg.queries import load
-from pgsweep.pg.trust import require_trusted
-from pgsweep.plain import database_word
+from pgsweep.pg.queries import compose
+from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
@@ -38,20 +37,19 @@ def evict(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[in
         )
     function = "pg_buffercache_evict" if version_num < 180000 else "pg_buffercache_evict_relation"
     found = read_extension(connection, _NAME, function)
-    database = database_word(connection.info.dbname)
     if found.created is None or found.schema is None:
         raise MissingAbility(
             f"the extension {_NAME} does not exist in database `{connection.info.dbname}`",
-            hint=f"as a superuser: psql -d {database} -c 'CREATE EXTENSION {_NAME}'",
+            hint=as_superuser(connection, statements_to_create(connection, _NAME)),
         )
     if not found.usable:
         raise MissingAbility(
             f"this role may not execute {function}, or {_NAME} {found.created} does not have it",
             cause="the server lets superusers evict, and nobody else",
-            hint=f"connect as a superuser; psql -d {database} -c 'ALTER EXTENSION {_NAME} UPDATE'",
+            hint=as_superuser(connection, [f"ALTER EXTENSION {_NAME} UPDATE"]),
         )
     require_trusted(connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="leave out --evict")
-    text = load("evict", version_num).format(schema=found.schema.replace("%", "%%"))
+    text = compose("evict", version_num, schema=found.schema)
     row = connection.execute(text.encode(), [place.oid, place.database_oid, place.tablespace_oid]).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])
