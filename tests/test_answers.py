@@ -22,8 +22,10 @@ from pgsweep.pg import connect as connecting
 from pgsweep.pg.catalog import read_relations, read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, explained
+from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load, name_of
 from pgsweep.pg.shapes import shape_of
+from pgsweep.pg.trust import statements_to_create
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording
 from tests.fix_screen import PGSWEEP
@@ -179,6 +181,33 @@ def test_a_recording_keeps_what_it_has_when_answers_change(
     evidence = Evidence.open(tmp_path / "a.evidence")
     assert evidence.complete
     assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots > 0
+
+
+def test_counters_of_relations_that_nobody_asked_for_are_left_out(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`warm plan` ended in a KeyError: 26."""
+    answer = "SELECT o::text AS object, 7 AS blks_hit FROM pg_catalog.unnest(%s::oid[] || '{26}'::oid[]) AS o"
+
+    def other(name: str, version_num: int) -> str:
+        text = load(name, version_num)
+        return f"{text.splitlines()[0]}\n{answer}" if name == "count_relations" else text
+
+    monkeypatch.setattr("pgsweep.pg.counters.load", other)
+    with connect(wheel18.conninfo()) as connection:
+        found = CounterReader(connection, {}, [1259]).relations()
+    assert [(one.object, one.value) for one in found] == [("1259", 7.0)]
+
+
+@pytest.mark.parametrize("answer", ["'public', true, false", "'other', false, false"])
+def test_schemas_that_a_server_says_nothing_of_are_not_taken_for_safe(
+    answer: str, wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hints ended in a KeyError: 'pgsweep_extensions'."""
+    monkeypatch.setattr("pgsweep.pg.trust.load", lambda *_: f"SELECT {answer} WHERE %s::text[] IS NOT NULL")
+    with connect(wheel18.conninfo()) as connection:
+        statements = statements_to_create(connection, "pg_prewarm")
+    assert statements[-1] == "CREATE EXTENSION pg_prewarm SCHEMA pgsweep_extensions"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ class CounterReader:
 
     def relations(self, oids: list[int] | None = None) -> list[Counter]:
         """Return the counters of all relations that were named, or of these."""
-        return self._rows("count_relations", "relation", self.relation_oids if oids is None else oids)
+        wanted = self.relation_oids if oids is None else oids
+        rows, known = self._rows("count_relations", "relation", wanted), set(wanted)
+        return [row for row in rows if int(row.object) in known]
 
     def writers(self) -> list[Counter]:
         """Return the counters of background writer and checkpointer."""

@@ -106,7 +106,7 @@ def statements_to_create(connection: psycopg.Connection[Any], extension: str) ->
     # Within a transaction the user's path would stay in force to its end.
     idle = connection.info.transaction_status == TransactionStatus.IDLE
     first = creation_schema(connection) if idle else None
-    if first is not None and _schemas(connection, [first])[first].trusted:
+    if first is not None and _schemas(connection, [first]).get(first, _NOBODYS).trusted:
         return (f"CREATE EXTENSION {extension}",)
     safe, made = _safe_schema(connection)
     return (*made, f"CREATE EXTENSION {extension} SCHEMA {safe}")
@@ -116,6 +116,10 @@ def statements_to_create(connection: psycopg.Connection[Any], extension: str) ->
 class _Schema:
     existing: bool
     trusted: bool
+
+
+_NOBODYS = _Schema(existing=True, trusted=False)
+"""One of which the server says nothing though it was asked."""
 
 
 def _schemas(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, _Schema]:
@@ -129,7 +133,8 @@ def _schemas(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[
 def _safe_schema(connection: psycopg.Connection[Any]) -> tuple[str, tuple[str, ...]]:
     """Return a schema that no stranger owns, and SQL that makes it and lets others use what it holds."""
     found = _schemas(connection, _SAFE_SCHEMAS)
-    free = [name for name in _SAFE_SCHEMAS if found[name].trusted or not found[name].existing]
+    schemas = [(name, found.get(name, _NOBODYS)) for name in _SAFE_SCHEMAS]
+    free = [name for name, schema in schemas if schema.trusted or not schema.existing]
     name = free[0] if free else _SAFE_SCHEMAS[-1]
     return name, (f"CREATE SCHEMA IF NOT EXISTS {name}", f"GRANT USAGE ON SCHEMA {name} TO PUBLIC")
 
