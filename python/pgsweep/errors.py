@@ -34,7 +34,7 @@ class PgsweepError(Exception):
 
 
 class UsageError(PgsweepError):
-    """The arguments cannot be meant as given."""
+    """The arguments are invalid or contradict each other."""
 
     exit_code = 2
 

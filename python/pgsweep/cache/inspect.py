@@ -1,4 +1,4 @@
-"""Who is in which cache: `pgsweep cache`.
+"""What lies in which cache: `pgsweep cache`.
 
     with opened("dbname=shop") as access:
         result = look(access)

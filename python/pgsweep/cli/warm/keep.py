@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("relations", metavar="RELATION...", nargs=-1, required=True)
 @connection_flags
 @click.option("--indexes", is_flag=True, help="Keep the tables' indexes too.")
-@click.option("--toast", is_flag=True, help="Keep their TOAST relations too.")
+@click.option("--toast", is_flag=True, help="Keep the tables' TOAST relations too.")
 @click.option(
     "--budget",
     "budget_bytes",

@@ -45,8 +45,8 @@ def command(
     last. With --heat, the contents of the file come before all else, by the saved usage per block. The plan
     never holds more than the cache: what does not fit is listed.
 
-    To estimate the time, some of the blocks are read, 64 MB at most, bypassing shared_buffers; they may stay in
-    the page cache.
+    To estimate the time, some of the blocks are read, 64 MB at most, bypassing shared_buffers; they may
+    stay in the page cache.
 
     \b
     Examples:
