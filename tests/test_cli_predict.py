@@ -66,7 +66,7 @@ def test_a_condition_on_the_verdict_decides_the_exit_code(evidence: Path) -> Non
     level = json.loads(plain.stdout)["verdict"]["level"]
     held = run("predict", str(evidence), "--fail-if", f"verdict={level}", "--fail-if", "verdict=refused")
     assert held.returncode == 5, held.stderr
-    assert f"verdict={level}: verdict is {level}" in held.stderr
+    assert f"verdict={level} holds: verdict is {level}" in held.stderr
     assert "90 % interval" in held.stdout
     assert run("predict", str(evidence), "--fail-if", f"verdict!={level}").returncode == 0
 

@@ -222,9 +222,9 @@ def test_keys_on_a_busy_server(wheel18: Cluster, quiet: str) -> None:
         screen.press("--")
         screen.wait_for("every 0.1 s")
         screen.press("?")
-        screen.wait_for("Keys", "hold the picture")
+        screen.wait_for("Keys", "pause the screen")
         screen.press("x")
-        screen.wait_for("in pool", without="hold the picture")
+        screen.wait_for("in pool", without="pause the screen")
         screen.press("q")
         assert screen.wait_end() == 0
         assert termios.tcgetattr(screen.master) == before

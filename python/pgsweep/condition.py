@@ -1,7 +1,7 @@
 """Conditions on a result, as they are written after `--fail-if`: `resident<0.9`, `verdict!=reliable`.
 
-Each is one comparison: a name, one of < <= > >= = !=, and a number: `0.9`, `90%` or `64MB`. What is a word
-and not a number is compared by = and != with one of its words. Nothing is evaluated.
+Each is one comparison: a name, one of < <= > >= = !=, and a number: `0.9`, `90%` or `64MB`. A value that is a
+word instead of a number is compared by = and != with one of its words. Nothing is evaluated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What can be done with a server from here, and how to get what cannot.
+"""What can be done with a server from here, and how to enable what cannot.
 
-Every ability is tried in the way that the commands which need it would use it, but nothing is changed, on the
-server or on the host (see host/abilities.py). All of it takes a fraction of a second. A check that fails says
-why, and never ends the others; on a hosted server the answer is smaller: what cannot be had there has one
-line each.
+Every ability is tried in the same way as the commands use it, but nothing is changed on the server or on the
+host (see host/abilities.py). All checks together take a fraction of a second. A check that fails says why,
+and does not end the others. On a hosted server the result is shorter: an ability that the provider does not
+offer has one line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EVERYTHING: Final = ["record", "cache", "footprint", "top", "hugepages"]
 
 
 def examine(conninfo: str) -> DoctorResult:
-    """Return what can be done with a server, and how to get what cannot.
+    """Return what can be done with a server, and how to enable what cannot.
 
     Args:
         conninfo: as libpq understands it.
@@ -163,7 +163,7 @@ class _ServerChecks:
             ("track_io_timing", self._timing),
         )
         return [
-            self._tried(check, _server(name, None, "the server would not tell", None, []))
+            self._tried(check, _server(name, None, "the server gave no answer", None, []))
             for name, check in checks
         ]
 

@@ -20,7 +20,7 @@ class PgsweepError(Exception):
 
     Args:
         message: one sentence: what failed, on what.
-        cause: the likely cause, one sentence, or nothing where the message says it.
+        cause: the likely cause, one sentence; None if the message says it.
         hint: what to do next, usually a command to paste.
     """
 
@@ -34,7 +34,7 @@ class PgsweepError(Exception):
 
 
 class UsageError(PgsweepError):
-    """The arguments cannot be meant as given."""
+    """The arguments are invalid or contradict each other."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""How a feature tells of its progress without knowing who listens.
+"""How a feature reports its progress, whoever shows it.
 
 Features take a `Progress` and never print; the command line shows it as a bar, a notebook ignores it.
 """

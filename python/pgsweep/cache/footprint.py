@@ -1,12 +1,12 @@
 """What one statement brings into each cache: `pgsweep footprint`.
 
-A picture of both caches, the statement, a picture, the statement again, a picture. The statement runs as
+A cache snapshot is taken before the first run and after each run. The statement runs as
 EXPLAIN (ANALYZE, BUFFERS) in a session of its own, in a read-only transaction that is rolled back: a
 statement that would write is refused by the server itself. Pages that the session needs for itself (system
 catalogs while planning) are part of what a first run brings in, and are shown as such.
 
 On a busy server other sessions move pages too; where the caches gained more than the server says the
-statement read, that is told.
+statement read, a note says so.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def footprint(
     timeout_seconds: float = 600.0,
     empty_caches: Callable[[], None] | None = None,
 ) -> FootprintResult:
-    """Run a statement and tell what it brought into each cache.
+    """Run a statement and return what it brought into each cache.
 
     Args:
         conninfo: as libpq understands it.
         statement: one SQL statement that EXPLAIN takes.
         runs: how often; the later ones show what a warm cache saves.
-        parameters: the values of $1, $2 and so on, as text; the server decides of which type they are.
+        parameters: the values of $1, $2 and so on, as text; the server decides their types.
         source: how the buffer pool is read.
         allow_writes: run it in a transaction that may write; it is rolled back all the same, but what it
             wrote into tables and WAL until then stays as dead rows.
@@ -72,23 +72,23 @@ def footprint(
         plan: list[str] = []
         with connect(conninfo, inspection=False) as session, explained():
             explainer = Explainer(session, timeout_seconds=timeout_seconds, allow_writes=allow_writes)
-            pictures = [taker.take()]
+            snapshots = [taker.take()]
             others = 0
             for number in range(runs):
                 others = max(others, read_backends(access.connection, 0).active)
                 report = explainer.run(statement, parameters)
                 found.append(_figures(report))
                 plan = plan if number else _plan_lines(report["Plan"])
-                pictures.append(taker.take())
+                snapshots.append(taker.take())
             others = max(others, read_backends(access.connection, 0).active)
-        relations = _relations(access, names, pictures)
+        relations = _relations(access, names, snapshots)
         return FootprintResult(
             server_version=access.server.version,
             database=access.server.database,
             statement=statement,
             cold=empty_caches is not None,
             pool_source=access.pool_source,
-            sees_page_cache=pictures[0].cached_pages is not None,
+            sees_page_cache=snapshots[0].cached_pages is not None,
             shared_buffers_bytes=access.server.shared_buffers_blocks * access.server.block_size_bytes,
             runs=found,
             relations=relations,
@@ -141,9 +141,9 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     return lines
 
 
-def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> list[FootprintRelation]:
+def _relations(access: Access, names: Names, snapshots: list[CacheSnapshot]) -> list[FootprintRelation]:
     block_bytes = access.server.block_size_bytes
-    changes = [compare(old, new) for old, new in itertools.pairwise(pictures)]
+    changes = [compare(old, new) for old, new in itertools.pairwise(snapshots)]
     forks = {fork for change in changes for fork in change}
     if any(fork[:3] not in names.relations for fork in forks):
         read_again(access, names, access.server.database_oid)
@@ -151,7 +151,7 @@ def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> l
     for fork in sorted(forks):
         by_file.setdefault(fork[:3], []).append(fork)
     rows = []
-    before = pictures[0]
+    before = snapshots[0]
     sees = before.cached_pages is not None
     for file, members in by_file.items():
         named = names.relations.get(file)
@@ -162,7 +162,9 @@ def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> l
                 schema="" if relation is None else relation.schema,
                 relation=f"(file {file[2]})" if relation is None else relation.name,
                 kind="unknown" if relation is None else KINDS.get(relation.kind, relation.kind),
-                size_bytes=sum(pictures[-1].size_bytes.get(fork, 0) for fork in every_fork) if sees else None,
+                size_bytes=sum(snapshots[-1].size_bytes.get(fork, 0) for fork in every_fork)
+                if sees
+                else None,
                 shared_buffers_before_bytes=sum(len(before.pool.get(fork, ())) for fork in every_fork)
                 * block_bytes,
                 page_cache_before_bytes=_cached_bytes(before, every_fork, access),
@@ -179,10 +181,10 @@ def _relations(access: Access, names: Names, pictures: list[CacheSnapshot]) -> l
     )
 
 
-def _cached_bytes(picture: CacheSnapshot, forks: list[Fork], access: Access) -> int | None:
-    if picture.cached_pages is None:
+def _cached_bytes(snapshot: CacheSnapshot, forks: list[Fork], access: Access) -> int | None:
+    if snapshot.cached_pages is None:
         return None
-    pages = sum(int(picture.cached_pages[fork].sum()) for fork in forks if fork in picture.cached_pages)
+    pages = sum(int(snapshot.cached_pages[fork].sum()) for fork in forks if fork in snapshot.cached_pages)
     return pages * access.page_bytes
 
 

@@ -1,4 +1,4 @@
-"""Who is in which cache: `pgsweep cache`.
+"""What lies in which cache: `pgsweep cache`.
 
     with opened("dbname=shop") as access:
         result = look(access)
@@ -48,7 +48,7 @@ def look(
         every_database: relations of all databases that may be entered, not only of the session's.
         top: how many rows, besides one for all system catalogs; None for all, each catalog by itself.
         map_of: a relation of the session's database, written as `regclass` reads it, whose blocks are drawn.
-        map_cells: into how many stretches at most.
+        map_cells: the largest number of stretches.
 
     Raises:
         UsageError: there is no such relation, or no such way to group.

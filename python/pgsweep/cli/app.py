@@ -107,11 +107,11 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 @click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @common_options
 def application() -> None:
-    """Tell how a PostgreSQL server's memory should be used."""
+    """Find out how a PostgreSQL server's memory should be used."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit code; whatever fails is told on stderr, as words.
+    """Run the command and return the exit code; every failure is explained on stderr.
 
     Raises:
         BrokenPipeError: nobody reads stdout any more; main.py ends quietly.

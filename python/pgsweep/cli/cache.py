@@ -1,4 +1,4 @@
-"""`pgsweep cache`: who is in which cache."""
+"""`pgsweep cache`: what lies in which cache."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MAP_CELLS = 512
     "evicted",
     metavar="RELATION",
     shell_complete=relation_names,
-    help="First take a relation of DBNAME out of both caches; asks. PostgreSQL 17 and later, as a superuser.",
+    help="First evict a relation of DBNAME from both caches; asks. PostgreSQL 17 and later, as a superuser.",
 )
 @click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
 @pool_source_option

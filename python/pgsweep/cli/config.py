@@ -38,7 +38,7 @@ _EVERYWHERE: Final = (
 """Options that may stand before the first table: they mean the same for each command that has them."""
 
 _NEVER: Final = ("help", "password", "yes", "apply", "undo", "evict")
-"""Options that are a decision of the moment."""
+"""Options that are decided anew for each run, so the file cannot set them."""
 
 _ENVIRONMENT: Final = {
     "host": ("PGHOST", "PGHOSTADDR", "PGSERVICE"),

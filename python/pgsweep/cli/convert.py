@@ -15,7 +15,7 @@ from pgsweep.errors import UsageError
 @click.command(context_settings={"help_option_names": HELP_NAMES})
 @click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE")
 @click.argument("output", type=click.Path(path_type=Path), metavar="OUTPUT.oracleGeneral")
-@click.option("--json", "as_json", is_flag=True, help="Write what was written as JSON to stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Write a summary of the output as JSON to stdout.")
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: bool) -> None:

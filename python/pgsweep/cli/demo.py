@@ -53,7 +53,7 @@ def command(
     html: Path | None,
     out: tuple[Path, ...],
 ) -> None:
-    r"""The whole story on a private PostgreSQL, with an HTML report.
+    r"""Record, predict and prove on a private PostgreSQL, with an HTML report.
 
     Makes a private server (no TCP port, removed at the end), runs a workload on it, records that at one size
     of shared_buffers, predicts the misses at others, and then measures them by restarting the server at each

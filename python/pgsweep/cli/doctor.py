@@ -1,4 +1,4 @@
-"""`pgsweep doctor`: what can be done with a server from here, and how to get what cannot."""
+"""`pgsweep doctor`: what can be done with a server from here, and how to enable what cannot."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @common_options
 @observing
 def command(settings: Settings, target: Target, output: Output, /) -> int:
-    r"""Tell what can be done with a server from here, and how to get what cannot.
+    r"""Show what can be done with a server from here, and how to enable what cannot.
 
     Each ability has a yes or no, the reason, and the command that enables it: pg_buffercache, pg_prewarm,
     pg_monitor, statistics settings, the server's memory and files, tracing, huge pages, memory limits.
     Nothing is changed, on the server or on the host. Hosted servers get a smaller answer.
 
-    The exit code is 0 whatever is missing, and 3 where there is no connection: what this host allows is told
-    all the same.
+    The exit code is 0 even if abilities are missing, and 3 if there is no connection; the abilities of this
+    host are shown in both cases.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ _REPORT_TO = "the issue tracker of pgsweep"
 
 
 def describe(error: BaseException, settings: Settings) -> int:
-    """Tell of the error on stderr and return the exit code that belongs to it."""
+    """Write the error to stderr and return its exit code."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -70,7 +70,7 @@ def describe(error: BaseException, settings: Settings) -> int:
 
 
 def _of_server(error: BaseException) -> PgsweepError | None:
-    """Return what a failed statement means that nobody has explained before."""
+    """Return the error for a failed statement that no feature has explained."""
     if "pgsweep.pg.connect" not in sys.modules:
         return None  # then there was no session
     from pgsweep.pg.connect import translate

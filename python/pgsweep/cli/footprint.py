@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-writes",
     is_flag=True,
-    help="Let it write, in a transaction that is rolled back; dead rows and WAL remain.",
+    help="Allow the statement to write, in a transaction that is rolled back; dead rows and WAL remain.",
 )
 @click.option(
     "--timeout",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     "--shared-buffers",
     type=Bytes(),
     metavar="SIZE",
-    help="With --cold: the private server's.  [default: 128MB]",
+    help="With --cold: shared_buffers of the private server.  [default: 128MB]",
 )
 @click.option(
     "--pg-bindir",
@@ -92,7 +92,7 @@ def command(
     r"""Show what one statement brings into shared_buffers and into the page cache.
 
     STATEMENT runs as EXPLAIN (ANALYZE, BUFFERS), again and again, in a read-only transaction that is rolled
-    back; before and after each run both caches are looked at, block by block. Where the page cache cannot be
+    back; before and after each run both caches are read, block by block. Where the page cache cannot be
     seen (see `pgsweep doctor`), only the buffer pool is compared.
 
     It runs under your own search_path and with all rights of your role, as in psql: a function or a view that

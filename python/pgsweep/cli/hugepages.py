@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--connections",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Predict page tables for so many.  [default: max_connections]",
+    help="Predict page tables for N connections.  [default: max_connections]",
 )
 @click.option(
     "--log",
@@ -102,14 +102,14 @@ def command(
     ask_password: bool,
     **names: str | None,
 ) -> None:
-    r"""Tell how many huge pages the server needs, whether it uses them, and what they save.
+    r"""Show how many huge pages the server needs, whether it uses them, and what they save.
 
     The number is exact: the size that the server requests from the kernel, for its own settings or for
-    others. Beside it stand what the kernel has available, why the server does without, what its page tables
-    take now and would take, and the lines for sysctl, systemd and boot.
+    others. It is shown with what the kernel has available, why the server uses none, the size of its page
+    tables with and without huge pages, and the lines for sysctl, systemd and boot.
 
-    Nothing is changed without --apply. That sets aside what is missing, all of it or nothing, and says what
-    to restart; --undo puts back what was before.
+    Nothing is changed without --apply. --apply sets aside all missing pages or none, and says what to
+    restart; --undo restores the former number.
 
     \b
     Examples:

@@ -72,7 +72,7 @@ class Output:
             kind = SUFFIXES.get(path.suffix.lower())
             if kind is None:
                 raise UsageError(
-                    f"the suffix of `{path}` does not tell what to write",
+                    f"the suffix of `{path}` does not name a format",
                     hint="end its name in .html, .json, .csv or .txt",
                 )
             self._files.append((path, kind))

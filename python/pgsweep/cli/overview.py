@@ -19,14 +19,18 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "doctor": Entry(
-        "doctor", "First", "Tell what can be done with a server from here, and how to get what cannot"
+        "doctor", "First", "Show what can be done with a server from here, and how to enable what cannot"
     ),
-    "record": Entry("record", "The main job", "Watch a running server and write what was seen as evidence"),
+    "record": Entry(
+        "record", "The main job", "Watch a running server and write what was observed as evidence"
+    ),
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),
     "prove": Entry("prove", "The main job", "Replay a recorded trace through a real server at other sizes"),
-    "demo": Entry("demo", "The main job", "The whole story on a private PostgreSQL, with an HTML report"),
+    "demo": Entry(
+        "demo", "The main job", "Record, predict and prove on a private PostgreSQL, with an HTML report"
+    ),
     "cache": Entry(
         "cache", "The caches", "Show what lies in shared_buffers, in the page cache, in both, in neither"
     ),
@@ -36,7 +40,9 @@ COMMANDS: dict[str, Entry] = {
         "The caches",
         "Show what one statement brings into shared_buffers and into the page cache",
     ),
-    "warm": Entry("warm.group", "The caches", "Bring a cold server to heat, and keep it there"),
+    "warm": Entry(
+        "warm.group", "The caches", "Warm the caches of a cold server, and keep relations resident"
+    ),
     "memory": Entry(
         "memory.processes",
         "Memory",
@@ -45,7 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "hugepages": Entry(
         "hugepages",
         "Memory",
-        "Tell how many huge pages the server needs, whether it uses them, and what they save",
+        "Show how many huge pages the server needs, whether it uses them, and what they save",
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),

@@ -1,4 +1,4 @@
-"""`pgsweep predict`: evidence in, a curve with its uncertainty out."""
+"""`pgsweep predict`: the miss ratio at other sizes, from evidence."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def command(
     interval, and a verdict says how far it may be trusted:
 
     \b
-      reliable  the true values lie in the intervals nine times in ten
-      rough     the curve is shown, but mind its intervals and the reasons
+      reliable  the true values lie in the intervals in 90 of 100 cases
+      rough     the curve is shown; note its intervals and the reasons
       refused   the evidence does not allow a prediction: no numbers, only reasons
 
     \b

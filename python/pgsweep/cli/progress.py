@@ -62,7 +62,7 @@ class ConsoleProgress:
             self._settings.say(f"  {seconds_text(done_seconds)} done{left}")
 
     def portion(self, done_ratio: float, text: str) -> None:
-        """Move the bar of a stage that is not told in seconds, with words of its own beside it."""
+        """Move the bar of a stage that is not measured in seconds, with a text beside it."""
         text = shown(text)
         if self._bar is not None:
             self._bar.portion(done_ratio, text)

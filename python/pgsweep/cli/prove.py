@@ -61,9 +61,9 @@ def command(
     r"""Replay a recorded trace through a real server at other sizes.
 
     EVIDENCE is a folder that `pgsweep record --source trace` wrote. A private PostgreSQL is started with each
-    size of shared_buffers in turn, the traced page accesses are made again in their order, and the server
-    counts its own hits and misses. Beside that stand the prediction and the simulator. The observed server
-    is not needed any more, and nothing of its data: the pages are empty.
+    size of shared_buffers in turn, the traced page accesses are repeated in their order, and the server
+    counts its own hits and misses. The prediction and the simulator are shown beside them. Neither the
+    observed server nor its data is needed: the pages are empty.
 
     \b
     Examples:

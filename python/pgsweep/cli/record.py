@@ -57,11 +57,9 @@ ENOUGH = "enough"
     help="How long to watch: 40s, 2min, 1h, or `enough` for until there is enough data.  [default: enough; "
     "for trace 40s]",
 )
+@click.option("--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after N events.")
 @click.option(
-    "--max-events", type=click.IntRange(min=1), metavar="N", help="End a trace after so many events."
-)
-@click.option(
-    "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files hold so much: 2GB."
+    "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files reach this size: 2GB."
 )
 @click.option(
     "-o",
@@ -89,11 +87,11 @@ def command(
     ask_password: bool,
     **names: str | None,
 ) -> int:
-    r"""Watch a running server and write what was seen as evidence.
+    r"""Watch a running server and write what was observed as evidence.
 
     The server is only read: the session is read-only and has timeouts, a trace's probes end with this
-    process. The expected cost is told before it begins. Ctrl-C ends the recording early and keeps what was
-    gathered.
+    process. The expected cost is shown before recording begins. Ctrl-C ends the recording early and keeps
+    what was gathered.
 
     DBNAME and the connection options mean what they mean for psql; DBNAME may be a conninfo string or a URI,
     and what is not given comes from libpq's environment variables, service and password files.

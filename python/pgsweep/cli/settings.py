@@ -38,7 +38,7 @@ class Settings:
         return Terminal.of(sys.stdout if stream is None else stream, self.color, os.environ)
 
     def say(self, text: str) -> None:
-        """Write one line for the user on stderr, unless told to be quiet."""
+        """Write one line for the user on stderr, unless `--quiet` was given."""
         if not self.quiet:
             sys.stderr.write(cleaned(text.rstrip("\n")) + "\n")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a broken stream means: work without a reader of stdout has no purpose, without one of stderr it has.
+"""Broken streams: a command ends if nobody reads stdout, and goes on if nobody reads stderr.
 
 `pgsweep record ... 2>&1 | head -1` closes stderr at the first line, while the recording is what is wanted. So
 nothing that is written to stderr ever fails; what nobody can read is dropped.

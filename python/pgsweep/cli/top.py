@@ -50,7 +50,9 @@ seconds a steady load seems to come and go."""
     help="Which relations come first; keys change it. change: fastest growing or shrinking, hot: most at "
     "usage_count 4 and 5, twice: most in both caches.",
 )
-@click.option("--filter", "wanted", metavar="TEXT", default="", help="Only relations whose name holds TEXT.")
+@click.option(
+    "--filter", "wanted", metavar="TEXT", default="", help="Only relations whose name contains TEXT."
+)
 @pool_source_option
 @click.option(
     "--this-database", is_flag=True, help="Name only relations of DBNAME.  [default: all that may be entered]"
@@ -81,8 +83,8 @@ def command(
     Shows the pool and its usage_counts, what is held twice, hits and reads, evictions, what backends wait
     for, and the relations that have most of the pool, are hottest, or come and go fastest. Keys: q ends, ?
     explains all others. On the server's host, as its user or root, looking costs the server nothing but a few
-    short statements a second, and --interval 0.1s is fine; by SQL a look takes a backend's time, which is
-    told and bounded. A server that is restarted is found again.
+    short statements a second, and --interval 0.1s is fine; by SQL each look takes time of one backend. That
+    time is shown, and it is limited. A server that is restarted is found again.
 
     \b
     Examples:
@@ -133,7 +135,7 @@ def _is_screen() -> bool:
 def _opener(
     conninfo: str, source: Literal["auto", "peek", "sql"], *, every_database: bool
 ) -> Callable[[Callable[[str], None] | None], AbstractContextManager[Live]]:
-    """Return what opens the server; given where to tell what looking at it costs."""
+    """Return a function that opens the server and reports what looking at it costs."""
     from pgsweep.cache.top.live import SQL_SHARE, Live
     from pgsweep.residency.access import opened
 
@@ -194,7 +196,7 @@ def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Set
 
     terminal = settings.terminal()
     if not terminal.colour:
-        os.environ["NO_COLOR"] = "1"  # that is how Textual is told
+        os.environ["NO_COLOR"] = "1"  # Textual reads this variable
 
     def feed_of(
         show: Callable[[Moment], None],

@@ -19,7 +19,7 @@ _TO_THE_TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def watch(look: Callable[[], Result], seconds: float, settings: Settings) -> None:
-    """Show the result every so many seconds: on a terminal in place, else one after the other.
+    """Show the result every `seconds` seconds: on a terminal in place, else one after the other.
 
     Args:
         look: gives the result.

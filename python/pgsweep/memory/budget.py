@@ -4,12 +4,12 @@ Measured now: shared memory, page tables, private memory of each process, and wh
 these, for any number of connections n:
 
     low   n connections as those of today: mean private memory, mean page tables; all shared memory there
-    high  each has used all of the pool, is as large as 95 % of today's are, and holds so many sorts and
-          hashes at once as are assumed, each as large as work_mem allows, and full temp_buffers;
+    high  each has used all of the pool, is as large as the 95th percentile of today, and holds the assumed
+          number of sorts and hashes at once, each as large as work_mem allows, and full temp_buffers;
           autovacuum's workers are all at work
 
 Page tables: 8 bytes for each page of shared memory touched, 4 kB or huge, besides what a process has for
-itself. Page cache is what is left: it gives way to the rest, so it is no need but a loss.
+itself. Page cache is what is left: the rest takes memory from it, so it is not a need of its own.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SCARCE_RATIO: Final = 0.1
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
 
 _SAMPLE = 8
-"""So many connections are asked for their mappings: they are alike."""
+"""The number of connections whose mappings are read: they are alike."""
 
 _NAMED = 3
-"""So many roles with a work_mem of their own are named."""
+"""The number of roles with a work_mem of their own that are named."""
 
 
 def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
@@ -113,7 +113,7 @@ def budget(
 
     Args:
         local: the server.
-        max_connections: for so many connections; the setting by default.
+        max_connections: how many connections the budget is for; the setting by default.
         plan_nodes: sorts and hashes that a connection is assumed to hold at once, at the high end.
         work_mem_bytes: for this work_mem; the setting by default.
 
@@ -226,7 +226,7 @@ def estimate_budget(
         seen: all processes.
         settings: the server's.
         version_num: as `server_version_num`.
-        connections: so many shall be possible.
+        connections: how many connections the budget is for.
         plan_nodes: see `budget`.
         own_tables_bytes: see `measure_own_tables`.
         cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
@@ -360,7 +360,7 @@ _SMALLEST_WORK_MEM: Final = 64 << 10
 
 
 def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> int | None:
-    """Return the largest work_mem, in whole kB, that so many nodes may have; None where none is possible."""
+    """Return the largest work_mem, in whole kB, that this many nodes may have; None if none is possible."""
     if nodes <= 0:
         return None
     found = int(room_bytes / nodes / max(1.0, settings.hash_mem_multiplier)) // 1024 * 1024

@@ -1,7 +1,7 @@
 """The kernel's settings that matter to a database host: `pgsweep memory kernel`.
 
 Each has its present value, what we would set, the reason, who says so, and how sure that is. Nothing is set.
-`documented` means that PostgreSQL's or the kernel's documentation recommends it in so many words;
+`documented` means that PostgreSQL's or the kernel's documentation recommends it explicitly;
 `experience` that it is widely advised and that the mechanism is documented, but that its worth on this host
 was not measured.
 """

@@ -5,7 +5,7 @@
 
 The session says who the processes are, /proc what they hold (host/procmem.py). Nothing is changed. While a
 process's memory is read the kernel holds the lock of its address space for reading: it runs on, and waits
-only where it maps memory itself. The whole picture of 500 backends takes well below a second
+only where it maps memory itself. Reading 500 backends takes well below a second
 (benchmarks/memory).
 """
 
@@ -86,7 +86,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
 
     Args:
         local: the server.
-        top: how many processes are kept, the dearest; None for all.
+        top: how many processes are kept, the highest cost first; None for all.
         queries: with the text of each session's statement, which may hold passwords and other secrets.
 
     Raises:
@@ -118,7 +118,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
 
 
 def connection_cost(clients: Sequence[MemoryProcess]) -> MemoryCost | None:
-    """Return what connections cost; nothing where there are none, or where it may not be read.
+    """Return what connections cost; None if there are none, or if it may not be read.
 
     The 95th percentile is the nearest rank: the cost that 95 % of the connections do not exceed.
     """
@@ -197,8 +197,8 @@ _TITLES = (
 def _kind(title: str, known: Activity | None, *, is_postmaster: bool) -> str:
     """Return what a process is: as the server says, else as its title does (ps_status.c).
 
-    The server does not list its logger, and to a role without pg_monitor it tells only who is a session. A
-    title such as `postgres: main: checkpointer` has the cluster's name in front of what it is.
+    The server does not list its logger, and to a role without pg_monitor it shows only which processes are
+    sessions. A title such as `postgres: main: checkpointer` has the cluster's name in front of what it is.
     """
     if is_postmaster:
         return "postmaster"
@@ -234,7 +234,7 @@ def _totals(
 def _shared(
     postmaster_pid: int, found: Sequence[ProcessMemory], segment: SharedMemory | None
 ) -> tuple[int | None, str]:
-    """Return how much of the shared memory is there, and how that was found."""
+    """Return how much of the shared memory is allocated, and how that was found."""
     resident = shared_memory_resident(postmaster_pid)
     if segment is not None and segment.huge:
         return segment.size_bytes + (resident or 0), "huge pages"

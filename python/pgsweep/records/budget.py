@@ -1,4 +1,4 @@
-"""Memory as one bar."""
+"""The memory budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BudgetPart(msgspec.Struct, frozen=True, kw_only=True):
         low_bytes: at max_connections if all connections are as those of today.
         high_bytes: at max_connections if each takes what the settings allow.
         kind: of the latter two: `measured`, `predicted` from measured values, or `assumed`.
-        why: how it comes about.
+        why: how the values are computed.
     """
 
     name: str
@@ -42,12 +42,12 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
         verdict: `fits`, `tight` (at the high end it does not fit, or leaves next to no page cache), or `will
         be
             killed` (not even at the low end).
-        safe_connections: so many fit at the high end.
+        safe_connections: how many fit at the high end.
         work_mem_bytes: the one that the budget is for: the setting, or what was asked for.
-        fitting_connections: up to so many the verdict is `fits`, with this work_mem.
-        fitting_work_mem_bytes: up to this work_mem the verdict is `fits`, with max_connections; null where
-            none is small enough, or where no sort or hash is assumed.
-        possible_connections: so many fit at the low end; with more, processes are killed.
+        fitting_connections: the most for which the verdict is `fits`, with this work_mem.
+        fitting_work_mem_bytes: the largest work_mem for which the verdict is `fits`, with max_connections;
+            null where none is small enough, or where no sort or hash is assumed.
+        possible_connections: how many fit at the low end; with more, processes are killed.
     """
 
     schema: str = "pgsweep.budget/1"

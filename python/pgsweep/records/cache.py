@@ -1,4 +1,4 @@
-"""Who is in which cache."""
+"""What lies in which cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgsweep.records.common import Provenance
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """What could not be looked at, why, and the command that would allow it, if there is one."""
+    """What could not be read, why, and the command that would allow it, if there is one."""
 
     what: str
     why: str
@@ -27,12 +27,12 @@ class PoolState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheRelation(msgspec.Struct, frozen=True, kw_only=True):
-    """One relation (all its forks), or several rolled up, in both caches.
+    """One relation (all its forks), or several combined, in both caches.
 
     Attributes:
         database: empty for shared catalogs.
         kind: table, index, TOAST table, materialized view, sequence; `unknown` for buffers whose relation no
-            catalog names; otherwise what was rolled up.
+            catalog names; otherwise what was combined.
         size_bytes: of its files; null where it could not be read.
         page_cache_bytes: resident in the operating system's page cache; null where that cannot be seen, as
             are the next two.
@@ -80,7 +80,7 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is in which cache: measured, at one moment.
+    """What lies in which cache: measured, at one time.
 
     Attributes:
         by: what a row is: relation, table, index, schema, partition-root or database.
@@ -90,7 +90,7 @@ class CacheResult(msgspec.Struct, frozen=True, kw_only=True):
         relations_found: how many rows there were before `top`, all system catalogs together being one.
         pool_source: peek (the server's memory was read) or sql (pg_buffercache).
         page_cache_method: cachestat or mincore; null where the page cache cannot be seen.
-        missing: what could not be looked at.
+        missing: what could not be read.
     """
 
     schema: str = "pgsweep.cache/1"

@@ -11,7 +11,7 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that pgsweep can or cannot do with a server.
 
     `area` is `server` (what the session may do) or `host` (what this machine allows). `available` is null
-    where it cannot be told. `enable` is the command that makes it available, where there is one. `needed_for`
+    where it is not known. `enable` is the command that makes it available, where there is one. `needed_for`
     names commands of pgsweep, with their options.
     """
 
@@ -67,7 +67,7 @@ class DoctorHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done with a server from here, and how to get what cannot; without a password anywhere."""
+    """What can be done with a server from here, and how to enable what cannot; it contains no password."""
 
     schema: str = "pgsweep.doctor/1"
     target: str

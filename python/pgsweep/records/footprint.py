@@ -62,7 +62,7 @@ class FootprintResult(msgspec.Struct, frozen=True, kw_only=True):
         runs: the first run and its repetitions, in order.
         relations: those that changed, most bytes first.
         plan: of the first run, as EXPLAIN prints it.
-        notes: what else must be known, in words.
+        notes: remarks on the result, as sentences.
     """
 
     schema: str = "pgsweep.footprint/1"

@@ -44,17 +44,17 @@ class HeatRelation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeatState(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the saved working set is resident: measured, at one moment.
+    """How much of the saved working set is resident: measured, at one time.
 
     Attributes:
         saved_bytes: in the pool when it was saved.
-        target_bytes: what is looked for here: without relations and blocks that are there no more.
+        target_bytes: what is looked for here: without relations and blocks that no longer exist.
         resident: share of what is looked for that is in the pool now.
         resident_hot: the same, each block weighted by its saved usage count + 1.
         either: share of what was saved in either cache, and is looked for, that is in either now; null where
             the page cache is not seen, now or then.
         page_cache: share of what was saved in the page cache, and is looked for, that is there now; likewise.
-        matched: share of what was saved that there is something to look for.
+        matched: share of what was saved that has a counterpart here.
         usage_saved: blocks looked for, at saved usage_count 0 to 5.
         usage_now: of these, those resident now, at usage_count 0 to 5.
         usage_reached: share of these resident at their saved usage_count or above.
@@ -144,15 +144,15 @@ class WarmRestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     """A restore that was carried out, or would be.
 
     Attributes:
-        same_cluster: the file comes from this cluster or from one of which it is a physical copy.
+        same_cluster: the file comes from this cluster, or from one that this cluster is a physical copy of.
         to_pool_bytes: what is read into the pool: no more than it holds, and what is not there yet.
         to_page_cache_bytes: what is read into the page cache alone.
         left_out_bytes: what was in the pool and finds no room in this one; the coldest.
         touches: accesses that only raise a usage count, as planned; queries leave fewer.
         touches_left_out: queries pushed out some of what was read, so touching would not have lasted.
-        rounds: how often what lacked was read and touched; more than once into a pool in use only.
-        pushed_out_bytes: what a pool in use had pushed out again after the first of them.
-        before: null where the pool cannot be seen, as is after; that also where nothing was done.
+        rounds: how often missing blocks were read and touched; more than once only for a pool in use.
+        pushed_out_bytes: what a pool in use had evicted again after the first round.
+        before: null where the pool cannot be seen, as is `after`; `after` also where nothing was done.
         stopped: it was ended early.
         statements: what is sent to the server, with the first ranges as an example.
     """

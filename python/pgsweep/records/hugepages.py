@@ -65,7 +65,7 @@ class PageTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HugePagesChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the number of huge pages.
+    """How the number of huge pages was changed.
 
     Attributes:
         what: `reserved` or `undone`.
@@ -88,16 +88,16 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many huge pages a server needs, whether it uses them, and why not.
 
     Attributes:
-        settings: those that were asked about instead of the server's own (a what-if).
+        settings: those that replace the server's own (a what-if).
         status: on, off or unknown: whether the shared memory lies in huge pages now.
         shared_memory_bytes: what the server requests from the kernel; with a what-if, would request.
-        huge_pages_needed: null where it cannot be told; equal to `methods.exact` where that is known, else an
+        huge_pages_needed: null where it is not known; equal to `methods.exact` where that is known, else an
             estimate, and `reasons` says so.
         huge_page_size_bytes: the size that the number is for.
         available: pages of that size that are free and not reserved; null where the host cannot be seen.
         own_pages: pages of that size that the server has now; a start after its stop can take them again.
         target: what nr_hugepages must be, other users' pages included.
-        reasons: why the status is what it is, and what stands in the way.
+        reasons: why the status is what it is, and what prevents the use of huge pages.
         transparent: what the kernel does with transparent huge pages, by the names of its files.
         steps: what to do, as commands and lines to paste.
         plan: what --apply would write; nothing of it was done.

@@ -20,7 +20,7 @@ class MemoryProcess(msgspec.Struct, frozen=True, kw_only=True):
         private_bytes: anonymous memory, pages shared since the fork divided by their sharers (Pss_Anon); null
             where it may not be read, see `why`.
         page_tables_bytes: VmPTE.
-        cost_bytes: what would come back if the process ended: private memory and page tables.
+        cost_bytes: what would be freed if the process ended: private memory and page tables.
         shared_touched_bytes: shared memory in ordinary pages that it ever touched (RssShmem), which others
             touch too.
         huge_pages_bytes: shared memory in huge pages that it has mapped (HugetlbPages).
@@ -98,10 +98,10 @@ class MemoryHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of every process of the server: measured, at one moment.
+    """The memory of every process of the server: measured, at one time.
 
     Attributes:
-        processes: the dearest first; `top` may have left out others.
+        processes: the highest cost first; `top` may have left out others.
         hidden: how many were left out.
         connections: client backends, pgsweep's own not counted.
         cost: null where there are no other connections, or their memory may not be read.

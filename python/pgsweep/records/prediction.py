@@ -50,11 +50,11 @@ class NoEviction(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         used_bytes: most that held pages at once: measured.
         removable_bytes: what can be taken away without a further miss.
-        known_from_bytes: smallest size that anything is known of.
-        known_below_bytes: smallest size above that nothing is known of; null where all larger ones are known.
+        known_from_bytes: smallest size for which the miss ratio is known.
+        known_below_bytes: smallest larger size for which nothing is known; null where all are known.
         filling_bytes: by how much the pool grew in the second half of the recording, where it is still
             filling; else 0.
-        unknown_bytes: sizes asked for that nothing is known of; they have no point.
+        unknown_bytes: requested sizes for which nothing is known; they have no point.
     """
 
     used_bytes: int
@@ -114,7 +114,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording would do, step by step; nothing of it was done.
+    """What a recording would do, step by step; nothing was done.
 
     Attributes:
         passed_over: the sources that `auto` would have taken first, each with the reason why it could not.

@@ -19,8 +19,8 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 class DemoRow(msgspec.Struct, frozen=True, kw_only=True):
     """One size of one workload: measured beside both predictions.
 
-    `measured_standard_error` tells how well the truth itself is known, `measured_settled` whether the pool
-    had come to rest before it was counted.
+    `measured_standard_error` is the standard error of the measured value, `measured_settled` whether the pool
+    had reached a steady state before counting began.
     """
 
     shared_buffers_bytes: int
@@ -68,10 +68,10 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 class ProveRow(msgspec.Struct, frozen=True, kw_only=True):
     """One size: a real server's miss ratio of the traced accesses, the simulator's, and the prediction.
 
-    `as_predicted_miss_ratio` is the simulator's with what the server cannot be made to do: rings and drops.
-    It tells what a difference between measured and predicted is made of: measured and simulated differ where
-    the rules are wrong, simulated and this by what was left out, this and predicted by the state at the
-    beginning.
+    `as_predicted_miss_ratio` is the simulator's with rings and drops, which the server cannot be made to
+    repeat. It divides a difference between measured and predicted into its causes: measured and simulated
+    differ if the rules are wrong, simulated and this value by rings and drops, this value and predicted by
+    the state at the beginning.
     """
 
     shared_buffers_bytes: int

@@ -1,4 +1,4 @@
-"""Rows of the cache table put together: by table, schema and so on."""
+"""Rows of the cache table combined: by table, schema and so on."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def roll_up(relations: Sequence[CacheRelation], by: str) -> list[CacheRelation]:
         UsageError: there is no such kind.
     """
     if by not in BY:
-        raise UsageError(f"`{by}` is no way to group", hint=f"one of: {', '.join(BY)}")
+        raise UsageError(f"`{by}` is not a way to group", hint=f"one of: {', '.join(BY)}")
     rows = list(relations)
     if by != "relation":
         groups: dict[_Key, list[CacheRelation]] = {}
         for relation in relations:
-            # What no catalog names stays by itself, but for the sums of a database.
+            # Files that no catalog names stay rows of their own, except in the sums of a database.
             key = (
                 (relation.database, "", relation.relation, "unknown")
                 if relation.kind == "unknown" and by != "database"
@@ -68,7 +68,7 @@ def fold_catalogs(rows: Sequence[CacheRelation], by: str) -> list[CacheRelation]
 
 
 FOLDED = "system catalogs"
-"""The kind of the row that they are put together in."""
+"""The kind of the row that combines them."""
 
 
 def is_catalog(row: CacheRelation) -> bool:
@@ -98,7 +98,7 @@ def _weight(row: CacheRelation) -> tuple[int, int, int, str, str, str]:
 def merged(
     members: Sequence[CacheRelation], *, relation: str, kind: str, database: str = "", schema: str = ""
 ) -> CacheRelation:
-    """Return one row for several; a sum that lacks a part is no number but nothing."""
+    """Return one row for several; a sum is None if one of its parts is not known."""
     return CacheRelation(
         database=database,
         schema=schema,

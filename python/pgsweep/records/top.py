@@ -9,12 +9,12 @@ from pgsweep.records.common import Provenance
 
 
 class TopRelation(msgspec.Struct, frozen=True, kw_only=True):
-    """One relation (all its forks) at one moment, as in CacheRelation.
+    """One relation (all its forks) at one time, as in CacheRelation.
 
     Attributes:
-        change_bytes_per_second: how fast its part of the pool grows or shrinks; null at the first look.
-        page_cache_bytes: as of the last look at the page cache, which is older than the pool's; null where it
-            cannot be seen, as are `both_bytes` and, at times, `size_bytes`.
+        change_bytes_per_second: how fast its part of the pool grows or shrinks; null in the first sample.
+        page_cache_bytes: as of the last reading of the page cache, which is older than the pool's; null where
+            it cannot be seen, as are `both_bytes` and, at times, `size_bytes`.
         table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
     """
 
@@ -39,7 +39,7 @@ class TopRates(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: between the readings.
-        hit_ratio: hits by hits and reads; null where there were neither.
+        hit_ratio: hits divided by hits plus reads; null where there were neither.
         allocations_per_second: buffers given out (buffers_alloc): for reads, for new pages.
         evictions_per_second: null before PostgreSQL 16, which does not count them.
         hand_buffers_per_second: how fast the clock hand moves; null where the server's memory is not read.
@@ -63,7 +63,7 @@ class TopWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopBackends(msgspec.Struct, frozen=True, kw_only=True):
-    """Client backends but our own; `hidden` are those of which this role may not see the state."""
+    """Client backends without our own; `hidden` counts those whose state this role may not see."""
 
     total: int
     active: int
@@ -75,7 +75,7 @@ class TopBackends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopPageCache(msgspec.Struct, frozen=True, kw_only=True):
-    """All relations in the page cache, as looked at some seconds ago."""
+    """All relations in the page cache, as read some seconds ago."""
 
     method: str
     size_bytes: int
@@ -86,12 +86,12 @@ class TopPageCache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopView(msgspec.Struct, frozen=True, kw_only=True):
-    """Which relations are wanted, and in which order.
+    """Which relations are requested, and in which order.
 
     Attributes:
         sort: one of `pgsweep.cache.top.sample.SORTS`.
         filter: part of a name as shown, in either case; empty for all.
-        limit: at most so many; null for all.
+        limit: the largest number of relations; null for all.
         fold: all system catalogs, and what serves them, as one relation.
     """
 
@@ -103,17 +103,17 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopSample(msgspec.Struct, frozen=True, kw_only=True):
-    """Both caches and the load on them at one moment: measured.
+    """Both caches and the load on them at one time: measured.
 
     Attributes:
         pool_source: peek (the server's memory was read) or sql (pg_buffercache).
-        look_seconds: how long looking at the pool took; of a backend's time where the source is sql.
+        look_seconds: how long reading the pool took; time of a backend where the source is sql.
         backend_share: share of one backend's time that all of our statements took so far.
-        interval_seconds: from one look to the next.
-        held_back: that is longer than asked for, so that looking costs little.
-        page_cache: null where it cannot be seen, or has not been looked at yet.
+        interval_seconds: from one sample to the next.
+        held_back: the interval is longer than requested, to limit the cost.
+        page_cache: null where it cannot be seen, or has not been read yet.
         rates: null at the first reading.
-        relations: those wanted, in the order wanted.
+        relations: those requested, in the requested order.
         relations_found: how many there were before `limit`.
     """
 

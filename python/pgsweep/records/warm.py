@@ -1,4 +1,4 @@
-"""Warming: what was planned, and what came of it."""
+"""Warming: the plan and its outcome."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
     """One relation, all its forks.
 
     Attributes:
-        order: its place, from 1; relations of which nothing is read come last.
+        order: its place, from 1; relations that are not read come last.
         heat: accesses of a block since statistics began; null where nothing was counted. With `saved`, the
             usage of a block in the heat file: usage_count + 1 of its saved blocks, over all that it has now
             (main fork).
         saved: the heat is that of a heat file.
-        size_bytes: what there is of it.
+        size_bytes: of its files.
         pool_bytes: to be brought into the pool.
         page_cache_bytes: to be brought into the page cache only.
         left_out_bytes: does not fit.
@@ -100,8 +100,8 @@ class WarmWork(msgspec.Struct, frozen=True, kw_only=True):
         asked_bytes: of the plan, or of what an earlier run left of it.
         read_bytes: the server or the kernel said it read or found them.
         again_bytes: read once more because the server lost its pool.
-        pushed_out_bytes: what a pool in use had pushed out by the end of the reading; what of it came back is
-            told by what lies in the caches now.
+        pushed_out_bytes: what a pool in use had evicted by the end of the reading; the part that was read
+            again counts in what lies in the caches now.
         brought_back_seconds: what that took.
         journal: the file that `--resume` goes on from, where not all was done.
     """
@@ -125,11 +125,11 @@ class WarmWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmVerified(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in the caches of what was asked for, looked at block by block: before and at the end.
+    """The part of the requested blocks that lies in the caches, read block by block: before and at the end.
 
     Attributes:
         source: how the pool was read: peek or sql; null where it could not be, as are its figures.
-        page_cache_bytes: of all that was asked for, in the page cache (cachestat or mincore); null where it
+        page_cache_bytes: of all requested blocks, in the page cache (cachestat or mincore); null where it
             cannot be seen.
     """
 
@@ -143,14 +143,14 @@ class WarmVerified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be read, in which order and why; and, where it was read, what came of it.
+    """What would be read, in which order and why; and, if it was read, the outcome.
 
     Attributes:
         action: plan, dry run or run.
         into: pool, page-cache or both.
         expected_seconds: at the rate, or at --rate where that is less; null where the rate is not known.
-        heat_source: what the order rests on.
-        heat_file: the heat file that it rests on first; null without one.
+        heat_source: what the order is based on.
+        heat_file: the heat file that it is based on first; null without one.
         statistics_since: when the statistics of the database began; null where that is not known.
         relations: in their order; then those that do not fit.
         refused: relations that this role may not read.

@@ -1,4 +1,4 @@
-"""Keeping relations resident: what is going on, what came of it, what would be done."""
+"""Keeping relations resident: progress, result and plan."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
     Shares are of its blocks that are to be kept: all, or the hottest where the budget is smaller.
 
     Attributes:
-        kept_bytes: that are to be kept, at the end.
-        resident_share_mean: over time; null where it was never looked at, or has no block to keep.
+        kept_bytes: what is to be kept, at the end.
+        resident_share_mean: over time; null where it was never observed, or has no block to keep.
         touched_blocks: accesses of ours that found the block resident.
         read_blocks: accesses of ours that brought the block in, from disk or page cache.
         trouble: why it was not kept all the time.
@@ -35,17 +35,17 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmKeepMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """What went on since the moment before this one.
+    """What was done since the line of progress before this one.
 
     Attributes:
         at: UTC.
-        seconds: since the moment before.
-        rounds: of looking and touching.
+        seconds: since the line before.
+        rounds: of reading the pool and touching blocks.
         relations: name and resident share; null where there is no block to keep.
-        lost_blocks: that were kept and resident, and were not resident at the next look.
+        lost_blocks: blocks that were kept and resident, and were not resident in the next round.
         backend_share: share of one backend's time that our statements took.
         access_share: share of the server's buffer accesses that are ours; null where not known.
-        lap_seconds: one turn of the clock hand; null where it stands still.
+        lap_seconds: duration of a clock pass; null where the hand stands still.
         interval_seconds: between rounds, now.
     """
 
@@ -66,17 +66,17 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What keeping relations resident did and cost: measured.
 
     Attributes:
-        pool_source: how the pool was looked at: peek, which costs the server nothing, or sql.
+        pool_source: how the pool was read: peek, which costs the server nothing, or sql.
         ended_by: `time`, `stop` (Ctrl-C or a signal), or `gone` (no relation is left).
-        rounds: of looking and touching.
-        statement_seconds: of all our statements; of it `touch_seconds` for touching and reading, by the
-            server's clock, and `look_seconds` for looks at the pool, as this end saw them.
-        other_accesses: buffer accesses of all other sessions meanwhile; null where not known. Sessions tell
-            theirs late, so this is exact over minutes only.
-        lost_blocks: that were kept and resident, and were not resident at the next look.
-        lap_seconds: one turn of the clock hand, the shortest measured; null where it stood still.
-        reconnects: how often the connection was lost; until the next look nothing counts as resident.
-        notes: what else must be known, in words.
+        rounds: of reading the pool and touching blocks.
+        statement_seconds: of all our statements. They include `touch_seconds` for touching and reading, by
+            the server's clock, and `look_seconds` for reading the pool, by this process's clock.
+        other_accesses: buffer accesses of all other sessions meanwhile; null where not known. Sessions
+            report theirs late, so this is exact over minutes only.
+        lost_blocks: blocks that were kept and resident, and were not resident in the next round.
+        lap_seconds: the shortest clock pass that was measured; null where the hand stood still.
+        reconnects: how often the connection was lost; until the next round nothing counts as resident.
+        notes: remarks on the result, as sentences.
     """
 
     schema: str = "pgsweep.warm-keep/1"
@@ -109,11 +109,11 @@ class WarmKeepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmKeepPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first round would do: `--dry-run`; nothing was done but to look once.
+    """What the first round would do: `--dry-run`; the pool was read once, and nothing else was done.
 
     Attributes:
-        read_bytes: that are missing and would be read, at `rate_bytes_per_second` at most.
-        touch_blocks: that would be touched at once.
+        read_bytes: what is missing and would be read, at `rate_bytes_per_second` at most.
+        touch_blocks: blocks that would be touched at once.
         statements: as they would be sent, in order; those of reading are of the first second.
     """
 

@@ -1,4 +1,4 @@
-"""Who is in which cache: as text, as a page, as rows. Everything here was measured."""
+"""What lies in which cache: as text, as a page, as rows. Everything here was measured."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
 _ERROR_CAPTION = (
-    "The same, less the measured value: bars are the 90 % intervals, which should cross the zero line "
+    "The same, minus the measured value: bars are the 90 % intervals, which should cross the zero line "
     "nine times in ten. Grey: one standard error of the measured value, as is ± in the table."
 )
 

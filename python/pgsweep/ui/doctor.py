@@ -1,4 +1,4 @@
-"""What can be done with a server: for each ability a word, why, and the command that helps."""
+"""What can be done with a server: for each ability its state, the reason, and the command that enables it."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def relations_page(
 
 
 def _name(row: HeatRelation) -> str:
-    """Return a name that tells a person which: TOAST, whose own name is a number, by its table."""
+    """Return a readable name; a TOAST relation, whose own name is a number, is named by its table."""
     toast = row.kind.startswith("TOAST")
     schema, name = (row.table_schema, row.table) if toast else (row.schema, row.relation)
     name = name if schema in ("public", "") else f"{schema}.{name}"

@@ -27,7 +27,7 @@ def headline(result: HugePagesResult) -> str:
     """Return the answer in one sentence."""
     size = format_bytes(result.huge_page_size_bytes)
     if result.huge_pages_needed is None:
-        return f"How many huge pages of {size} are needed cannot be told"
+        return f"How many huge pages of {size} are needed is not known"
     text = f"{count(result.huge_pages_needed)} huge pages of {size} are needed"
     if result.methods.exact is None:
         text += " (estimated)"

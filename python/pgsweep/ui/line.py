@@ -49,7 +49,7 @@ def shortened_apart(texts: Sequence[str], width: int, terminal: Terminal) -> lis
 
 
 def _apart(text: str, group: Sequence[str], width: int, terminal: Terminal) -> str:
-    """Return what of a text tells it from the others of its group: from where they begin to differ.
+    """Return the part of a text that differs from the others of its group.
 
     Where that is not enough, its number in the group stands at the end.
     """

@@ -45,8 +45,8 @@ def cost_lines(result: MemoryResult) -> list[str]:
     cost = result.cost
     if cost is None:
         if result.connections == 0:
-            return ["No connection but pgsweep's own, so there is no cost of a connection to tell."]
-        return ["The cost of a connection cannot be told: private memory may not be read."]
+            return ["The only connection is pgsweep's own, so the cost of a connection is not known."]
+        return ["The cost of a connection is not known: private memory may not be read."]
     many = f"{count(cost.connections)} connection{'s' if cost.connections > 1 else ''}"
     lines = [
         f"A connection costs {format_bytes(cost.mean_bytes)} on average: private memory "

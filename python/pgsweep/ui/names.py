@@ -1,4 +1,4 @@
-"""Names of relations as people read them."""
+"""Readable names of relations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them. All formatting of values happens here; the records hold base units."""
+"""Numbers in readable form. All formatting of values happens here; the records hold base units."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def points(ratio: float | None) -> str:
 
 
 def known_bytes(value: int | None) -> str:
-    """Return bytes as people read them; `0` for none, `–` where it is not known."""
+    """Return bytes in a readable unit; `0` for none, `–` where it is not known."""
     return "–" if value is None else format_bytes(value) if value else "0"
 
 

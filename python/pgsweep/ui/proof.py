@@ -18,7 +18,7 @@ _CAPTION = (
     "real server, counted by it."
 )
 _ERROR_CAPTION = (
-    "Predicted less measured: bars are the 90 % intervals, nine in ten of which should cross the zero line."
+    "Predicted minus measured. Bars: the 90 % intervals; nine in ten of them should cross the zero line."
 )
 
 

@@ -1,6 +1,6 @@
 """A result as one HTML file: nothing is loaded from anywhere, and the result itself lies within as JSON.
 
-The page is made whole here; its script only adds conveniences (a crosshair, saving pictures and tables).
+The page is made whole here; its script only adds conveniences (a crosshair, saving charts and tables).
 """
 
 from __future__ import annotations

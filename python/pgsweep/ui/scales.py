@@ -1,4 +1,4 @@
-"""Axes: where a size or a ratio lies on a picture, and which values are written beside it.
+"""Axes: where a size or a ratio lies on a chart, and which values are written beside it.
 
 Sizes are on a logarithmic axis to the base 2, because doubling is the step in which memory is bought and set.
 Ratios are on a linear axis from zero, so that heights can be compared.
@@ -40,7 +40,7 @@ class SizeAxis:
         return float(self.low * (self.high / self.low) ** position)
 
     def ticks(self, most: int) -> list[int]:
-        """Return at most so many powers of two within the axis, evenly spaced, in bytes."""
+        """Return at most `most` powers of two within the axis, evenly spaced, in bytes."""
         first, last = math.ceil(math.log2(self.low) - 1e-9), math.floor(math.log2(self.high) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / max(1, most)))
         return [2**exponent for exponent in range(first, last + 1, step)]

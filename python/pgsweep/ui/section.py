@@ -1,4 +1,4 @@
-"""What a page is made of: sections with figures of the summary, pictures and a table; no HTML here."""
+"""What a page is made of: sections with figures of the summary, charts and a table; no HTML here."""
 
 from __future__ import annotations
 

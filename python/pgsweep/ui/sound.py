@@ -1,7 +1,7 @@
 """Whether a result that was read from a file can be shown: types are right by then, values need not be.
 
 A result that pgsweep made passes always. What does not pass was changed or made by something else, and would
-end in a picture without end or in an axis of no length.
+give a chart of infinite size or an axis without length.
 """
 
 from __future__ import annotations

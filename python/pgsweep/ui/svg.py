@@ -2,7 +2,7 @@
 
 Every kind of number has its own mark and its own words besides its colour: predicted from snapshots (round
 marks, solid line), predicted from a trace (triangles, dashed line), measured (diamonds, no line). The colours
-are those of Okabe and Ito, which colour-blind people can tell apart; the style sheet holds them, for light,
+are those of Okabe and Ito, which colour-blind people can distinguish; the style sheet holds them, for light,
 dark and paper.
 """
 
@@ -20,7 +20,7 @@ from pgsweep.ui.series import Kind, Series
 
 @dataclass(frozen=True)
 class Frame:
-    """The picture and, within it, the rectangle of the plot; in SVG units, y downwards."""
+    """The chart and, within it, the rectangle of the plot; in SVG units, y downwards."""
 
     width: float = 880
     height: float = 400
@@ -64,7 +64,7 @@ def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, 
     Args:
         series: what to draw; later ones lie on top.
         today_bytes: the size at which the server was observed, marked by a line.
-        title: what the picture shows, for those who cannot see it.
+        title: what the chart shows, for screen readers.
         tips: for every size in bytes the text to show when it is pointed at.
     """
     frame = Frame()
@@ -97,7 +97,7 @@ def error_svg(series: Sequence[Series], *, standard_errors: Mapping[int, float],
     Args:
         series: the predicted curves, and the measured points at all of their sizes.
         standard_errors: of the measured values, by size in bytes, where they are known.
-        title: what the picture shows, for those who cannot see it.
+        title: what the chart shows, for screen readers.
     """
     frame = Frame(height=250, top=40, bottom=54)
     curves = [one for one in series if one.is_curve]

@@ -90,8 +90,8 @@ class TopApp(App[None]):
     """The screen.
 
     Args:
-        control_of: makes the one who takes the looks, given whom to tell: of a look, of one that failed and
-            will be tried again, of what ends it all.
+        control_of: makes the control, given what to call: with a look, with a look that failed and will be
+            tried again, and with an error that ends the screen.
         interval_seconds: from one look to the next, at first.
         view: the order at first.
         unicode: whether the terminal shows more than ASCII.
@@ -145,7 +145,7 @@ class TopApp(App[None]):
             self.retry_at = time.monotonic() + retry_seconds
 
     class Broken(Message):
-        """What takes the looks has ended by an error that nobody foresaw."""
+        """The control has ended with an unexpected error."""
 
         def __init__(self, error: Exception) -> None:
             super().__init__()
@@ -244,7 +244,7 @@ class TopApp(App[None]):
         self._draw()
 
     def on_top_app_failed(self, message: Failed) -> None:
-        """Say what went wrong, over the last picture."""
+        """Show the error over the last page."""
         self._trouble = message
         self._draw()
 
@@ -268,7 +268,7 @@ class TopApp(App[None]):
         self.push_screen(Help(help_text(missing, self._terminal(self.size.width))))
 
     def action_pause(self) -> None:
-        """Hold the picture, or let it go on."""
+        """Pause the screen, or resume it."""
         self._paused = not self._paused
         self._control.pause(self._paused)
         self._draw()

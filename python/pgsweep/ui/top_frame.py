@@ -1,4 +1,4 @@
-"""What frames the page of `pgsweep top`: the bar at the top, the keys at the bottom, the screen's height."""
+"""The parts around the page of `pgsweep top`: the bar at the top, the keys at the bottom, the height."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def legend(terminal: Terminal, *, order: str, paused: bool) -> list[Line]:
 
 
 def filled(top: list[Text], middle: list[Text], foot: list[Text], height: int) -> list[Text]:
-    """Return exactly so many lines: the foot at the bottom, and as much of the rest as there is room for."""
+    """Return exactly `height` lines: the foot at the bottom, and as much of the rest as there is room for."""
     foot = foot[-height:]
     body = [*top, *middle][: height - len(foot)]
     return [*body, *(Text("") for _ in range(height - len(foot) - len(body))), *foot]

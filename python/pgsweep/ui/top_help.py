@@ -20,9 +20,9 @@ from pgsweep.ui.terminal import Terminal
 _KEYS = (
     ("q", "quit"),
     ("? h", "this page; any key closes it, arrows scroll it"),
-    ("Space", "hold the picture; again: go on"),
+    ("Space", "pause the screen; again: resume"),
     ("+ -", "slower or faster: a longer or shorter interval"),
-    ("/", "show relations whose name holds a text; Escape: all again"),
+    ("/", "show relations whose name contains a text; Escape: all again"),
     ("arrows", "scroll the table; also PageUp, PageDown, Home"),
     ("p", "most in the pool first"),
     ("c", "fastest change first, growing or shrinking"),

@@ -1,4 +1,4 @@
-"""A plan to warm, and what came of it: as text, as a page, as rows."""
+"""A plan to warm, and its outcome: as text, as a page, as rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CACHES = {"pool": "shared_buffers", "page-cache": "the page cache", "both": "bo
 
 
 def warm_text(result: WarmResult, terminal: Terminal) -> str:
-    """Return the plan, or what came of it; of a dry run the statements."""
+    """Return the plan or its outcome; of a dry run the statements."""
     if result.action == "dry run":
         return _statements_text(result)
     rows, catalogs = _parted(result.relations)
@@ -135,7 +135,7 @@ def verified_lines(verified: WarmVerified | None) -> list[str]:
 
 
 def pushed_out_lines(result: WarmResult) -> list[str]:
-    """Tell where shared_buffers has not kept what was read into it."""
+    """Return a note if shared_buffers has not kept what was read into it."""
     work, verified = result.work, result.verified
     if work is None or verified is None or verified.pool_bytes is None:
         return []
@@ -145,7 +145,7 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
         return []
     return [
         f"{format_bytes(missing - unread)} were read into shared_buffers and pushed out again: it was full, "
-        "and its buffers in use outlast what was read once. `pgsweep cache` tells what it holds."
+        "and its buffers in use outlast what was read once. `pgsweep cache` shows what it holds."
     ]
 
 
@@ -241,7 +241,7 @@ def _statements_text(result: WarmResult) -> str:
 
 
 def warm_page(result: WarmResult) -> Page:
-    """Return the plan and what came of it."""
+    """Return the plan and its outcome."""
     return Page(_title(result), " ".join([*_plan_lines(result), *_done(result)]), [_section(result)])
 
 

@@ -1,4 +1,4 @@
-"""Keeping relations resident: the news as a line, the plan as text, the result as text, page and rows."""
+"""Keeping relations resident: the progress as a line, the plan as text, the result as text, page and rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def moment_line(moment: WarmKeepMoment) -> str:
     named = moment.relations if len(least) <= _NAMED else least[:_NAMED]
     parts = [f"{shown(name)} {percent(share)}" for name, share in named]
     if len(least) > len(named):
-        parts.append(f"{len(least) - len(named)} others more")
+        parts.append(f"{len(least) - len(named)} others")
     rate = 1 / moment.seconds
     cost = f"{percent(moment.backend_share)} of a backend"
     if moment.access_share is not None:

@@ -20,7 +20,7 @@ from pgsweep.ui.warm import PUSHED_OUT_SHARE
 
 
 def restore_text(result: WarmRestoreResult, terminal: Terminal) -> str:
-    """Return what was read, what came of it, and what had no place."""
+    """Return what was read, what is resident now, and what could not be matched."""
     parts = [source_text(result.source, result.server_version), _work_text(result)]
     if result.statements:
         parts.append("statements:\n" + "\n".join(f"  {line}" for line in result.statements))
@@ -62,7 +62,7 @@ def _work_text(result: WarmRestoreResult) -> str:
     if gone:
         lines.append(
             f"{format_bytes(gone)} were pushed out again: the pool is full, and what else is in it was used "
-            "more often; `pgsweep cache` tells what it holds"
+            "more often; `pgsweep cache` shows what it holds"
         )
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Files to rows: which relation each file belongs to, for tables that are filled again and again.
 
 A relation keeps its row whatever becomes of its files and however often catalogs are read, so that two
-moments can be subtracted. Everything that no catalog names becomes one row a database. Many files are looked
+samples can be subtracted. Everything that no catalog names becomes one row a database. Many files are looked
 up at once, in sorted arrays: 100,000 relations take milliseconds.
 """
 

@@ -1,6 +1,6 @@
 """Looks taken by a thread of their own, through all that may happen to a server meanwhile.
 
-A server that is stopped, restarted or not to be reached does not end it: what went wrong is told, and the
+A server that is stopped, restarted or not to be reached does not end it: the failure is reported, and the
 server is tried again after a pause that grows. After a restart everything is opened anew, which finds the
 new process.
 """
@@ -25,14 +25,14 @@ Opener = Callable[[], AbstractContextManager[Live]]
 
 
 class Feed:
-    """Looks at a server until told to stop.
+    """Takes samples of a server until it is stopped.
 
     Args:
         reopen: opens the server.
         interval_seconds: from one look to the next.
-        show: told each moment, in the feed's thread.
-        fail: told what went wrong, and in how many seconds the server is tried again.
-        give_up: told of an error that no server explains; no more looks are taken.
+        show: called with each sample, in the feed's thread.
+        fail: called with the failure, and in how many seconds the server is tried again.
+        give_up: called with an unexpected error; no more samples are taken.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Feed:
             pauses.wait(self._ended)
 
     def _look_on(self, live: Live) -> None:
-        """Look until told to stop."""
+        """Take samples until stopped."""
         while not self._ended.is_set():
             begin = time.monotonic()
             live.interval_seconds = self._interval_seconds
@@ -125,7 +125,7 @@ def _told(error: Exception) -> PgsweepError:
 
 
 def take_twice(live: Live, interval_seconds: float) -> Moment:
-    """Return one moment with rates and the page cache: two looks that far apart.
+    """Return one sample with rates and the page cache, from two readings `interval_seconds` apart.
 
     Raises:
         ConnectionFailed: the server has gone.

@@ -67,7 +67,7 @@ _FILES_SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The server's cumulative counters at one moment, summed over databases and backend types."""
+    """The server's cumulative counters at one time, summed over databases and backend types."""
 
     at: float
     hits: float
@@ -107,7 +107,7 @@ class Live:
         self._look_seconds = 0.0
         self._counters_cost = 0.0
         self._readings: deque[_Reading] = deque()
-        self._pictures: deque[tuple[float, NDArray[np.int64]]] = deque()
+        self._usage_history: deque[tuple[float, NDArray[np.int64]]] = deque()
         self._backends: TopBackends | None = None
         self._max_connections = int(server.settings.get("max_connections", "0"))
         self._file_thread: threading.Thread | None = None
@@ -118,7 +118,7 @@ class Live:
 
     @property
     def effective_interval_seconds(self) -> float:
-        """Seconds from one look to the next: as asked for, or so long that looking costs little."""
+        """Seconds from one look to the next: as requested, or longer so that reading costs little."""
         share = _POOL_SHARE if self._access.pool_source == "sql" else _OWN_SHARE
         return max(self.interval_seconds, self._look_seconds / share)
 
@@ -126,7 +126,7 @@ class Live:
         """Look once.
 
         Args:
-            with_counters: read them even if they were read a moment ago.
+            with_counters: read them even if they were read less than a second ago.
 
         Raises:
             ConnectionFailed: the server has gone.
@@ -142,7 +142,7 @@ class Live:
         if access.pool_source == "sql":
             seconds = max(0.0, seconds - self._round_trip)
             self._statement_seconds += seconds
-        # The last look tells most, but one that was slow by chance shall not hold back those that follow.
+        # The last duration counts most, but one that was slow by chance must not delay those that follow.
         self._look_seconds = seconds if not self._look_seconds else (self._look_seconds + seconds) / 2
         rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
         if self._learn_names(pool, known, now):
@@ -152,7 +152,7 @@ class Live:
         return self._moment(pool, rows, now)
 
     def await_files(self, seconds: float) -> None:
-        """Wait until the page cache has been looked at, so long at most."""
+        """Wait until the page cache has been read, at most this long."""
         if self._file_thread is not None:
             self._file_thread.join(seconds)
 
@@ -203,11 +203,11 @@ class Live:
 
     def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
         """Return by how many buffers a second each row grows."""
-        pictures = self._pictures
-        pictures.append((now, used))
-        while len(pictures) > 2 and now - pictures[1][0] >= _CHANGE_SECONDS:
-            pictures.popleft()
-        before, then = pictures[0]
+        history = self._usage_history
+        history.append((now, used))
+        while len(history) > 2 and now - history[1][0] >= _CHANGE_SECONDS:
+            history.popleft()
+        before, then = history[0]
         if before == now:
             return None
         return (used - padded(then, len(used))) / (now - before)

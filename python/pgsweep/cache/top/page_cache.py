@@ -1,4 +1,4 @@
-"""The page cache by row of a directory, at one moment."""
+"""The page cache by row of a directory, at one time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at both caches, kept as arrays: any relations can be had from it, in any order."""
+"""One sample of both caches as arrays; it gives any relations in any order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look, of which any part can be shown; arrays are parallel to the rows."""
+    """One sample of both caches, for any view; arrays are parallel to the rows."""
 
     head: TopSample
     rows: list[Row]
@@ -47,7 +47,7 @@ class Moment:
 
         files = self.files
         if files is not None:
-            # The row comes after those of now, of which the files may not know the last.
+            # The row comes after those of now; `files` may lack the last of these.
             known = [padded(values, len(catalog)) for values in (files.size, files.page_cache, files.both)]
             size, page_cache, both = (fold(values) for values in known)
             files = replace(files, size=size, page_cache=page_cache, both=both)
@@ -62,7 +62,7 @@ class Moment:
         )
 
     def sample(self, view: TopView) -> TopSample:
-        """Return the relations wanted, in the order wanted, with all that is not about relations."""
+        """Return the requested relations in the requested order, with all that is not about relations."""
         if view.fold:
             return self.folded().sample(msgspec.structs.replace(view, fold=False))
         block = self.head.block_size_bytes

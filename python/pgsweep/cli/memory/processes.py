@@ -52,8 +52,8 @@ def command(
 ) -> None:
     r"""Show what every process of the server costs the host, and what a connection truly costs.
 
-    The true cost of a process is its private memory and its page tables: so much would come back if it
-    ended. RSS, which ps and top show, counts shared memory again for each process that ever touched it. The
+    The true cost of a process is its private memory and its page tables: this much is freed when it
+    ends. RSS, which ps and top show, counts shared memory again for each process that ever touched it. The
     sum at the top is what the host spends: shared memory once, private memory, page tables.
 
     Needs the server's host, as the server's user or root. Nothing is changed.

@@ -45,18 +45,18 @@ def command(
     ask_password: bool,
     **names: str | None,
 ) -> int:
-    r"""Tell how much of the working set that FILE holds is resident now, whole and by relation.
+    r"""Show how much of the working set in FILE is resident now, in total and by relation.
 
-    A gate before traffic is sent to a server: with --fail-if the exit code is 5 while it is too cold. A
-    condition compares one of these with a number, as 0.9 or 90%:
+    Use it before traffic is sent to a server: with --fail-if the exit code is 5 while the caches are too
+    cold. A condition compares one of these values with a number, such as 0.9 or 90%:
 
     \b
       resident       share of the saved blocks that lie in the buffer pool
       resident_hot   the same, each block weighted by its usage count + 1
       either         in the buffer pool or in the page cache
-      page_cache     of what was in the page cache, what is there
-      matched        share of what was saved that there is something to compare with
-      usage_reached  share of the saved blocks that have their usage count again
+      page_cache     share of what was in the page cache that is there now
+      matched        share of what was saved that has a counterpart here
+      usage_reached  share of the saved blocks that have reached their usage count again
 
     Nothing is changed, and nothing is read into any cache.
 

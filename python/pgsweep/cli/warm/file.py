@@ -1,7 +1,7 @@
 """The heat file that a command is given, and what stands in its place by mistake.
 
-psql's habit puts the database first; here the file comes first. What is plainly a connection string, or a
-database where the file lies in the other place, is told with the right command.
+psql puts the database first; here the file comes first. A connection string in the place of the file, or a
+database with the file in the other place, is an error whose hint is the right command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`pgsweep warm`: bring a cold server to heat."""
+"""`pgsweep warm`: warm the caches of a cold server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _BRANCHES = {
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /) -> None:
-    r"""Bring a cold server to heat, and keep it there.
+    r"""Warm the caches of a cold server, and keep relations resident.
 
-    After a restart both caches are empty, and every query waits for the disk. What it will read can be read
-    before: by many sessions at once, in the order that pays most, as fast as the disk gives or as gently as
-    you say. That needs the extension pg_prewarm and SELECT on the tables; no superuser, no preload library.
+    After a restart both caches are empty, and every query waits for the disk. The blocks that queries will
+    need can be read beforehand: by many sessions at once, the most useful first, as fast as the disk allows
+    or at a rate that you set. That needs the extension pg_prewarm and SELECT on the tables; no superuser, no
+    preload library.
 
     \b
     Examples:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 @click.command(context_settings={"help_option_names": HELP_NAMES})
 @click.argument("relations", metavar="RELATION...", nargs=-1, required=True)
 @connection_flags
-@click.option("--indexes", is_flag=True, help="With the tables' indexes.")
-@click.option("--toast", is_flag=True, help="With their TOAST relations.")
+@click.option("--indexes", is_flag=True, help="Keep the tables' indexes too.")
+@click.option("--toast", is_flag=True, help="Keep the tables' TOAST relations too.")
 @click.option(
     "--budget",
     "budget_bytes",
     type=Bytes(),
     metavar="SIZE",
-    help="Never keep more than this; of larger relations the hottest blocks.  [default: a quarter of "
+    help="Never keep more than this; of larger relations, the hottest blocks.  [default: a quarter of "
     "shared_buffers, into which all must fit]",
 )
 @click.option(
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     default="32MB",
     show_default=True,
     metavar="SIZE",
-    help="Read blocks that have gone no faster than this a second.",
+    help="Read evicted blocks no faster than this a second.",
 )
 @click.option(
     "--interval",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="Time from one line of news to the next.",
+    help="Time from one line of progress to the next.",
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Print the statements and the bytes; touch nothing.")
@@ -92,13 +92,13 @@ def command(
 ) -> None:
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
-    Again and again the pool is looked at; blocks that the clock hand would take before the next look are
-    touched by pg_prewarm, and those that have gone are read again, the hottest first. It is all over when
-    this process ends, whichever way. Two of them never keep the same relation.
+    The pool is read again and again. Blocks that the clock hand would evict before the next round are touched
+    by pg_prewarm, and blocks that were evicted are read again, the hottest first. Nothing is kept any longer
+    when this process ends, however it ends. Two of these processes never keep the same relation.
 
-    It has a price: what is kept is lacking to all others, each block read again pushes out another, and the
-    server counts each touch as a hit of that relation, which flatters its hit ratio in pg_statio. How much of
-    each there was is told at the end.
+    It has a cost: other relations lose the memory that is kept, each block read again evicts another, and the
+    server counts each touch as a hit of that relation, which raises its hit ratio in pg_statio. The result
+    shows how much of each there was.
 
     Needs pg_prewarm and SELECT on the tables; to look at the pool the server's host (as its user or root), or
     pg_buffercache and pg_monitor. Names are as SQL has them; a partitioned table means its partitions.

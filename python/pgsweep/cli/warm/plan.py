@@ -20,7 +20,7 @@ from pgsweep.cli.warm.options import WARM_NAMES, options_of, warm_options
     "--assume-rate",
     type=Bytes(),
     metavar="SIZE",
-    help="Tell the time by this many bytes a second, and read no sample.",
+    help="Estimate the time from this many bytes a second, and read no sample.",
 )
 @output_options
 @common_options
@@ -40,13 +40,13 @@ def command(
 ) -> None:
     r"""Show what `pgsweep warm run` would read: in which order and why, how many bytes, how long.
 
-    Indexes come before tables, because where not all fits they spare more reads; within each the hottest
-    first, by the accesses a block that statistics have counted; what was never read comes last. With --heat,
-    what the file holds comes before all else, by the usage a block that it was saved with. Never more than
-    the cache holds: what does not fit is listed.
+    Indexes come before tables, because they save more reads if not everything fits. Within each group the
+    hottest come first, by the accesses per block that statistics have counted; what was never read comes
+    last. With --heat, the contents of the file come before all else, by the saved usage per block. The plan
+    never holds more than the cache: what does not fit is listed.
 
-    To tell the time some of the blocks are read, 64 MB at most, past shared_buffers; they may stay in the
-    page cache.
+    To estimate the time, some of the blocks are read, 64 MB at most, bypassing shared_buffers; they may
+    stay in the page cache.
 
     \b
     Examples:

@@ -40,7 +40,10 @@ from pgsweep.errors import INTERRUPTED
     help="Bring the usage counts back too: blocks that had more than 1 are touched as often as they lack.",
 )
 @click.option(
-    "--budget", type=Bytes(), metavar="SIZE", help="Of the pool, at most.  [default: what it holds]"
+    "--budget",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Use no more of the pool than this.  [default: what it holds]",
 )
 @click.option(
     "-j",
@@ -56,10 +59,10 @@ from pgsweep.errors import INTERRUPTED
     "--max-latency", type=Duration(), metavar="TIME", help="Pause while reading one block takes longer."
 )
 @click.option(
-    "--wait", type=Duration(), metavar="TIME", help="Wait so long for a server that is still starting."
+    "--wait", type=Duration(), metavar="TIME", help="Wait this long for a server that is still starting."
 )
 @pool_source_option
-@click.option("-n", "--dry-run", is_flag=True, help="Show every statement and its bytes; read nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
 @output_options
 @common_options
 @click.pass_context
@@ -90,7 +93,7 @@ def command(
     On the server that FILE comes from, or on its physical stand-by, these are the same blocks. Elsewhere
     (after pg_upgrade, on a logical replica, on a restored dump) relations are found by name, TOAST by its
     table; one that was rewritten gets as large a share of its blocks as was resident. What could not be
-    matched is told.
+    matched is listed.
 
     Never more than the pool holds: where it is smaller, the coldest stay out. What is resident already is
     not read again, so the same command resumes a restore that was cut short. It takes SELECT on the

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="Go on with what the journal of the stopped run says was not done. After a restart of the server, "
     "that is all.",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Print every statement with its bytes, and read nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
 @output_options
 @common_options
 @click.pass_context
@@ -63,13 +63,13 @@ def command(
     ask_password: bool,
     **given: Any,
 ) -> int:
-    r"""Read what `pgsweep warm plan` shows, by several sessions at once, and look what came of it.
+    r"""Read what `pgsweep warm plan` shows, by several sessions at once, and measure the result.
 
     Needs the extension pg_prewarm and SELECT on the tables, no superuser. A relation that cannot be read is
-    told and left out. While the server is away the work waits for it, and reads again what its pool lost.
+    listed and left out. While the server is away the work waits for it, and reads again what its pool lost.
     Ctrl-C ends it in good order; --resume goes on.
 
-    At the end both caches are looked at, where they can be: bytes asked for, and bytes that are there.
+    At the end both caches are read, where that is possible: bytes requested, and bytes that are resident.
 
     \b
     Examples:
@@ -136,7 +136,7 @@ def command(
 
 
 class WarmProgress:
-    """Shows how the reading goes."""
+    """Shows the progress of reading."""
 
     def __init__(self, shown: ConsoleProgress) -> None:
         self._shown = shown
@@ -160,7 +160,7 @@ class WarmProgress:
 
 
 def _own_place(settings: Settings, conninfo: str, options: WarmOptions) -> Path | None:
-    """Return where the journal goes by itself; nothing, with a warning, where it can go nowhere."""
+    """Return the default place of the journal; None, with a warning, if there is none."""
     from pgsweep.files import Untrusted
     from pgsweep.warm.run.journal import is_held
     from pgsweep.warm.run.journal_place import place_for

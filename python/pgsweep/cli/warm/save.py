@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @pool_source_option
 @click.option("--json", "as_json", is_flag=True, help="Write what was saved as JSON to stdout.")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what it would cost; look at nothing, write nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what it would cost; read nothing, write nothing.")
 @common_options
 @click.pass_context
 def command(
@@ -57,9 +57,10 @@ def command(
 ) -> None:
     r"""Write what lies in the caches to FILE: the blocks of all databases, with usage counts.
 
-    On the server's host, as its user or root, also what lies in the page cache. FILE is small (well under 2
-    bytes a block), is written whole or not at all, and can be read by anything that reads Parquet. `pgsweep
-    warm restore` brings its contents back: after a restart, on a stand-by, on a new host, after pg_upgrade.
+    On the server's host, as its user or root, it also saves what lies in the page cache. FILE is small (well
+    under 2 bytes a block), is written whole or not at all, and can be read by any program that reads Parquet.
+    `pgsweep warm restore` brings its contents back: after a restart, on a stand-by, on a new host, after
+    pg_upgrade.
 
     With --every it goes on until it is stopped; while the server is away it tries again at the next time.
     After a restart of the server FILE is not replaced until the pool has filled again.
@@ -108,7 +109,7 @@ def command(
 def _again_and_again(
     settings: Settings, once: Callable[[], None], every: float, stop: threading.Event
 ) -> None:
-    """Save now and every so many seconds; the first failure is fatal, a later one is told."""
+    """Save now and every `every` seconds; the first failure is fatal, a later one is reported."""
     once()
     due = time.monotonic() + every
     while not stop.wait(max(0.0, due - time.monotonic())):

@@ -1,4 +1,4 @@
-"""Set aside the huge pages that a result says are needed, or tell what that would write."""
+"""Set aside the huge pages that a result says are needed, or show what that would write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def planned(result: HugePagesResult, reserver: Reserver, *, persist: bool) -> Hu
 def apply(
     result: HugePagesResult, reserver: Reserver, *, persist: bool, stop: threading.Event | None = None
 ) -> HugePagesResult:
-    """Set aside the pages that a result says are needed, and return it with what became of them.
+    """Set aside the pages that a result says are needed, and return it with what was changed.
 
     Args:
         result: of the examination.

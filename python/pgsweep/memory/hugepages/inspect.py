@@ -43,7 +43,7 @@ _LOG_SIZE = re.compile(r"could not map anonymous shared memory|request size \(cu
 
 
 class _Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the shared memory, or as near as it can be told; `notes` say why it is not exact."""
+    """The size of the shared memory, or the best estimate; `notes` say why it is not exact."""
 
     exact_bytes: int | None
     likely_bytes: int | None
@@ -147,7 +147,7 @@ def explain_log(text: str) -> HugePagesResult | None:
         text: of the log; the last refusal counts.
 
     Returns:
-        Nothing where no such refusal stands there.
+        None if the log has no such refusal.
     """
     sizes = [match.group(1) for match in _LOG_SIZE.finditer(text)]
     if not sizes:
@@ -197,7 +197,7 @@ def _of_running(facts: SharedMemoryFacts, mapping: SharedMemory | None, page_byt
         )
         return _Size(exact_bytes=None, likely_bytes=likely, notes=[note])
     note = (
-        "how much shared memory the server has is told to superusers only before version 15 "
+        "before version 15 the size of the server's shared memory is shown to superusers only "
         "(pg_shmem_allocations), or on its host to its user and root"
     )
     return _Size(exact_bytes=None, likely_bytes=None, notes=[note])
@@ -218,7 +218,7 @@ def _with_other_settings(
     if scratch is None:
         if binaries is None:
             note = (
-                "how much these settings take cannot be told: no PostgreSQL of the server's version is "
+                "how much these settings take is not known: no PostgreSQL of the server's version is "
                 "installed here; on its host, or with the server stopped: "
                 + " ".join(
                     ["postgres -D DIR -C shared_memory_size_in_huge_pages"]

@@ -1,4 +1,4 @@
-"""Why a server does or does not use huge pages, and what stands in the way: one clear sentence each.
+"""Why a server does or does not use huge pages, and what prevents it: one sentence each.
 
 PostgreSQL decides when it starts (src/backend/port/sysv_shmem.c, `CreateAnonymousSegment`): with huge_pages =
 try it asks the kernel for huge pages and takes ordinary ones where there are too few, without a word in the
@@ -104,7 +104,7 @@ def _unknown(result: HugePagesResult, around: Circumstances) -> str:
         why = f"user {_me()} may not see whether its process runs on this host"
     elif around.here:
         why = f"user {_me()} may not look into its process" if around.pid else "its process is not seen here"
-    return f"servers before version 17 do not tell whether they use huge pages, and {why}"
+    return f"servers before version 17 do not report whether they use huge pages, and {why}"
 
 
 def pool_reasons(result: HugePagesResult) -> list[str]:
