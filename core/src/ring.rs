@@ -20,7 +20,7 @@ impl StrategyRing {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1, into a frame of the ring where possible.
+    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible.
     pub fn load<const L: usize>(
         &mut self,
         frames: &mut Frames,

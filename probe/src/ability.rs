@@ -13,7 +13,7 @@ use crate::server::Server;
 const NOTHING: [u64; 2] = [0xb7, 0x95];
 /// The smallest ring buffer: one page.
 const RING_BYTES: u32 = 4096;
-/// Without these no access is seen; what else is probed only adds to the picture.
+/// Without these no access is seen; the other probes only add detail.
 const NEEDED: [&str; 4] = [
     "PgStartTime",
     "BufTableLookup",

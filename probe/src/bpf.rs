@@ -157,7 +157,7 @@ pub fn load_program(code: &[u64], attachment: Attachment) -> Result<OwnedFd> {
     }
 }
 
-/// Which moment of a function's execution is probed.
+/// Which point of a function's execution is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The instruction at the offset is about to be executed.

@@ -14,7 +14,7 @@ use crate::site::{self, Calls, Site};
 /// What one probe turned out to be.
 #[derive(Debug, Clone)]
 pub struct ProbeInfo {
-    /// What it tells.
+    /// What the probe observes.
     pub kind: Kind,
     /// The function.
     pub function: String,
@@ -35,7 +35,7 @@ impl ProbeInfo {
     }
 }
 
-/// The functions probed at their beginning besides those that tell accesses and misses: names by version, and where the
+/// The functions probed at their beginning besides those that show accesses and misses: names by version, and where the
 /// words of their events are.
 #[rustfmt::skip]
 const RARE: &[(Kind, &[&str], Words)] = &[

@@ -17,7 +17,7 @@ use crate::error::{ProbeError, Result};
 use crate::loads::first_variable;
 use crate::memory::Memory;
 
-/// The variable that tells one cluster from another: when its postmaster started, in microseconds; every server process
+/// The variable that identifies a cluster: when its postmaster started, in microseconds; every server process
 /// inherits it (src/backend/utils/adt/timestamp.c). Process ids would not do: in containers every postmaster is 1.
 const IDENTITY: &str = "PgStartTime";
 
@@ -86,7 +86,7 @@ impl Server {
     /// No such process, no permission, or an executable that cannot be understood.
     pub fn open(postmaster_pid: u32) -> Result<Self> {
         let folder = Folder::open(postmaster_pid)?;
-        // First, because it tells best what is missing: permission.
+        // First, because its error shows best what is missing: permission.
         let memory = Memory::open(&folder.path("mem")).map_err(|e| folder.explain("mem", e))?;
         let file = File::open(folder.path("exe")).map_err(|e| folder.explain("exe", e))?;
         let executable = Executable::of_file(file, &format!("/proc/{postmaster_pid}/exe"))?;

@@ -93,7 +93,7 @@ impl Tracer {
         for attachment in attachments {
             match Self::start_with(server, options, attachment) {
                 Ok(tracer) => return Ok(tracer),
-                // The last failure tells most: perf events are what every kernel with uprobes has.
+                // The last failure is the most informative: perf events are what every kernel with uprobes has.
                 Err(error) => failure = Some(error),
             }
         }
@@ -225,7 +225,7 @@ impl Source for RingBuffer {
     }
 }
 
-/// Read events until told to stop, then once more to the end. Where that panics, the reason is kept, and from then on
+/// Read events until the stop, then once more to the end. Where that panics, the reason is kept, and from then on
 /// events are counted as lost.
 fn read(mut source: impl Source, mut decoder: Decoder, shared: &Shared) {
     let reading = panic::catch_unwind(AssertUnwindSafe(|| {

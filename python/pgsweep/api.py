@@ -153,7 +153,7 @@ def warm_run(
     journal: Path | None = None,
     resume: Path | None = None,
 ) -> WarmResult:
-    """Read what the plan names into the caches, and return what came of it (`pgsweep warm run`).
+    """Read what the plan names into the caches, and return the result (`pgsweep warm run`).
 
     Args:
         conninfo: as libpq understands it.
@@ -218,6 +218,6 @@ def warm_keep(
         options: which relations, and how.
         seconds: end after that time.
         stop: set it to end.
-        report: told now and then what went on.
+        report: called at each report with what was done.
     """
     return Keeper(conninfo, options, report=report).run(seconds=seconds, stop=stop)

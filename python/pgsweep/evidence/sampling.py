@@ -57,7 +57,7 @@ class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
         return {"seed": float(seed), **drawn}
 
     def contains(self, rel: NDArray[Any], block: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell for each block whether it is in the sample."""
+        """Return for each block whether it is in the sample."""
         taken = np.zeros(self.modulus, dtype=np.bool_)
         taken[list(self.offsets)] = True
         position = (block.astype(np.int64) + rel.astype(np.int64)) % self.modulus

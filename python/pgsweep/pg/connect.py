@@ -1,4 +1,4 @@
-"""Connections: libpq decides where to, we only say who we are and keep the session harmless.
+"""Connections: libpq decides where to connect; pgsweep adds its name and makes the session harmless.
 
 Every spelling that psql takes works, because libpq itself parses it: a database name, `key=value` pairs, a
 `postgresql://` URI, PG* environment variables, service and password files, several hosts, SSL. We add a
@@ -196,8 +196,8 @@ def build_conninfo(
     """Return one connection string from psql's positional argument and flags; a flag wins.
 
     Args:
-        target: a database name, `key=value` pairs or a URI. libpq's own rule tells them apart: a text is a
-            connection string when it begins like a URI or holds `=`.
+        target: a database name, `key=value` pairs or a URI. libpq's own rule applies: a text is a
+            connection string if it begins like a URI or holds `=`.
         host: `-h`.
         port: `-p`.
         user: `-U`.
@@ -398,7 +398,7 @@ def set_for_session(connection: Connection, **settings: str) -> None:
 
 
 def ping(connection: Connection) -> None:
-    """Run the shortest statement: what it takes is the network's part of every one.
+    """Run the shortest statement: its time is the network's part of every statement's.
 
     Raises:
         DriverError: the session has gone.

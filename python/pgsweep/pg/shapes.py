@@ -1,7 +1,7 @@
 """What the rows of each query look like: types, ranges, and how many there are.
 
-A server that is what it says gives no other rows, so this is checked where they come in (answers.py), and
-the rest of the program need not doubt them.
+A true PostgreSQL server gives no other rows. This is checked where they come in (answers.py), so the rest of
+the program relies on it.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ EVERYTHING = DemoPlan(
 
 
 class _Steps:
-    """Numbers the stages and tells the time left over all of them."""
+    """Numbers the stages and reports the time left over all of them."""
 
     def __init__(self, progress: Progress, expected_seconds: Sequence[float]) -> None:
         self._progress = progress
@@ -120,7 +120,7 @@ def run_demo(
         output: where the evidence is kept, as WORKLOAD-snapshots.evidence and WORKLOAD-trace.evidence; not at
         all by
             default.
-        progress: told of every step and of the time left.
+        progress: called with every step and with the time left.
         seed: of everything random; two runs still differ, as clients and clocks do.
         plan: instead of the two usual ones.
 
@@ -136,7 +136,7 @@ def run_demo(
     notes: list[str] = []
     settings = {
         "shared_buffers": f"{chosen.observed_bytes // 1024}kB",
-        # Its moments cannot be foreseen, and one run of it at one size only would be taken for the size's
+        # Its times cannot be foreseen, and one run of it at one size only would be taken for the size's
         # effect.
         "autovacuum": "off",
     }

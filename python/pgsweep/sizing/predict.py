@@ -1,8 +1,8 @@
 """A curve of miss ratios over sizes of shared_buffers, from evidence of either kind or from a foreign trace.
 
 Snapshots (`record --source sql` or `peek`) are inverted through the law of the clock, traces (`record
---source trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told
-in docs/concepts/prediction.md.
+--source trace`) are replayed through the exact pool. Both give an interval and a verdict. The method is
+described in docs/concepts/prediction.md.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Curve:
         return float(np.interp(at, np.log(LAP_SCALES), misses))
 
     def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
-        """Return how often a scan misses and how much of the time pages are absent, shape (laps, grid)."""
+        """Return how often a scan misses and the share of time absent, shape (clock passes, grid)."""
         flow = self.flows[index]
         if not flow.ringed(blocks):
             return self._among[index]
@@ -194,5 +194,5 @@ def _today(table: Floats) -> Floats:
 
 
 def _absent(visits_per_lap: Floats, rates: Rates) -> Floats:
-    """Return P(absent), shape (laps, grid)."""
+    """Return P(absent), shape (clock passes, grid)."""
     return np.ascontiguousarray(rates.law(LAP_SCALES[:, None] * visits_per_lap[None, :])[:, :, 0])

@@ -69,7 +69,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     A sample lists only what changed since the one before; a counter not in the first sample began at 0.
     """
-    # Where the clock hand stands is told at other moments than the server's counters.
+    # The position of the clock hand is read at other times than the server's counters.
     counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
     seconds = np.unique(counters["seconds"])
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0

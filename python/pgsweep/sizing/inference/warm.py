@@ -315,7 +315,7 @@ class WarmPools:
         return np.asarray(self._visits.grid[np.minimum(point, len(self._visits.grid) - 1)])
 
     def _looping(self, group: int, random: np.random.Generator) -> Floats:
-        """Return how many scanned pages of a group are resident at each lap, where its scans use no ring."""
+        """Return how many scanned pages of a group are resident by clock pass, if its scans use no ring."""
         scanned = self._visits.scanned[group]
         chosen = random.choice(len(scanned.pages), _SAMPLED_PAGES)
         state = states_before(
@@ -330,7 +330,7 @@ class WarmPools:
         return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
     def _lately_made(self, group: int, laps: Floats) -> Floats:
-        """Return how many pages made before the trace and left alone are at usage_count 0 to 5, by lap."""
+        """Return how many pages made before the trace and unused are at usage_count 0 to 5, by clock pass."""
         growth = self._visits.growth.get(group)
         if growth is None:
             return np.zeros((len(laps), 6))

@@ -67,7 +67,7 @@ class RestoreOptions:
     source: PoolSource = "auto"
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
-        """Return them as the executor wants them."""
+        """Return the options for the executor."""
         return WorkOptions(
             block_bytes=block_bytes,
             connections=self.connections,
@@ -79,7 +79,7 @@ class RestoreOptions:
 
 @dataclass(slots=True)
 class RestorePlan:
-    """What is to be done, and what was found.
+    """The plan of a restore, and the state in which the caches were found.
 
     Attributes:
         sums: what is to be done in the pool; nothing where it is left alone.
