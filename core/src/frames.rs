@@ -27,7 +27,7 @@ pub struct Contents<'a> {
 pub const NO_PAGE: u32 = u32::MAX;
 /// State of a page that is not in the pool.
 pub const ABSENT: u8 = 0;
-/// State of a page with usage_count 0: the next look of the sweep takes it.
+/// State of a page with usage_count 0: the sweep takes it when it comes next.
 const USAGE_0: u8 = 1;
 /// State of a page just read (`bufmgr.c`, `BufferAlloc`: usage_count 1).
 pub(crate) const LOADED: u8 = 2;
@@ -35,7 +35,7 @@ pub(crate) const LOADED: u8 = 2;
 /// Which of the pools that share a table of page states.
 pub(crate) type Lane = usize;
 
-/// The states of pages `0..n_pages`, `column` telling the first state in each lane, and of no page.
+/// The states of pages `0..n_pages`, `column` giving the first state in each lane, and of no page.
 pub(crate) fn page_states<const L: usize>(
     n_pages: u32,
     column: impl FnMut(Lane) -> u8,
@@ -61,7 +61,7 @@ pub(crate) struct Frames {
     /// The content of an empty buffer: a row of `states` behind all pages, always at usage_count 0, so
     /// that the sweep need not ask.
     none: u32,
-    /// Frame of each page; kept only where pages can be dropped.
+    /// Buffer of each page; kept only where pages can be dropped.
     frame_of: Vec<u32>,
 }
 
@@ -209,7 +209,7 @@ impl Frames {
     #[inline(always)]
     fn sweep<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         let mut hand = self.hand as usize;
-        // Four looks at a time without a branch on what is seen, which no processor could predict.
+        // Four buffers at a time without a branch on their contents, which no processor could predict.
         while let Some(&[a, b, c, d]) = self.page_of[hand..].first_chunk::<4>() {
             let [a, b, c, d] = [a as usize, b as usize, c as usize, d as usize];
             let s0 = states[a][lane];

@@ -5,7 +5,7 @@ use crate::frames::{Frames, Lane, LOADED};
 /// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
 #[derive(Clone, Debug)]
 pub(crate) struct StrategyRing {
-    /// Frames, filled one by one during the first round.
+    /// Buffers, filled one by one during the first round.
     slots: Vec<u32>,
     capacity: u32,
     next: usize,

@@ -1,7 +1,7 @@
 //! The bpf(2) system call: maps, programs, and attaching them to instructions of a running server.
 //!
-//! Everything made here is a file descriptor and nothing else: when the process ends, however it ends, the kernel
-//! takes the probes away.
+//! Everything made here is a file descriptor and nothing else: when the process ends, in any way, the kernel
+//! removes the probes.
 
 use std::ffi::CString;
 use std::fs;

@@ -1,6 +1,6 @@
-//! What lies in the buffers, read from the server's memory: no work for the server, and 64 bytes a buffer for us.
+//! The contents of the buffers, read from the server's memory: no work for the server, 64 bytes a buffer for us.
 //!
-//! No lock is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is
+//! No lock is taken: a descriptor is consistent in itself except while its page is exchanged; the whole is
 //! not the state at one instant.
 
 use crate::clock::monotonic_ns;

@@ -92,8 +92,8 @@ pub enum Words {
     Relations,
 }
 
-/// Most relations of one transaction's drops that are noted; a truncated list is no harm beyond pages that a
-/// simulator keeps too long.
+/// The largest number of relations recorded of one transaction's drops. If the list is truncated, a simulator keeps
+/// some pages too long.
 const MOST_RELATIONS: i32 = 64;
 
 struct Builder<'a> {

@@ -1,4 +1,4 @@
-"""The functions of `import pgsweep` that take more than one step: open the server, look, close it.
+"""The functions of `import pgsweep` that take more than one step: open the server, read, close it.
 
 Each takes a connection string as libpq understands it, and returns a record (`pgsweep.records`). Nothing is
 printed. All of them raise what `pgsweep.errors` has: ConnectionFailed, MissingAbility, UsageError.
@@ -83,7 +83,7 @@ def sample_load(
 
     Args:
         conninfo: as libpq understands it.
-        interval_seconds: between the two looks; sessions send their counters once a second.
+        interval_seconds: between the two cache snapshots; sessions send their counters once a second.
         source: how the pool is read.
         every_database: name relations of all databases that may be entered.
         view: which relations, and in which order; all by their share of the pool by default.

@@ -1,4 +1,4 @@
-"""What this machine lets us do with a server: its memory, its files, probes, huge pages, memory limits.
+"""What this machine allows with a server: its memory, its files, probes, huge pages, memory limits.
 
 Nothing is changed and nothing is attached: a few words of the server's memory are read, one of its files is
 opened and not read, and the kernel is given an eBPF program that never runs.

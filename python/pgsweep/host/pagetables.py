@@ -82,7 +82,7 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
 
     Args:
         tables: at least one process.
-        memory: the server's shared memory; without a start its pages are not looked at.
+        memory: the server's shared memory; without a start its pages are not read.
     """
     private = [(t.rss_anon or 0) // 512 for t in tables]
     least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]

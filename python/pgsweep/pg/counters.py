@@ -104,7 +104,7 @@ class CounterReader:
         self.io()
         if self._version_num < 150000:
             # pgstat_report_stat sends at most every 500 ms (PGSTAT_STAT_INTERVAL, pgstat.c of 14); the
-            # collector then needs a moment.
+            # collector then needs some time.
             time.sleep(0.6)
         self._connection.execute(load("settle", self._version_num))
         if self._version_num < 150000:

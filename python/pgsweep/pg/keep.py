@@ -148,7 +148,7 @@ def touch_statements(
 
 
 def touch(connection: psycopg.Connection[Any], statement: Statement) -> Touched | None:
-    """Send one of these statements; returns nothing where the relation was dropped.
+    """Send one of these statements; return None if the relation was dropped.
 
     Raises:
         DriverError: no right, a lock of others, or the session has gone.

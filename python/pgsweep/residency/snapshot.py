@@ -44,7 +44,7 @@ class Change:
     """What one fork gained and lost between two cache snapshots; blocks ascending.
 
     Attributes:
-        page_cache_in_bytes: gained by halves of blocks too; nothing where the page cache cannot be seen, as
+        page_cache_in_bytes: gained by halves of blocks too; None if the page cache cannot be read, as
             are the following.
     """
 

@@ -1,4 +1,4 @@
-"""The whole story on a private PostgreSQL: workload, record, predict, and the truth beside the prediction.
+"""Run all steps on a private PostgreSQL: workload, record, predict, and compare with the measured truth.
 
 For each workload: run it at today's size (64 MB) until the pool has settled; record it by snapshots, then by
 trace, one after the other because tracing slows the server; predict the miss ratio at other sizes from each;
@@ -111,15 +111,14 @@ def run_demo(
 ) -> DemoResult:
     """Run the demo.
 
-    Whatever interrupts it, the private server vanishes; evidence that was complete stays in `output`.
+    Whatever interrupts it, the private server is removed; evidence that was complete stays in `output`.
 
     Args:
         everything: all three workloads at seven sizes instead of the mix at five.
         bindir: the server's bin folder; the wheel's PostgreSQL 18 by default.
         work_dir: where the data directory is made; in the place for temporary files by default.
         output: where the evidence is kept, as WORKLOAD-snapshots.evidence and WORKLOAD-trace.evidence; not at
-        all by
-            default.
+            all by default.
         progress: called with every step and with the time left.
         seed: of everything random; two runs still differ, as clients and clocks do.
         plan: instead of the two usual ones.

@@ -1,4 +1,4 @@
-"""From rates to every other size: one clock pass as the free variable, no root finding.
+"""Predict every other size from rates: the time of a clock pass is the free variable, no root finding.
 
 A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
 visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
@@ -68,7 +68,7 @@ class Curve:
         seconds: for how long misses were counted.
         loops: scans without a ring come at intervals; else at random, as other visits do.
         ring_blocks: buffers of a scan's ring in a pool of that many blocks.
-        settled_seconds: for how long pools of other sizes have run when they are looked at. What each scan
+        settled_seconds: for how long pools of other sizes have run when they are measured. What each scan
             leaves of its ring gathers over that time.
     """
 

@@ -65,7 +65,7 @@ def short_error(passes: float, *, by_paths: bool) -> float:
 
 
 def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Floats:
-    """Return a curve of which the error that comes from the recording's length is taken away."""
+    """Return a curve without the error that comes from the recording's length."""
     if len(halves) < 2:
         return point
     missing = HALVES_WEIGHT * (point - np.mean(halves, axis=0))

@@ -124,7 +124,7 @@ def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: n
 
 
 def _batches(visits: Ints, sizes: Floats, random: np.random.Generator) -> Ints:
-    """Draw how many accesses so many visits bring, as far as it matters: 5 at most."""
+    """Draw the number of accesses of a number of visits, as far as it matters: 5 at most."""
     total = np.zeros(len(visits), dtype=np.int64)
     for number in range(_HIGHEST):
         more = np.flatnonzero(visits > number)

@@ -15,7 +15,7 @@ from pgsweep.sizing.inference.accesses import DROP, Trace
 
 _SHIFT_SECONDS = 0.2
 """Standard deviation of a session's delay: some waits for reads, or a turn of a busy processor. Two runs of
-the same transactions on one machine differ by so much, and more where it is overloaded."""
+the same transactions on one machine differ by this much, and more where it is overloaded."""
 
 _KNOT_SECONDS = 1.0
 """A delay comes and goes in about this time."""

@@ -221,7 +221,7 @@ def _one_step(batch: Floats) -> Floats:
 def _loads(batch: Floats, means: Floats) -> Floats:
     """Return with which probability an absent page is loaded and then stands at each count, shape (means, 6).
 
-    Loaded at a random moment, it may be visited again in what is left of the time.
+    Loaded at a random time, it may be visited again in what is left of the time.
     """
     loaded = np.einsum("k,gkd->gd", batch, _visits(batch, means / 2)[:, 1:])
     return np.asarray(loaded * (1 - np.exp(-means))[:, None])

@@ -36,7 +36,7 @@ _NORMAL90 = 1.645
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Scans, vacuums and bulk loads of which a trace has few.
+    """Scans, vacuums and bulk loads, where a trace has few of them.
 
     Attributes:
         of_owned: event of each row in `owner_access`, -1 where it is part of none.

@@ -41,7 +41,7 @@ class Totals:
             where the counter is not known.
         miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
         ring_accesses: by sequential scans through rings, per second, as pg_stat_io has them (from 16 on);
-            nothing where it is not known, or where other databases have a part in them.
+            None if it is not known, or if other databases have a part in them.
     """
 
     seconds: float

@@ -39,7 +39,7 @@ class Target:
 
     Attributes:
         match: as in `records.heat.HeatRelation`.
-        database: where to connect to; nothing where the relation was not found.
+        database: where to connect to; empty if the relation was not found.
         oid: of the relation; 0 where it was not found, and then there are no blocks.
         fork: tablespace, database, relfilenode, number of the fork.
         usage_count: as saved, or NOT_IN_POOL.

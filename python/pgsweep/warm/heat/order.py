@@ -246,8 +246,8 @@ def page_cache_pieces(
 ) -> Iterator[BlockRange]:
     """Yield what is to be read into the page cache: what was there, and is not.
 
-    What is read into the pool passes through it anyway; that is not cut out here, lest long stretches become
-    short ones: it is found there and costs nothing.
+    What is read into the pool passes through it anyway; that is not cut out here, so that long stretches do
+    not become short ones: it is found there and costs nothing.
 
     Args:
         targets: saved forks, found on this server.

@@ -28,7 +28,7 @@ def visits(
 
     Args:
         buffers: from 0.
-        hand: the buffer that it looks at next; None where that is not seen, and the worst is assumed.
+        hand: the buffer that it examines next; None if that is not seen, and the worst case is assumed.
         ahead_buffers: how many buffers it passes.
         pool_buffers: in the whole pool.
     """
@@ -75,8 +75,8 @@ class BlockHeat:
             usage_counts: of these.
             seconds: since the snapshot before.
         """
-        # What the hand took off it may have taken off ours: so others are believed too little, never too
-        # much.
+        # What the hand took off it may have taken off ours: so use by others is estimated too low, never too
+        # high.
         self._ours[blocks] = np.minimum(self._ours[blocks], usage_counts)
         theirs = np.zeros(len(self.heat), dtype=np.float32)
         theirs[blocks] = usage_counts - self._ours[blocks]

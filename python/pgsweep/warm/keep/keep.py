@@ -64,9 +64,9 @@ class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
         toast: with their TOAST relations.
         budget_bytes: never keep more than that; None for a quarter of shared_buffers, into which the
             relations must then fit.
-        rate_bytes: blocks that have gone are read again at so many bytes a second at most.
+        rate_bytes: blocks that have gone are read again at this many bytes a second at most.
         interval_seconds: from one round to the next; None adapts it to the time of a clock pass.
-        source: how the pool is looked at.
+        source: how the pool is read.
         report_seconds: from one report to the next.
     """
 
@@ -118,7 +118,7 @@ class Keeper:
         Raises:
             UsageError: no such relation, or larger than the budget.
             ConnectionFailed: the server cannot be reached at the beginning.
-            MissingAbility: the pool cannot be looked at, no pg_prewarm, or no relation may be read.
+            MissingAbility: the pool cannot be read, no pg_prewarm, or no relation may be read.
             PgsweepError: another keeper has one of the relations.
         """
         stop = stop or threading.Event()

@@ -1,4 +1,4 @@
-"""The rounds of keeping relations resident, through one session: look, touch, read again, wait."""
+"""The rounds of keeping relations resident, through one session: take a snapshot, touch, read again, wait."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Rounds:
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds from one round to the next: a quarter of a clock pass, within what looks may cost."""
+        """Seconds from one round to the next: a quarter of a clock pass, limited by the cost of snapshots."""
         if self._fixed_interval is not None:
             return self._fixed_interval
         shortest = max(_SHORTEST_SECONDS, self._look_cost / LOOK_SHARE)
@@ -241,7 +241,7 @@ class Rounds:
                 relation.rest_until = time.monotonic() + _LOCKED_SECONDS
                 return
             except InvalidParameterValue:
-                return  # truncated this very moment; the next round knows its size
+                return  # truncated just now; the next round knows its size
             except DriverError as error:
                 if self._connection.broken or isinstance(error, SessionLost):
                     with explained():

@@ -72,9 +72,9 @@ class Tracked:
 
     Attributes:
         chosen: by block, whether it is to be kept.
-        expected: by block, whether it was resident when last looked at or touched.
-        buffers, blocks, usage_counts: of its resident blocks at the last look, parallel, by ascending block.
-        share: of its chosen blocks, those resident at the last look; None where none is chosen.
+        expected: by block, whether it was resident when last seen or touched.
+        buffers, blocks, usage_counts: of its resident blocks in the last snapshot, parallel, by block.
+        share: of its chosen blocks, those resident in the last snapshot; None if none is chosen.
         trouble: why it is not kept; `enable` what would allow it.
         rest_until: it is not touched until then, because another session holds a lock on it.
         dropped: it exists no more.
@@ -145,7 +145,7 @@ class Tracked:
         self.heat.see(self.blocks, self.usage_counts, seconds)
 
     def count(self, seconds: float) -> int:
-        """Measure the share that is resident; return how many blocks were lost since the last look."""
+        """Measure the share that is resident; return how many blocks were lost since the last snapshot."""
         resident = np.zeros(len(self.chosen), dtype=np.bool_)
         resident[self.blocks] = True
         wanted = int(self.chosen.sum())
@@ -160,7 +160,7 @@ class Tracked:
         return lost
 
     def missing(self) -> NDArray[np.int64]:
-        """Return the blocks that are to be kept and were not resident at the last look."""
+        """Return the blocks that are to be kept and were not resident in the last snapshot."""
         return np.flatnonzero(self.chosen & ~self.expected)
 
     def record(self, block_bytes: int) -> WarmKeepRelation:
