@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill_disk(disk: Path, *, but_bytes: int = 0) -> None:
-    """Leave a file system without room, or with so much (a multiple of 4096)."""
+    """Leave a file system without room, or with the given room (a multiple of 4096)."""
     ballast = disk / "ballast"
     with ballast.open("ab", 0) as file:
         try:

@@ -48,7 +48,7 @@ def fill(conninfo: str) -> None:
 
 @contextmanager
 def flood(conninfo: str) -> Iterator[None]:
-    """Read ranges of the large table by its index, which no ring confines: the hand goes round and round."""
+    """Read ranges of the large table by its index, which no ring confines: the hand keeps moving."""
     stop = threading.Event()
 
     def read() -> None:

@@ -32,7 +32,7 @@ class Pages:
         return next(pool for pool in read_pools() if pool.is_default)
 
     def make_available(self, count: int) -> bool:
-        """Change the number so that just so many are available; return whether the kernel gave them."""
+        """Change the pool so that exactly this number is available; return whether the kernel gave them."""
         pool = self.pool()
         pool_file(pool.size_bytes).write_text(str(pool.persistent - pool.available + count))
         return self.pool().available == count
@@ -55,7 +55,7 @@ def locked_pages() -> Iterator[Pages]:
 
 @contextmanager
 def available_pages(count: int) -> Iterator[Pages]:
-    """Have just so many available."""
+    """Make exactly the given number available."""
     with locked_pages() as pages:
         if not pages.make_available(count):
             pytest.skip("not enough memory in one piece for huge pages")
@@ -63,7 +63,7 @@ def available_pages(count: int) -> Iterator[Pages]:
 
 
 def start_with(pages: Pages, count: int, cluster: Cluster, settings: dict[str, str] | None = None) -> None:
-    """Start a server with just so many pages; once more where another program was faster to take them."""
+    """Start a server with exactly the given number of pages; try again if another program took them."""
     for attempt in range(4):
         give(pages, count)
         try:

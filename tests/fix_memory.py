@@ -59,7 +59,7 @@ def process(
 def seen(
     memory: int = 16 * GB, *, huge: bool = False, limit: int | None = None, used: int = 0
 ) -> MemoryResult:
-    """Ten connections of 2 MB, one process of 1 MB, 1024 MB of shared memory half of which is there."""
+    """Ten connections of 2 MB, one process of 1 MB, 1024 MB of shared memory, half of it allocated."""
     each = 60 * KB if huge else 200 * KB
     processes = [*(process(n, tables=each) for n in range(10)), process(99, "checkpointer", MB, each)]
     private = 21 * MB

@@ -124,7 +124,7 @@ def kinds_of(
     """Return what a server with a pool of that size makes of accesses, after they were all made once before.
 
     Args:
-        pages: numbers that tell pages apart.
+        pages: a number for each page.
         new: which accesses make their page.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A captured tree of /proc, and what kernels before it would have told of the same.
+"""A captured tree of /proc, and what earlier kernels would have reported of the same.
 
 By Documentation/filesystems/proc.rst: lines of smaps_rollup such as `Pss_Anon` came with 5.4, smaps_rollup
 with 4.14 (and with 4.15 the end of `VmPMD`), `RssAnon` with 4.5, `HugetlbPages` with 4.4, `NSpid` with 4.1,
@@ -26,7 +26,7 @@ def _without(text: str, names: str) -> str:
 
 
 def _older(folder: Path, *, status: str, smaps: str, rollup: bool, meminfo: str) -> Path:
-    """Write the backend's files without the lines of which the patterns match the beginning."""
+    """Write the backend's files without the lines whose beginning matches a pattern."""
     source, target = CAPTURED / str(BACKEND), folder / str(BACKEND)
     target.mkdir(parents=True)
     for name in ("stat", "cmdline"):
@@ -47,7 +47,7 @@ def linux_4_18(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def linux_3_10(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As on RHEL 7, and older than that in what it does not tell."""
+    """As on RHEL 7, with fewer fields than there."""
     folder = _older(
         tmp_path_factory.mktemp("linux-3.10"),
         status="Rss(Anon|File|Shmem)|HugetlbPages|NS|Umask|CoreDumping|THP_enabled",

@@ -75,7 +75,7 @@ class Plan:
     seed: int
     rate: float = 0.02
     skip: int = 0
-    """So many messages pass first, so that later statements are reached too."""
+    """The number of messages that pass first, so that later statements are reached too."""
 
     rough: float = 0.05
     """Which part of the changes is of a message's kind, length or order."""

@@ -9,7 +9,7 @@ from pgsweep.progress import Silent
 
 
 class WhenRecording(Silent):
-    """Does something in a thread of its own, so many seconds after the recording has begun.
+    """Does something in a thread of its own, some seconds after the recording has begun.
 
     Before it begins a recorder looks at the catalogs and measures the load, which takes as long as it takes.
     """

@@ -1,4 +1,4 @@
-"""Results built by hand, with round numbers, to look at how they are shown."""
+"""Results built by hand, with round numbers, to check how they are shown."""
 
 from __future__ import annotations
 

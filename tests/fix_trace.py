@@ -1,4 +1,4 @@
-"""Probes on a server's processes, and a table in a database of its own to look at."""
+"""Probes on a server's processes, and a table in a database of its own to trace."""
 
 from __future__ import annotations
 

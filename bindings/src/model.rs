@@ -41,7 +41,7 @@ fn check_shapes(
     Ok(())
 }
 
-/// Return the probabilities of absent and counter 0 to 5 (columns) for each rate in visits per lap (rows).
+/// Return the probabilities of absent and counter 0 to 5 (columns) for each rate in visits per clock pass (rows).
 #[pyfunction]
 #[pyo3(signature = (rates, batch, spread=0.0))]
 pub fn clock_law<'py>(

@@ -68,14 +68,14 @@ impl Rules {
         self.0.usage_cap()
     }
 
-    /// Tell the buffers of a new ring (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none.
+    /// Return the buffers of a new ring (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none.
     fn ring_buffers(&self, strategy: u8, size_blocks: u32) -> PyResult<u32> {
         let strategy = Strategy::from_class(strategy)
             .ok_or_else(|| value_error(format!("no strategy has the number {strategy}")))?;
         Ok(self.0.ring_buffers(strategy, size_blocks))
     }
 
-    /// Tell whether a scan of a table of so many blocks uses a ring in a pool of this size.
+    /// Return whether a scan of a table of that number of blocks uses a ring in a pool of this size.
     fn scan_uses_ring(&self, table_blocks: u32, size_blocks: u32) -> bool {
         self.0.scan_uses_ring(table_blocks, size_blocks)
     }
@@ -255,7 +255,7 @@ pub fn replay<'py>(
     Ok(result)
 }
 
-/// Replay a trace through one pool and tell what became of every access.
+/// Replay a trace through one pool and return the outcome of every access.
 #[pyfunction]
 #[pyo3(signature = (
     pages, size_blocks, rules, *, flags=None, owner_access=None, owner=None, owner_blocks=None,

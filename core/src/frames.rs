@@ -1,4 +1,4 @@
-//! The frames of a buffer pool: usage counts, the clock sweep, the free list.
+//! The buffers of a pool: usage counts, the clock sweep, the free list.
 //!
 //! A page's state is one byte: 0 while it is absent, usage_count + 1 while it is in the pool. So a hit
 //! touches this byte and nothing else. The bytes do not belong to [`Frames`] but to its caller, as
@@ -17,17 +17,17 @@ pub struct Contents<'a> {
     pub pages: &'a [u32],
     /// Their usage counts.
     pub usage_counts: &'a [u8],
-    /// Their frames, from 0; without, they fill the frames from 0 in the order given.
+    /// Their buffers, from 0; without, they fill the buffers from 0 in the order given.
     pub frames: Option<&'a [u32]>,
-    /// The frame that the sweep looks at next.
+    /// The buffer that the sweep examines next.
     pub hand: u32,
 }
 
-/// No page: the content of an unused or invalidated frame.
+/// No page: the content of an unused or invalidated buffer.
 pub const NO_PAGE: u32 = u32::MAX;
 /// State of a page that is not in the pool.
 pub const ABSENT: u8 = 0;
-/// State of a page with usage_count 0: the next look of the sweep takes it.
+/// State of a page with usage_count 0: the sweep takes it when it comes next.
 const USAGE_0: u8 = 1;
 /// State of a page just read (`bufmgr.c`, `BufferAlloc`: usage_count 1).
 pub(crate) const LOADED: u8 = 2;
@@ -35,7 +35,7 @@ pub(crate) const LOADED: u8 = 2;
 /// Which of the pools that share a table of page states.
 pub(crate) type Lane = usize;
 
-/// The states of pages `0..n_pages`, `column` telling the first state in each lane, and of no page.
+/// The states of pages `0..n_pages`, `column` giving the first state in each lane, and of no page.
 pub(crate) fn page_states<const L: usize>(
     n_pages: u32,
     column: impl FnMut(Lane) -> u8,
@@ -45,23 +45,23 @@ pub(crate) fn page_states<const L: usize>(
     states
 }
 
-/// The frames of one pool, its hand and its free list; the states of pages lie outside.
+/// The buffers of one pool, its hand and its free list; the states of pages lie outside.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
-    /// Page of each frame that was ever used, at most `n_buffers`; the rest is free, in order.
+    /// Page of each buffer that was ever used, at most `n_buffers`; the rest is free, in order.
     page_of: Vec<u32>,
     n_buffers: u32,
     hand: u32,
     passes: u64,
     /// Head of the list is the end of the vector. Empty in servers without one.
     free: Vec<u32>,
-    /// Whether a frame is on the list; as long as is needed.
+    /// Whether a buffer is on the list; as long as is needed.
     listed: Vec<bool>,
     has_free_list: bool,
-    /// The content of an empty frame: a row of `states` behind all pages, always at usage_count 0, so
+    /// The content of an empty buffer: a row of `states` behind all pages, always at usage_count 0, so
     /// that the sweep need not ask.
     none: u32,
-    /// Frame of each page; kept only where pages can be dropped.
+    /// Buffer of each page; kept only where pages can be dropped.
     frame_of: Vec<u32>,
 }
 
@@ -124,13 +124,13 @@ impl Frames {
         self.passes
     }
 
-    /// Page of each frame used so far, [`NO_PAGE`] if it holds none now.
+    /// Page of each buffer used so far, [`NO_PAGE`] if it holds none now.
     pub fn pages(&self) -> Vec<u32> {
         let name = |&page: &u32| if page == self.none { NO_PAGE } else { page };
         self.page_of.iter().map(name).collect()
     }
 
-    /// Note that a frame holds a page.
+    /// Record that a buffer holds a page.
     #[inline]
     pub fn place(&mut self, page: u32, frame: u32) {
         self.page_of[frame as usize] = page;
@@ -147,7 +147,7 @@ impl Frames {
         states[page as usize][lane] = LOADED;
     }
 
-    /// Empty a frame of a ring for the ring's next page, unless others used its page since.
+    /// Empty a buffer of a ring for the ring's next page, unless others used its page since.
     pub fn reclaim<const L: usize>(
         &mut self,
         states: &mut [[u8; L]],
@@ -180,7 +180,7 @@ impl Frames {
             if self.listed.len() <= frame {
                 self.listed.resize(frame + 1, false);
             }
-            // A ring may use a listed frame meanwhile; the server then leaves it where it is.
+            // A ring may use a listed buffer meanwhile; the server then leaves it where it is.
             if !self.listed[frame] {
                 self.listed[frame] = true;
                 self.free.push(frame as u32);
@@ -188,7 +188,7 @@ impl Frames {
         }
     }
 
-    /// Choose a frame and empty it: `freelist.c`, `StrategyGetBuffer` without a ring.
+    /// Choose a buffer and empty it: `freelist.c`, `StrategyGetBuffer` without a ring.
     #[inline(always)]
     pub fn victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         if !self.free.is_empty() {
@@ -196,7 +196,7 @@ impl Frames {
                 return frame;
             }
         }
-        // Never-used frames come in order from the initial free list, and where there is none, from the
+        // Never-used buffers come in order from the initial free list, and where there is none, from the
         // sweep's first pass, which finds them all at usage_count 0 and so ends where it began.
         if self.page_of.len() < self.n_buffers as usize {
             self.page_of.push(self.none);
@@ -205,11 +205,11 @@ impl Frames {
         self.sweep(states, lane)
     }
 
-    /// Let the hand go round until it takes a frame: decrement what it passes, take what is at 0.
+    /// Let the hand go round until it takes a buffer: decrement what it passes, take what is at 0.
     #[inline(always)]
     fn sweep<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         let mut hand = self.hand as usize;
-        // Four looks at a time without a branch on what is seen, which no processor could predict.
+        // Four buffers at a time without a branch on their contents, which no processor could predict.
         while let Some(&[a, b, c, d]) = self.page_of[hand..].first_chunk::<4>() {
             let [a, b, c, d] = [a as usize, b as usize, c as usize, d as usize];
             let s0 = states[a][lane];
@@ -258,7 +258,7 @@ impl Frames {
         frame as u32
     }
 
-    /// Take the first frame of the free list that nothing uses; skip, for good, those in use.
+    /// Take the first buffer of the free list that nothing uses; skip, for good, those in use.
     #[cold]
     fn listed_victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> Option<u32> {
         while let Some(frame) = self.free.pop() {
@@ -296,7 +296,7 @@ mod tests {
         frames.warm(&mut states, 0, &contents);
         assert_eq!(states[12][0], 6);
         for page in 20..33 {
-            frames.load(&mut states, 0, page); // the 13 free frames, ascending
+            frames.load(&mut states, 0, page); // the 13 free buffers, ascending
         }
         assert_eq!(frames.pages()[..5], [20, 21, 11, 22, 10]);
         frames.load(&mut states, 0, 40);

@@ -49,7 +49,7 @@ fn shared() -> Option<&'static ThreadPool> {
     Some(POOL.get_or_init(|| made))
 }
 
-/// A pool of so many threads, 0 for one for each processor, or of fewer; nothing where not even two can be had.
+/// Return a pool of that number of threads, 0 for one per processor, or of fewer; `None` if not even two can start.
 fn build(threads: usize) -> Option<ThreadPool> {
     let mut threads = threads;
     loop {

@@ -58,9 +58,9 @@ pub struct Counts {
 pub struct Outcomes {
     /// An [`crate::lanes::Outcome`] for every access.
     pub outcomes: Vec<u8>,
-    /// Page of each frame used so far at the end, [`NO_PAGE`] where there is none.
+    /// Page of each buffer used so far at the end, [`NO_PAGE`] where there is none.
     pub frame_pages: Vec<u32>,
-    /// Usage count of each of these frames.
+    /// Usage count of each of these buffers.
     pub frame_usage_counts: Vec<u8>,
     /// Where the hand ended.
     pub hand: u32,
@@ -98,7 +98,7 @@ pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
     Ok(counts)
 }
 
-/// Replay one size and tell what became of every access.
+/// Replay one size and return the outcome of every access.
 ///
 /// # Errors
 /// As [`replay`]; the request must have exactly one size.

@@ -5,7 +5,7 @@ use crate::frames::{Frames, Lane, LOADED};
 /// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
 #[derive(Clone, Debug)]
 pub(crate) struct StrategyRing {
-    /// Frames, filled one by one during the first round.
+    /// Buffers, filled one by one during the first round.
     slots: Vec<u32>,
     capacity: u32,
     next: usize,
@@ -20,7 +20,7 @@ impl StrategyRing {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1, into a frame of the ring where possible.
+    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible.
     pub fn load<const L: usize>(
         &mut self,
         frames: &mut Frames,

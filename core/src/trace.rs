@@ -54,7 +54,7 @@ pub struct Owners<'a> {
     pub blocks: &'a [u32],
 }
 
-/// What one look over a trace finds out.
+/// What one pass over a trace finds out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// One more than the largest page id.

@@ -1,4 +1,4 @@
-//! Whether tracing and peeking would work, found out without putting a probe anywhere or reading the whole pool.
+//! Whether tracing and peeking would work, determined without attaching a probe or reading the whole pool.
 //!
 //! The kernel is asked for what a trace needs of it: a ring buffer, and a program that does nothing, loaded and not
 //! attached. The server's executable is read for the functions that would be probed.
@@ -13,7 +13,7 @@ use crate::server::Server;
 const NOTHING: [u64; 2] = [0xb7, 0x95];
 /// The smallest ring buffer: one page.
 const RING_BYTES: u32 = 4096;
-/// Without these no access is seen; what else is probed only adds to the picture.
+/// Without these no access is seen; the other probes only add detail.
 const NEEDED: [&str; 4] = [
     "PgStartTime",
     "BufTableLookup",
@@ -37,7 +37,7 @@ pub fn kernel_allows_tracing() -> Result<()> {
     bpf::uprobe_pmu().map(|_| ())
 }
 
-/// Look whether the server has the functions that a trace probes.
+/// Check whether the server has the functions that a trace probes.
 ///
 /// # Errors
 /// One is missing, or the server is not for x86-64.
@@ -79,7 +79,7 @@ fn needs_x86_64() -> ProbeError {
     )
 }
 
-/// Return the number of buffers, after a look at the first and the last descriptor.
+/// Return the number of buffers, after checking the first and the last descriptor.
 ///
 /// # Errors
 /// The descriptors are not laid out as known, or the server's memory cannot be read.

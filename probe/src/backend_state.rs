@@ -113,7 +113,7 @@ impl BackendState {
         std::mem::take(&mut self.absent)
     }
 
-    /// Return whether the page's lookup was seen, and not yet what came of it.
+    /// Return whether the page's lookup was seen, and not yet its outcome.
     pub fn is_undecided(&self, tag: &Tag) -> bool {
         self.pending.is_some_and(|(_, pending, _)| pending == *tag)
     }
@@ -131,7 +131,7 @@ impl BackendState {
     /// Return whether this process pins a page that it finds, from the state of its buffer.
     ///
     /// Pins of all processes are counted in one number. Where it is zero the answer is sure; where it is not, the
-    /// process that used the page a moment ago is the likeliest to hold it. Where the number is not known, only a page
+    /// process that used the page last is the likeliest to hold it. Where the number is not known, only a page
     /// that is accessed twice in a row is taken as pinned.
     pub fn pins(&self, tag: &Tag, buffer: u8) -> bool {
         if buffer & BUFFER_KNOWN == 0 {

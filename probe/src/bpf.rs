@@ -1,7 +1,7 @@
 //! The bpf(2) system call: maps, programs, and attaching them to instructions of a running server.
 //!
-//! Everything made here is a file descriptor and nothing else: when the process ends, however it ends, the kernel
-//! takes the probes away.
+//! Everything made here is a file descriptor and nothing else: when the process ends, in any way, the kernel
+//! removes the probes.
 
 use std::ffi::CString;
 use std::fs;
@@ -157,7 +157,7 @@ pub fn load_program(code: &[u64], attachment: Attachment) -> Result<OwnedFd> {
     }
 }
 
-/// Which moment of a function's execution is probed.
+/// Which point of a function's execution is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The instruction at the offset is about to be executed.

@@ -1,4 +1,4 @@
-//! What one event costs on this machine, measured in a moment on ourselves before a server is touched.
+//! What one event costs on this machine, measured briefly on our own process before a server is touched.
 //!
 //! The cost is nearly all the processor's trap, which differs tenfold between machines (a virtual machine whose host must
 //! see every trap is the worst). So a function of our own is probed with the very program that a server gets, and

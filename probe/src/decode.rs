@@ -1,7 +1,7 @@
 //! From single events to page accesses: hit or miss, extension, ring strategy, scan.
 //!
-//! An access is a `BufTableLookup`: a hit, or, where the page is absent, a miss, whose page the `BufTableInsert` that
-//! follows tells. A `BufTableInsert` alone is a new page; up to version 15 a new page looks like a miss until its file is
+//! An access is a `BufTableLookup`: a hit, or, where the page is absent, a miss, whose page is in the `BufTableInsert`
+//! that follows. A `BufTableInsert` alone is a new page; up to version 15 a new page looks like a miss until its file is
 //! extended. Where a server is built so that the result of `BufTableLookup` cannot be seen, an access is a miss if the next
 //! thing its process does is a `BufTableInsert` of the same page. Rows that the next event of their process may still
 //! change are held back until it comes (or for two seconds, for a process that fell idle).

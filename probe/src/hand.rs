@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// The part of `BufferStrategyControl` that is read.
 const CONTROL_BYTES: usize = 20;
 
-/// What came of reading the hand.
+/// The result of reading the hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reading {
     /// This server's executable does not show where the hand is.
@@ -48,7 +48,7 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// Read the hand of a server with so many buffers. Positions of one `Server` never go backwards.
+    /// Read the hand of a server with `buffers` buffers. Positions of one `Server` never go backwards.
     pub fn read(server: &Server, version_num: u32, buffers: u32) -> Reading {
         let Some(variable) = server.strategy_control() else {
             return Reading::Unknown;

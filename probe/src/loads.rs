@@ -1,4 +1,4 @@
-//! Where code loads a variable from: the one thing that is read from machine code in order to look at a server.
+//! The address from which code loads a variable: the only thing that peeking reads from machine code.
 
 use iced_x86::{Code, Decoder, DecoderOptions};
 

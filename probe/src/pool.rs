@@ -1,7 +1,7 @@
-//! What lies in the buffers, read from the server's memory: no work for the server, and 64 bytes a buffer for us.
+//! The contents of the buffers, read from the server's memory: no work for the server, 64 bytes a buffer for us.
 //!
-//! No lock is taken: a descriptor is consistent in itself but for the instant in which its page is exchanged, the whole is
-//! not a picture of one moment.
+//! No lock is taken: a descriptor is consistent in itself except while its page is exchanged; the whole is
+//! not the state at one instant.
 
 use crate::clock::monotonic_ns;
 use crate::descriptor::{
@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const CHUNK_BUFFERS: usize = 1 << 12;
 
-/// The used buffers at one moment; all vectors are parallel.
+/// The used buffers at one time; all vectors are parallel.
 #[derive(Debug, Default, Clone)]
 pub struct Pool {
     /// Number of the buffer as pg_buffercache has it, from 1.

@@ -1,4 +1,4 @@
-//! Which functions are probed, and putting the probes on them.
+//! The probed functions, and attaching the probes to them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,10 @@ use crate::programs::{self, Common, Words};
 use crate::server::Server;
 use crate::site::{self, Calls, Site};
 
-/// What one probe turned out to be.
+/// One probe as it was attached.
 #[derive(Debug, Clone)]
 pub struct ProbeInfo {
-    /// What it tells.
+    /// What the probe observes.
     pub kind: Kind,
     /// The function.
     pub function: String,
@@ -35,7 +35,7 @@ impl ProbeInfo {
     }
 }
 
-/// The functions probed at their beginning besides those that tell accesses and misses: names by version, and where the
+/// The functions probed at their beginning besides those that show accesses and misses: names by version, and where the
 /// words of their events are.
 #[rustfmt::skip]
 const RARE: &[(Kind, &[&str], Words)] = &[
@@ -84,7 +84,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Put all probes on a server.
+    /// Attach all probes to a server.
     ///
     /// # Errors
     /// A function that is needed is missing, or the kernel refuses.
@@ -113,7 +113,7 @@ impl Probes {
         self.attachment
     }
 
-    /// Take the probes away.
+    /// Remove the probes.
     pub fn detach(&self) {
         self.attached().clear();
     }

@@ -34,7 +34,7 @@ pub struct Common {
     pub ring_fd: i32,
     /// Descriptor of the array whose first word counts lost events.
     pub counters_fd: i32,
-    /// Address of a variable that tells one cluster from another.
+    /// Address of a variable that identifies the cluster.
     pub identity_address: u64,
     /// Its value in the wanted cluster (8 bytes).
     pub identity: u64,
@@ -60,7 +60,7 @@ pub struct Descriptors {
 pub enum Words {
     /// A buffer tag of 20 bytes lies where the register points.
     Tag(Register),
-    /// A buffer tag, and callers are to be told apart: the return address lies this far above the stack pointer.
+    /// A buffer tag, and callers are distinguished: the return address lies this far above the stack pointer.
     TagWithCaller(Register, i32),
     /// The register points to an entry of the buffer mapping table, tag and buffer number, or is null where there is none;
     /// and callers as above.
@@ -92,8 +92,8 @@ pub enum Words {
     Relations,
 }
 
-/// Most relations of one transaction's drops that are noted; a truncated list is no harm beyond pages that a
-/// simulator keeps too long.
+/// The largest number of relations recorded of one transaction's drops. If the list is truncated, a simulator keeps
+/// some pages too long.
 const MOST_RELATIONS: i32 = 64;
 
 struct Builder<'a> {
@@ -308,7 +308,7 @@ impl Builder<'_> {
         self.only_wanted_databases();
     }
 
-    /// A hit reads its tag from the table's entry, and the state of its buffer; an absent page is told without a tag.
+    /// A hit reads its tag from the table's entry, and the state of its buffer; an absent page is sent without a tag.
     fn entry(&mut self, register: Register, descriptors: Option<Descriptors>) {
         let (found, done) = (self.a.label(), self.a.label());
         self.register(Reg::R3, register);

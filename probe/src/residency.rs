@@ -7,7 +7,7 @@
 //! Both can be wrong without saying so, and here they must not be:
 //! - `mincore` calls every page of a file resident to whoever neither owns the file nor may write it
 //!   (`can_do_mincore`, mm/mincore.c). Opening with `O_NOATIME` is allowed to owners and CAP_FOWNER by the very same test
-//!   (`inode_owner_or_capable`, fs/namei.c), so that opening tells. Where the answer would be made up, the file gets
+//!   (`inode_owner_or_capable`, fs/namei.c), so that opening shows it. Where the answer would be made up, the file gets
 //!   EPERM; newer kernels' `cachestat` says EPERM by itself (`can_do_cachestat`, mm/filemap.c).
 //! - `cachestat` finds no page at all for a file of overlayfs, whose pages belong to the file below; there a mapping is
 //!   of the file below, and `mincore` knows.
@@ -58,7 +58,7 @@ pub struct Residency {
 /// What to look at, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Whether to tell blocks apart, and their size in bytes.
+    /// Whether to distinguish blocks, and their size in bytes.
     pub block_bytes: Option<u64>,
     /// How; None is `cachestat` where it exists, `mincore` for blocks.
     pub method: Option<Method>,
@@ -251,7 +251,7 @@ impl File {
         Ok(STACKED.contains(&(stat.f_type as i64)))
     }
 
-    /// Return whether `mincore` tells us the truth about this file, as `can_do_mincore` decides it.
+    /// Return whether `mincore` reports the true state of this file, as `can_do_mincore` decides it.
     fn mincore_is_honest(&self) -> bool {
         let flags = libc::AT_EACCESS;
         let Ok(path) = CString::new(format!("/proc/self/fd/{}", self.fd.as_raw_fd())) else {

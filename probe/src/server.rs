@@ -2,7 +2,7 @@
 //!
 //! All that is opened of the process is opened through one descriptor of its folder `/proc/PID`, which the kernel binds to
 //! the process and not to its number (fs/proc/base.c: `get_proc_task`): a process that gets the same number later is not
-//! looked at by mistake.
+//! read by mistake.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::error::{ProbeError, Result};
 use crate::loads::first_variable;
 use crate::memory::Memory;
 
-/// The variable that tells one cluster from another: when its postmaster started, in microseconds; every server process
+/// The variable that identifies a cluster: when its postmaster started, in microseconds; every server process
 /// inherits it (src/backend/utils/adt/timestamp.c). Process ids would not do: in containers every postmaster is 1.
 const IDENTITY: &str = "PgStartTime";
 
@@ -61,7 +61,7 @@ impl Folder {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd()))
     }
 
-    /// Say what went wrong with a file in it.
+    /// Return the error for a file in it.
     fn explain(&self, name: &str, error: io::Error) -> ProbeError {
         let pid = self.pid;
         // The files of a process that has ended are no longer there (ENOENT), or cannot be read (ESRCH).
@@ -80,13 +80,13 @@ fn no_such_process(pid: u32) -> ProbeError {
 }
 
 impl Server {
-    /// Look at the server whose postmaster has this process id.
+    /// Open the server whose postmaster has this process id.
     ///
     /// # Errors
     /// No such process, no permission, or an executable that cannot be understood.
     pub fn open(postmaster_pid: u32) -> Result<Self> {
         let folder = Folder::open(postmaster_pid)?;
-        // First, because it tells best what is missing: permission.
+        // First, because its error shows best what is missing: permission.
         let memory = Memory::open(&folder.path("mem")).map_err(|e| folder.explain("mem", e))?;
         let file = File::open(folder.path("exe")).map_err(|e| folder.explain("exe", e))?;
         let executable = Executable::of_file(file, &format!("/proc/{postmaster_pid}/exe"))?;

@@ -20,11 +20,11 @@ use crate::programs::Common;
 use crate::ring::RingBuffer;
 use crate::server::Server;
 
-/// How often the ring buffer is looked at: the kernel wakes nobody, which would cost it more than the event itself.
+/// How often the ring buffer is read: the kernel wakes nobody, which would cost it more than the event itself.
 const POLL: Duration = Duration::from_millis(10);
-/// Rows that may wait for whoever writes them; beyond, the ring buffer fills and the kernel counts what it loses.
+/// Rows that may wait to be written; beyond, the ring buffer fills and the kernel counts what it loses.
 const MOST_WAITING_ROWS: u64 = 16 << 20;
-/// Events taken before the waiting rows are looked at again.
+/// Events taken before the waiting rows are checked again.
 const DRAIN_EVENTS: usize = 1 << 18;
 
 /// What to trace and how.
@@ -79,7 +79,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Put probes on a server and begin to read.
+    /// Attach probes to a server and begin to read.
     ///
     /// # Errors
     /// The server cannot be understood, or the kernel does not allow probes.
@@ -93,7 +93,7 @@ impl Tracer {
         for attachment in attachments {
             match Self::start_with(server, options, attachment) {
                 Ok(tracer) => return Ok(tracer),
-                // The last failure tells most: perf events are what every kernel with uprobes has.
+                // The last failure is the most informative: perf events are what every kernel with uprobes has.
                 Err(error) => failure = Some(error),
             }
         }
@@ -159,7 +159,7 @@ impl Tracer {
         }
     }
 
-    /// Take the probes away and read what they have written; `poll` then gives the rest. All of it has happened when this
+    /// Remove the probes and read what they have written; `poll` then gives the rest. All of it has happened when this
     /// returns, also where another thread stops at the same time.
     pub fn stop(&self) {
         self.probes.detach();
@@ -225,7 +225,7 @@ impl Source for RingBuffer {
     }
 }
 
-/// Read events until told to stop, then once more to the end. Where that panics, the reason is kept, and from then on
+/// Read events until the stop, then once more to the end. Where that panics, the reason is kept, and from then on
 /// events are counted as lost.
 fn read(mut source: impl Source, mut decoder: Decoder, shared: &Shared) {
     let reading = panic::catch_unwind(AssertUnwindSafe(|| {

@@ -1,4 +1,4 @@
-"""The functions of `import pgsweep` that take more than one step: open the server, look, close it.
+"""The functions of `import pgsweep` that take more than one step: open the server, read, close it.
 
 Each takes a connection string as libpq understands it, and returns a record (`pgsweep.records`). Nothing is
 printed. All of them raise what `pgsweep.errors` has: ConnectionFailed, MissingAbility, UsageError.
@@ -83,7 +83,7 @@ def sample_load(
 
     Args:
         conninfo: as libpq understands it.
-        interval_seconds: between the two looks; sessions send their counters once a second.
+        interval_seconds: between the two cache snapshots; sessions send their counters once a second.
         source: how the pool is read.
         every_database: name relations of all databases that may be entered.
         view: which relations, and in which order; all by their share of the pool by default.
@@ -153,7 +153,7 @@ def warm_run(
     journal: Path | None = None,
     resume: Path | None = None,
 ) -> WarmResult:
-    """Read what the plan names into the caches, and return what came of it (`pgsweep warm run`).
+    """Read what the plan names into the caches, and return the result (`pgsweep warm run`).
 
     Args:
         conninfo: as libpq understands it.
@@ -218,6 +218,6 @@ def warm_keep(
         options: which relations, and how.
         seconds: end after that time.
         stop: set it to end.
-        report: told now and then what went on.
+        report: called at each report with what was done.
     """
     return Keeper(conninfo, options, report=report).run(seconds=seconds, stop=stop)

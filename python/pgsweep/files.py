@@ -259,7 +259,7 @@ def _made(folder: int, name: str, mode: int) -> tuple[str, int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink > 0:
             return aside, descriptor
-        os.close(descriptor)  # taken for left over in the moment before it was locked
+        os.close(descriptor)  # taken for left over in the time before it was locked
 
 
 def _remove_leftovers(folder: int, name: str) -> list[str]:

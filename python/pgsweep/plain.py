@@ -27,7 +27,7 @@ def shown(text: str) -> str:
 
 
 def cleaned(text: str, *, colours: bool = False) -> str:
-    """Return a text of several lines of which each is `shown`.
+    """Return a text of several lines, each of them `shown`.
 
     Args:
         text: its line feeds stay.

@@ -1,14 +1,14 @@
 //! The stationary law of a page under PostgreSQL's clock sweep.
 //!
-//! A page is visited by a Poisson process; the hand passes its buffer once a lap. With `x` the expected number of
-//! visits in a lap, everything depends on `x` alone. A visit raises the counter by a random number of steps, because
-//! real accesses come several at a time (an UPDATE pins its page again, a SELECT follows); the distribution of that
-//! number is a [`Batch`]. The load itself is the first visit and leaves the counter at the size of its batch
-//! (bufmgr.c: BufferAlloc sets 1, PinBuffer adds 1 up to BM_MAX_USAGE_COUNT = 5), the hand subtracts 1 or evicts at
-//! 0 (freelist.c: StrategyGetBuffer), and the page's first meeting with the hand comes one lap after its load.
+//! A page is visited by a Poisson process; the hand passes its buffer once a clock pass. With `x` the expected
+//! number of visits in a clock pass, everything depends on `x` alone. A visit raises the counter by a random number of
+//! steps, because real accesses come several at a time (an UPDATE pins its page again, a SELECT follows); the
+//! distribution of that number is a [`Batch`]. The load itself is the first visit and leaves the counter at the size of
+//! its batch (bufmgr.c: BufferAlloc sets 1, PinBuffer adds 1 up to BM_MAX_USAGE_COUNT = 5), the hand subtracts 1 or
+//! evicts at 0 (freelist.c: StrategyGetBuffer), and the hand first visits the page one clock pass after its load.
 //!
 //! A counter never falls between two passes, so after five visits it is at its cap whatever the batches were: the
-//! evolution over a lap is a sum of five terms, exact and stable for every `x`.
+//! evolution over a clock pass is a sum of five terms, exact and stable for every `x`.
 
 /// Counters run from 0 to this cap (buf_internals.h: BM_MAX_USAGE_COUNT).
 pub const MAX_USAGE_COUNT: usize = 5;
@@ -165,10 +165,10 @@ fn stationary_of(mut chain: Matrix) -> [f64; STATES] {
     law.map(|p| p / total)
 }
 
-/// The probabilities, at a random moment, that a page with `x` visits per lap is absent or has the counter 0 to 5.
+/// Return the probabilities, at a random time, that a page with `x` visits per pass is absent or has counter 0 to 5.
 ///
-/// For single accesses this is the closed form P(absent) = 1/(1 + xV), V the expected laps of a residence; batches
-/// replace V by the solution of a six-state chain seen at the hand's passes. The seven numbers sum to 1.
+/// For single accesses this is the closed form P(absent) = 1/(1 + xV), V the expected clock passes of a residence;
+/// batches replace V by the solution of a six-state chain seen at the hand's passes. The seven numbers sum to 1.
 ///
 /// # Panics
 ///
@@ -178,9 +178,9 @@ pub fn stationary(x: f64, batch: &Batch) -> [f64; OUTCOMES] {
     stationary_with(x, batch, &powers, 0.0)
 }
 
-/// [`stationary`] for many rates, one row each, where laps are not all equally long.
+/// [`stationary`] for many rates, one row each, where clock passes are not all equally long.
 ///
-/// `spread` is the standard deviation of the logarithm of a lap's length (in visits to a page); 0 for equal laps.
+/// `spread` is the standard deviation of the logarithm of a pass's length (in visits to a page); 0 for equal passes.
 pub fn stationary_table(rates: &[f64], batch: &Batch, spread: f64) -> Vec<[f64; OUTCOMES]> {
     let powers = visit_powers(batch);
     rates
@@ -196,8 +196,8 @@ fn stationary_with(
     spread: f64,
 ) -> [f64; OUTCOMES] {
     let (_, tail) = mixed_poisson(x, spread);
-    // Time spent with exactly k visits behind it, as a share of the lap: ∫ P(N_xt = k) dt = P(N_x > k) / x,
-    // and a lap weighs by its length.
+    // Time spent with exactly k visits behind it, as a share of the pass: ∫ P(N_xt = k) dt = P(N_x > k) / x,
+    // and a pass weighs by its length.
     let spent = tail.map(|t| t / x);
     let during = blend(powers, &spent, (1.0 - spent.iter().sum::<f64>()).max(0.0));
     let (mass, tail) = mixed_poisson(x.min(CHAIN_RATE_CAP), spread);
@@ -212,7 +212,7 @@ fn stationary_with(
     }
     let law = stationary_of(next_lap);
     let evicted: f64 = (0..STATES).map(|s| law[s] * at_pass[s][0]).sum();
-    // A residence lasts 1 / evicted laps, the absence after it 1 / x.
+    // A residence lasts 1 / evicted passes, the absence after it 1 / x.
     let resident = x / (x + evicted);
     let mut out = [0.0; OUTCOMES];
     out[0] = evicted / (x + evicted);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_cold_page_with_batches_walks_down_from_its_batch() {
-        // Loaded at 3, it is passed at 3, 2, 1 and evicted at 0: four laps, one at each counter.
+        // Loaded at 3, it is passed at 3, 2, 1 and evicted at 0: four passes, one at each counter.
         let p = stationary(1e-6, &[0.0, 0.0, 1.0, 0.0, 0.0]);
         for (counter, share) in p[1..5].iter().enumerate() {
             assert!(
@@ -310,7 +310,7 @@ mod tests {
             (seed >> 11) as f64 / (1u64 << 53) as f64
         };
         let mut time = [0.0; OUTCOMES];
-        let mut state: Option<(usize, f64)> = None; // counter, time to the next pass in laps
+        let mut state: Option<(usize, f64)> = None; // counter, time to the next pass in passes
         for _ in 0..2_000_000 {
             let mut wait = -uniform().max(1e-300).ln() / x;
             let mut size = 1;

@@ -1,4 +1,4 @@
-//! From what was seen to a distribution: the nonparametric maximum-likelihood mixture, by EM.
+//! Infer a distribution from observations: the nonparametric maximum-likelihood mixture, by EM.
 //!
 //! A class of observations (for example "seen three times at counter 1, absent otherwise") has a likelihood under
 //! each point of a grid of rates; the weights of the grid points that make the observed classes most likely are
@@ -94,7 +94,7 @@ fn step(like: Likelihoods<'_>, multiplicity: &[f64], weights: &[f64], next: &mut
     log_likelihood
 }
 
-/// The weights of the grid points, summing to 1, and the log-likelihood they reach.
+/// Return the weights of the grid points, summing to 1, and the log-likelihood they reach.
 ///
 /// `multiplicity[c]` counts how often class `c` was seen (fractions allowed); `start` is a guess or `None` for equal
 /// weights.

@@ -8,7 +8,7 @@ was 7 % too long for uniform and for Zipf reads (PostgreSQL 15, 64 MB).
 
 Where the hand itself is seen (in the server's memory), its passes are counted, not estimated.
 
-Snapshots a pass apart tell something new, those much closer nearly nothing: a snapshot counts as
+Snapshots a clock pass apart are informative, those much closer hardly: a snapshot counts as
 1 - exp(-passes since the one before).
 """
 
@@ -79,7 +79,7 @@ class PassClock:
 
     @property
     def snapshots(self) -> int:
-        """Return the number of snapshots told of."""
+        """Return the number of snapshots added."""
         return len(self._times)
 
     @property

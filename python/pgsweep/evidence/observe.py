@@ -84,7 +84,7 @@ def first_meta(
 def tell_newer(server: Server, progress: Progress) -> list[str]:
     """Say that the server is newer than the versions tested, if so; return it for the result.
 
-    It is not for the evidence: who predicts from that with a later pgsweep may have another answer.
+    It is not stored in the evidence, because a later pgsweep may know the version.
     """
     newer = beyond_tested(server.version_num)
     if newer is None:
@@ -94,7 +94,7 @@ def tell_newer(server: Server, progress: Progress) -> list[str]:
 
 
 def seed_of(rng_seed: int | None) -> int:
-    """Return the seed that was asked for, or a new one, which the evidence then tells."""
+    """Return the seed that was asked for, or a new one, which is stored in the evidence."""
     return int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
 
 
@@ -135,7 +135,7 @@ class CounterLog:
             counters += self._reader.relations() + self._reader.io()
             cost_seconds = time.monotonic() - slow_begin
             self._slow_due = seconds + max(RELATION_SECONDS, cost_seconds / RELATION_SHARE)
-        # Half way through the reading is the best guess for the moment that the values belong to.
+        # Half way through the reading is the best estimate of the time that the values belong to.
         self._seconds = (seconds + self._now()) / 2
         self._write(self._seconds, counters)
         self.spent_seconds += time.monotonic() - begin
@@ -195,7 +195,7 @@ def relation_columns(
     """Return the rows of the table `relations`.
 
     A relation rewritten in between has two rows (one for each file); a file that did not exist at one of
-    the two moments has no blocks then. Without an end (the server went away) the sizes of the beginning
+    the two times has no blocks then. Without an end (the server went away) the sizes of the beginning
     stand for both.
     """
     before = {(r.tablespace_oid, r.database_oid, r.filenode): r for r in begin}

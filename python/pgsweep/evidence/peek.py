@@ -1,4 +1,4 @@
-"""Record evidence by looking into the server's shared memory: snapshots that cost the server nothing.
+"""Record evidence from the server's shared memory: snapshots that cost the server nothing.
 
 The buffer descriptors are read through /proc/PID/mem, 64 bytes a buffer; no process of the server takes part,
 no lock is taken, nothing is written and no process is stopped. It needs Linux, the server's host, and root or
@@ -6,7 +6,7 @@ the server's user; no extension. A connection gives the counters and the catalog
 
 The same snapshots are kept as there, and besides where the clock hand stands.
 
-What lies in the memory is believed only when it agrees with what the server says of itself.
+The contents of the memory are used only if they agree with what the server reports.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def record_peek(
         conninfo: as libpq understands it; its database is the one whose accesses are observed.
         output: the folder to write.
         seconds: length of the observation; None ends it when it suffices.
-        max_snapshots: end after so many.
+        max_snapshots: end after this number.
         rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: told the cost before it is spent, the time of a clock pass, and time passing.
+        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
-        sample_blocks: keep about so many blocks a snapshot; None decides by the size of the pool.
+        sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
@@ -94,7 +94,7 @@ class PeekView:
     """The pool as it lies in the server's memory.
 
     Args:
-        connection: a session for inspection, which tells the server's process.
+        connection: a session for inspection, which identifies the server's process.
         server: what the session says of it.
         sample: which blocks snapshots keep.
 
@@ -149,7 +149,7 @@ class PeekView:
         return snapshot_of(pool, None if whole else self.sample.contains(pool["rel"], pool["block"]))
 
     def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
-        """Return the server's share, which is that of the counters, and the sentence that tells the cost."""
+        """Return the server's share, which is that of the counters, and the sentence that states the cost."""
         return counters_share, [
             f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
             f"{pace.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {pace.share:.1%} of one "
@@ -157,7 +157,7 @@ class PeekView:
         ]
 
     def measured(self, seconds: float) -> dict[str, float]:
-        """Return the number of looks without the hand, and the share of a processor."""
+        """Return the number of snapshots without the hand, and the share of a processor."""
         return {
             "unsettled_hands": float(self._unsettled_hands),
             "own_processor_share": (time.thread_time() - self._began_processor) / max(seconds, 1e-9),
@@ -183,7 +183,7 @@ class PeekView:
 def _unknown_names(
     pool: PoolTable, server: Server, relations: list[Relation], databases: dict[int, str]
 ) -> str | None:
-    """Return in which way the names in the pool cannot be that server's, or nothing."""
+    """Return why the names in the pool cannot be that server's; None if they can."""
     # What was created since the catalog was read has no name yet: a few buffers, not a tenth of all.
     if np.isin(pool["db"], [0, *databases]).mean() < 0.9:
         return "most buffers belong to databases that do not exist"

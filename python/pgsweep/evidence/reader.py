@@ -1,4 +1,4 @@
-"""Reading evidence: what is whole is used, what is not is told."""
+"""Read evidence: complete parts are used, incomplete ones are reported."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Evidence:
         return cls(path, meta, parts, warnings)
 
     def has(self, table: str) -> bool:
-        """Tell whether a table has at least one row."""
+        """Return whether a table has at least one row."""
         return self.rows(table) > 0
 
     def rows(self, table: str) -> int:
@@ -297,7 +297,7 @@ def _read_meta(path: Path) -> EvidenceMeta:
 
 
 def _whole_parts(path: Path, table: str) -> tuple[list[Path], list[str]]:
-    """Return the parts of a table up to the first one missing or cut, and what to tell about it."""
+    """Return the parts of a table up to the first one missing or cut, and the warning about it."""
     import pyarrow as pa
 
     whole: list[Path] = []

@@ -45,7 +45,7 @@ def record(
         seconds: length of the observation; None ends it when it suffices, a trace after 40 s.
         max_events: end a trace after that many accesses.
         max_bytes: end a trace when the evidence has about this size.
-        progress: told the expected cost before it is spent, and time passing.
+        progress: called with the expected cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
 
     Raises:

@@ -1,9 +1,10 @@
 """A random sample of blocks, the same in every snapshot, drawn from the sizes of the relations.
 
 Every relation is divided into stretches of `modulus` blocks; of each stretch the blocks at the same
-randomly drawn offsets are taken, shifted by the relation's number lest the first blocks of all relations
-(often the hottest) be taken or left out together. The rule is short enough to stand in the WHERE of a
-query, so that other blocks are not even transferred, and the size of the sample is known for each relation.
+randomly drawn offsets are taken, shifted by the relation's number. Otherwise the first blocks of all
+relations (often the hottest) are taken or left out together. The rule is short enough to stand in the WHERE
+of a query, so that other blocks are not even transferred, and the size of the sample is known for each
+relation.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
         return {"seed": float(seed), **drawn}
 
     def contains(self, rel: NDArray[Any], block: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell for each block whether it is in the sample."""
+        """Return for each block whether it is in the sample."""
         taken = np.zeros(self.modulus, dtype=np.bool_)
         taken[list(self.offsets)] = True
         position = (block.astype(np.int64) + rel.astype(np.int64)) % self.modulus

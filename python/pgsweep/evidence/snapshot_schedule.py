@@ -27,7 +27,7 @@ LEAST_SECONDS: Final = 30.0
 """The shortest observation when the choice is ours: miss ratios themselves vary over seconds."""
 
 STILL_SECONDS: Final = 60.0
-"""When nothing is evicted for so long, waiting longer will not help."""
+"""If nothing is evicted in this time, a longer recording does not help."""
 
 MOST_SECONDS: Final = 3600.0
 
@@ -48,8 +48,8 @@ class Pace:
     Args:
         cost_seconds: what one snapshot takes.
         seconds: length of the observation, or None to stop when it suffices.
-        max_snapshots: stop after so many.
-        clock: tells the time of a clock pass.
+        max_snapshots: stop after this number.
+        clock: measures the time of a clock pass.
         rng: draws the times.
     """
 

@@ -1,4 +1,4 @@
-"""What all recordings of snapshots have in common, whichever way they look at the pool.
+"""What all recordings of snapshots have in common, by whichever method they read the pool.
 
 Snapshots come at random times, one in each slot of equal length: hot pages sit in neighbouring buffers, and
 a fixed rhythm would see them always at the same phase of the clock hand. The time between them follows from
@@ -45,7 +45,7 @@ COUNTER_SECONDS: Final = 5.0
 
 WHOLE_POOL_BLOCKS: Final = 1 << 19
 SAMPLE_BLOCKS: Final = 1 << 18
-"""Pools above the first are sampled down to the second: less to transfer and keep, not less to look at."""
+"""Pools above the first are sampled down to the second: less to transfer and keep, not less to read."""
 
 
 def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSample:
@@ -62,18 +62,18 @@ def tell_sample(sample: BlockSample, progress: Progress) -> None:
 
 
 class PoolGone(Exception):
-    """The pool can no longer be looked at: the server was stopped, restarted, or crashed."""
+    """The pool can no longer be read: the server was stopped, restarted, or crashed."""
 
 
 class View(Protocol):
-    """A way to look at the pool."""
+    """A method to read the pool."""
 
     source: str
     loads_server: bool
     """Whether a snapshot is a statement that a backend works on."""
 
     def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
-        """Compare what is seen with what the server says, before anything is believed.
+        """Compare what is seen with what the server reports, before anything is used.
 
         Raises:
             MissingAbility: they do not agree.
@@ -99,9 +99,9 @@ class Recording:
 
     Args:
         connection: a session for inspection.
-        view: the way to look at the pool.
+        view: the method to read the pool.
         writer: takes the evidence.
-        progress: told the cost before it is spent, the time of a clock pass, and time passing.
+        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
     """
 
@@ -125,7 +125,7 @@ class Recording:
         self._spent_seconds = 0.0
         self._newer = tell_newer(server, progress)
         self._warnings: list[str] = []
-        # Not in the evidence: whoever predicts from it judges its length himself.
+        # Not in the evidence: a prediction judges its length by itself.
         self._advice: list[str] = []
         self._advised = False
         self._started = time.monotonic()

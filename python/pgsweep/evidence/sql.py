@@ -2,10 +2,10 @@
 
 Works on any server that has pg_buffercache, hosted ones too; needs membership in pg_monitor, nothing on the
 host. The session is read-only, has timeouts and takes no lock on a user's relation. When snapshots are taken
-and what else is kept is told in snapshots.py.
+and what else is kept is described in snapshots.py.
 
 It cannot see accesses between two snapshots other than through counters, nor which backend made them; rates
-of pages that always stand at usage_count 5 cannot be told apart.
+of pages that always stand at usage_count 5 cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def record_sql(
         conninfo: as libpq understands it; its database is the one whose accesses are observed.
         output: the folder to write.
         seconds: length of the observation; None ends it when it suffices.
-        max_snapshots: end after so many.
+        max_snapshots: end after this number.
         rng_seed: for the random times and the sample of blocks; None draws one.
-        progress: told the cost before it is spent, the time of a clock pass, and time passing.
+        progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
-        sample_blocks: transfer about so many blocks a snapshot; None decides by the size of the pool.
+        sample_blocks: transfer about this number of blocks a snapshot; None decides by the size of the pool.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
@@ -100,7 +100,7 @@ class _SqlView:
         self._reader = reader
 
     def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
-        """Believe it: it is the server's own word."""
+        """Accept it: the server itself reports it."""
 
     def take(self) -> Snapshot:
         return self._reader.take()

@@ -1,6 +1,6 @@
 """Record evidence with probes: every page access of a running server, exactly.
 
-How it works, what it costs and what it cannot see is told in docs/concepts/tracing.md. Nothing is written
+docs/concepts/tracing.md describes how it works, what it costs and what it cannot see. Nothing is written
 to the server, and nothing outlives this process: the probes hang on its file descriptors.
 """
 
@@ -52,11 +52,11 @@ def record_trace(
         conninfo: as libpq understands it; its database is the one whose accesses are observed.
         output: the folder to write.
         seconds: length of the recording; None records until something else ends it.
-        max_events: end after so many accesses.
+        max_events: end after this number of accesses.
         max_bytes: end when the evidence has about this size.
         only_database: have the kernel drop the accesses to other databases than this one and the shared
             catalogs: less to store, but a simulation then does not see who else used the pool.
-        progress: told the expected cost before it is spent, and time passing.
+        progress: called with the expected cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         ring_bytes: size of the kernel's buffer, a power of two.

@@ -1,4 +1,4 @@
-"""One recording by probes: what they tell becomes evidence, beside the pool's contents and the counters.
+"""One recording by probes: their events become evidence, with the pool's contents and the counters.
 
 The pool's contents at the beginning and at the end are read from the server's memory, so that a simulation
 can start from them.
@@ -49,7 +49,7 @@ class TraceRecording:
     Args:
         connection: a session for inspection.
         postmaster_pid: of the server that the session is with.
-        progress: told the cost before it is spent, and time passing.
+        progress: called with the cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
     """
 

@@ -1,4 +1,4 @@
-"""Writing evidence: parts appear whole or not at all, and every failure of the disk is told in words."""
+"""Write evidence: parts appear whole or not at all, and every failure of the disk is reported in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLUSH_SECONDS: Final = 5.0
 FLUSH_SHARE: Final = 0.02
 
 _OBSERVATIONS: Final = {"accesses", "snapshots"}
-"""Without rows in one of these, what was recorded is worth nothing."""
+"""Without rows in one of these tables, a recording is useless."""
 
 _SPARE: Final = ".spare"
 _SPARE_BYTES: Final = 16 << 10
@@ -423,7 +423,7 @@ def _only_ours(names: set[str]) -> bool:
 
 
 def _is_evidence(path: Path, names: set[str]) -> bool:
-    """Tell whether a folder holds evidence and nothing else: only then may it be replaced."""
+    """Return whether a folder holds evidence and nothing else: only then may it be replaced."""
     if not _only_ours(names):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What this machine lets us do with a server: its memory, its files, probes, huge pages, memory limits.
+"""What this machine allows with a server: its memory, its files, probes, huge pages, memory limits.
 
 Nothing is changed and nothing is attached: a few words of the server's memory are read, one of its files is
 opened and not read, and the kernel is given an eBPF program that never runs.
@@ -34,7 +34,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a session told about its server, for finding and judging it on this host.
+    """What a session reported about its server, to find and judge it on this host.
 
     Attributes:
         search: what the search for its process found.
@@ -45,7 +45,7 @@ class Seen:
         file: path of one of its files below the data directory.
         huge_pages: the setting of that name.
         huge_pages_status: the setting of that name (17 and later).
-        huge_pages_needed: so many would hold its shared memory; None where it does not say (14).
+        huge_pages_needed: to hold its shared memory; None if the server does not report it (14).
     """
 
     search: Search
@@ -66,7 +66,7 @@ class HostChecks:
         """Look from this host.
 
         Args:
-            seen: what the session told; None where there is no session.
+            seen: what the session reported; None if there is no session.
             again: the command line by which pgsweep would be asked the same again.
         """
         self._seen = seen

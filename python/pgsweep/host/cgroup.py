@@ -1,4 +1,4 @@
-"""Memory cgroups, versions 1 and 2: how a private server gets a page cache as short as wanted.
+"""Memory cgroups, versions 1 and 2: they limit the page cache of a private server.
 
 A memory cgroup counts everything its processes touch first: private memory, shared memory and page cache; at
 the limit the kernel drops the group's own page cache. So the limit is a small model of a machine with that
@@ -195,9 +195,9 @@ def find_parent(proc: Path = Path("/proc")) -> tuple[Path, int] | None:
 
 
 def limit_of(pid: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
-    """Return the memory limit that holds for a process, or nothing where it cannot be told.
+    """Return the memory limit that holds for a process, or None if it cannot be determined.
 
-    Anybody may read it. It cannot be told where no memory cgroups are mounted here, or where the process is
+    Anybody may read it. It cannot be determined if no memory cgroups are mounted here, or if the process is
     in a group outside of those that are (we are in a container, it is not).
 
     Args:
@@ -258,7 +258,7 @@ def _cached(group: Path) -> tuple[int, int]:
 
 
 def huge_page_limit_of(pid: int, page_bytes: int, proc: Path = Path("/proc")) -> MemoryLimit | None:
-    """Return the limit on huge pages of one size that holds for a process, or nothing where there is none.
+    """Return the limit on huge pages of one size that holds for a process, or None if there is none.
 
     The limit counts when a page is touched, not when it is mapped: beyond it the kernel sends SIGBUS
     (Documentation/admin-guide/cgroup-v2.rst, "HugeTLB"). So a server with huge_pages = try starts, and dies.
@@ -336,7 +336,7 @@ def _smallest_limit(folder: Path, top: Path, names: tuple[str, str]) -> MemoryLi
 
 
 def _number(file: Path) -> int | None:
-    """Return the number in a file; nothing where it holds a word (`max`), or is not there."""
+    """Return the number in a file; None if it holds a word (`max`), or is not there."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -364,7 +364,7 @@ def plan() -> MemoryCgroup:
 
 
 def reopen(path: Path) -> MemoryCgroup | None:
-    """Return the group that an earlier run made at a path, or nothing where it is gone or not one of ours."""
+    """Return the group that an earlier run made at a path, or None if it is gone or not one of ours."""
     if not path.name.startswith(_NAME_PREFIX) or not path.is_dir():
         return None
     return MemoryCgroup(path, 1 if (path / "memory.limit_in_bytes").exists() else 2)

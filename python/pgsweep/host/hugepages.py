@@ -127,7 +127,7 @@ def read_transparent(sys: Path = Path("/sys")) -> dict[str, str]:
 
 
 def read_huge_pages(proc: Path = Path("/proc")) -> HugePages | None:
-    """Return the pool of huge pages, or nothing where the kernel was built without.
+    """Return the pool of huge pages, or None if the kernel was built without.
 
     Args:
         proc: the proc file system to read (a captured tree in tests).

@@ -19,7 +19,7 @@ class BlockDevice:
     Attributes:
         name: as in /sys/block.
         read_ahead_bytes: how far the kernel reads ahead of a sequential reader.
-        rotational: it says of itself that it is a disk that turns.
+        rotational: the device reports that it is a rotating disk.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What machine this is, in one line, for results that are compared with others'."""
+"""A description of the machine in one line, for results that are compared with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page tables of a server's processes: what they are, and what huge pages would make of them.
+"""Page tables of a server's processes: their present size, and their size with huge pages.
 
 Each process has page tables of its own for the shared memory that it has touched: 8 bytes a page of 4 kB, in
 pieces of 4 kB that map 2 MB each. Huge pages of 2 MB need none of these pieces: their entries stand one level
@@ -8,9 +8,9 @@ higher, in pieces that are there anyway. /proc/PID/status has it all, and anybod
     RssShmem       shared memory touched in ordinary pages
     HugetlbPages   shared memory touched in huge pages
 
-How many pieces map shared memory is not told there. /proc/PID/pagemap tells (bit 63: the page is mapped), to
-its user and root, at 8 bytes a page; it is read for as many processes as a budget allows. What those
-have for code and private memory is nearly the same in all processes, so the rest is told from them.
+How many pieces map shared memory is not shown there. /proc/PID/pagemap shows it (bit 63: the page is mapped),
+to its user and root, at 8 bytes a page; it is read for as many processes as a budget allows. What those
+have for code and private memory is nearly the same in all processes, so the rest is estimated from them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Model:
 
 
 def vm_peak_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Return VmPeak of a process: the most address space that it ever had; nothing if it is gone."""
+    """Return VmPeak of a process: the most address space that it ever had; None if it is gone."""
     try:
         return field_bytes(parse_fields((proc / str(pid) / "status").read_text(errors="replace")), "VmPeak")
     except OSError:
@@ -60,7 +60,7 @@ def vm_peak_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def read_pieces(pid: int, memory: SharedMemory, proc: Path = Path("/proc")) -> int | None:
-    """Return how many pieces map the shared memory of a process; nothing where that may not be read."""
+    """Return how many pieces map the shared memory of a process; None if that may not be read."""
     first = memory.start // MAPPED_BYTES * MAPPED_BYTES
     end = memory.start + memory.size_bytes
     pieces = 0
@@ -82,7 +82,7 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
 
     Args:
         tables: at least one process.
-        memory: the server's shared memory; without a start its pages are not looked at.
+        memory: the server's shared memory; without a start its pages are not read.
     """
     private = [(t.rss_anon or 0) // 512 for t in tables]
     least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]

@@ -1,6 +1,6 @@
 """The texts of /proc as numbers: `name: value` lines with or without `kB`, in bytes.
 
-Documentation/filesystems/proc.rst of the kernel tells the fields; which of them there are depends on its
+Documentation/filesystems/proc.rst of the kernel lists the fields; which of them exist depends on its
 version, so a field that is not there is absent from what is returned here, never zero.
 """
 
@@ -29,7 +29,7 @@ class HostMemory:
 
     Attributes:
         total: what the kernel has to give.
-        available: what programs may still take without swapping; kernels before 3.14 do not tell.
+        available: what programs may still take without swapping; kernels before 3.14 do not report it.
         anonymous: private memory of all processes.
         page_tables: of all processes.
         shmem: shared memory, files in tmpfs too; ordinary pages only.

@@ -8,11 +8,9 @@ Everybody may read /proc/PID/status. Private memory needs the process's user or 
 read in the first of these ways that the kernel has and time permits:
 
     smaps_rollup   4.14 and later, its line `Pss_Anon` 5.4 and later: exact. The kernel walks every page
-    table of
-                   the process, shared memory too: 0.5 s for a backend that touched 32 GB.
-    pagemap        4.2 and later: private mappings only, so it does not grow with shared memory. It tells
-    whether
-                   a page belongs to this process alone (bit 56), not to how many it does, see `_SHARERS`.
+                   table of the process, shared memory too: 0.5 s for a backend that touched 32 GB.
+    pagemap        4.2 and later: private mappings only, so it does not grow with shared memory. It shows
+                   whether a page belongs to this process alone (bit 56), not how many share it (`_SHARERS`).
     smaps          any kernel: mapping by mapping, with the same walk as smaps_rollup.
 
 A process that ends meanwhile is left out. A number that may not be read is None, with the reason.
@@ -33,8 +31,8 @@ import numpy as np
 from pgsweep.host.procfile import PROC, field_bytes, parse_fields
 
 ROLLUP_BUDGET_BYTES = 1 << 30
-"""So much touched shared memory is walked page by page in one look, the rest is read from pagemap: the kernel
-takes up to 100 ns a page (benchmarks/memory), 0.03 s in all."""
+"""The touched shared memory that is walked page by page in one reading; the rest is read from pagemap. The
+kernel takes up to 100 ns a page (benchmarks/memory), 0.03 s in all."""
 
 _PRESENT, _FILE_OR_SHARED, _EXCLUSIVE = np.uint64(1 << 63), np.uint64(1 << 61), np.uint64(1 << 56)
 """Bits of an entry (Documentation/admin-guide/mm/pagemap.rst)."""
@@ -52,7 +50,7 @@ _SEGMENTS = ("/dev/zero", "/SYSV", "/dev/shm/")  # noqa: S108 (a name to look fo
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What anybody may know of a process, in bytes; None where this kernel does not tell.
+    """What any user may read of a process, in bytes; None if this kernel does not report it.
 
     Attributes:
         pid: here.
@@ -84,7 +82,7 @@ class PrivateMemory:
 
     Attributes:
         anonymous: bytes; None where it may not be read.
-        shmem: resident shared memory divided likewise; None where this way does not tell.
+        shmem: resident shared memory divided likewise; None if this method does not show it.
         method: `smaps_rollup`, `pagemap` or `smaps`.
         refused: why there is no number.
     """
@@ -128,7 +126,7 @@ def parse_status(text: str, title: str = "") -> ProcessStatus | None:
 
 
 def parse_smaps_rollup(text: str) -> PrivateMemory | None:
-    """Return what /proc/PID/smaps_rollup says; nothing where it has no line `Pss_Anon` (before 5.4)."""
+    """Return what /proc/PID/smaps_rollup says; None if it has no line `Pss_Anon` (before 5.4)."""
     fields = parse_fields(text)
     anonymous = field_bytes(fields, "Pss_Anon")
     if anonymous is None:
@@ -139,7 +137,7 @@ def parse_smaps_rollup(text: str) -> PrivateMemory | None:
 def parse_smaps(text: str) -> PrivateMemory:
     """Return what /proc/PID/smaps says, summed up over the private mappings.
 
-    In a private mapping of a file anonymous pages and pages of the file are told apart by size only; both are
+    In a private mapping of a file anonymous pages and pages of the file differ by size only; both are
     shared by about as many processes, so their proportional size is divided by their sizes.
     """
     anonymous = shmem = 0.0
@@ -224,7 +222,7 @@ def count_pages(entries: np.ndarray) -> tuple[int, int]:
 
 
 def read_status(pid: int, proc: Path = PROC) -> ProcessStatus | None:
-    """Return what anybody may know of a process; nothing where it has ended.
+    """Return what any user may read of a process; None if it has ended.
 
     Args:
         pid: the process.
@@ -279,7 +277,7 @@ def read_memory(
 def read_private(
     pid: int, proc: Path = PROC, *, sharers: int = 1, fast: bool = False
 ) -> PrivateMemory | None:
-    """Return the private memory of a process; nothing where it has ended.
+    """Return the private memory of a process; None if it has ended.
 
     Args:
         pid: the process.

@@ -1,4 +1,4 @@
-"""Set huge pages aside, and give them back: the only place where pgsweep changes the host.
+"""Reserve huge pages, and release them: the only place where pgsweep changes the host.
 
 The kernel may give fewer pages than asked for, without an error: free memory lies in pieces. Then memory is
 compacted once and asked for again; what is still missing is a failure, and the number is put back, because a
@@ -7,7 +7,7 @@ server needs all of its pages or uses none.
 What nr_hugepages was before is kept in a file, so that it can be put back (`undo`); pages kept over a restart
 of the host are a line in sysctl.d (sysctl.d(5)). The file is written before the first page is asked for. The
 kernel ends an allocation early when a signal arrives (mm/hugetlb.c, set_max_huge_pages), so a process that is
-killed leaves any number between before and after: `undo` takes them all for ours.
+killed leaves any number between before and after: `undo` treats any of them as ours.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of nr_hugepages.
+    """The change of nr_hugepages.
 
     Attributes:
         before: pages before.
@@ -277,7 +277,7 @@ class Reserver:
             raise _unwritable(file, error) from error
 
     def _refuse_beyond_memory(self, pool: Pool, target: int) -> None:
-        """Ask for nothing that cannot be had: trying would first push everybody's page cache out.
+        """Refuse a request that cannot succeed: the attempt alone would evict the page cache.
 
         Raises:
             PgsweepError: the pages are more than the kernel could free (MemAvailable in proc_meminfo(5)).

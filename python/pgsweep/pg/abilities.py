@@ -1,4 +1,4 @@
-"""What a session may see and do on its server, and whom to ask for more.
+"""What a session may see and do on its server, and who can grant more.
 
 A few short statements that take no lock on any user's relation; nothing is created or changed. They work for
 any role on any server, hosted ones too.
@@ -28,7 +28,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         databases: those of the cluster that allow connections.
         closed_databases: those among them that this role may not connect to.
         file: path of pg_class below the data directory.
-        huge_pages_needed: so many would hold the shared memory; None before version 15, -1 where the server's
+        huge_pages_needed: to hold the shared memory; None before version 15, -1 where the server's
             platform has none.
         by_socket: connected by a Unix socket.
     """
@@ -111,6 +111,6 @@ def read_extension(connection: psycopg.Connection[Any], name: str, function: str
 
 
 def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:
-    """Return host and port of a stand-by's primary; None where it is not told, or there is none."""
+    """Return host and port of a stand-by's primary; None if it is not known, or there is none."""
     row = connection.execute(load("primary", connection.info.server_version)).fetchone()
     return None if row is None or row[0] is None else (str(row[0]), int(row[1]))

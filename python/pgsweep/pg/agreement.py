@@ -2,9 +2,9 @@
 
 The layout of buffer descriptors is known by version (probe/src/descriptor.rs), and each descriptor shows its
 own number, so that a pool of another layout is refused there. Between two layouts whose numbers lie at the
-same place (the state's bits in another order, for one) only the server's word decides: how many buffers there
-are, and how many hold a page. Where it may not be asked for the latter, there must be some: this very session
-has just read catalogs.
+same place (the state's bits in another order, for one) only the server's own numbers decide: how many buffers
+there are, and how many hold a page. Where it may not be asked for the latter, there must be some: this very
+session has just read catalogs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLACK_SHARE: Final = 0.01
 def disagreement(
     pool: PoolTable, server: Server, counted_before: int | None, counted_after: int | None
 ) -> str | None:
-    """Return in which way a pool cannot be that server's, or nothing.
+    """Return why a pool cannot be that server's; None if it can.
 
     Args:
         pool: as it lies in the memory.

@@ -1,8 +1,8 @@
 """Answers of a server, checked where they come in.
 
-Whoever stands between (a proxy, a pooler, a fork of PostgreSQL, an attacker) may answer anything. Every
+A party in between (a proxy, a pooler, an attacker) or a fork of PostgreSQL may answer anything. Every
 connection of ours has cursors that check each row of our own queries against its shape (shapes.py), and that
-wait no longer than the server itself would let a statement run. What does not fit is one error in words.
+wait no longer than the server itself would let a statement run. An answer that does not fit raises an error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @contextmanager
 def decoded(connection: psycopg.Connection[Any] | None = None, what: str = "") -> Iterator[None]:
-    """Turn whatever fails while an answer is taken apart into the error that says so.
+    """Turn any failure while an answer is parsed into UnexpectedAnswer.
 
-    For code that only takes apart what the server sent: anything else that fails there would be blamed on it.
+    For code that only parses what the server sent: any other failure there would be attributed to the server.
 
     Raises:
         UnexpectedAnswer: the answer is not what it should be.
@@ -118,7 +118,7 @@ class CheckedCursor(psycopg.Cursor[Any]):
 
 
 class CheckedConnection(psycopg.Connection[Any]):
-    """A connection with such cursors, that does not wait for ever.
+    """A connection with such cursors and with a limit on waiting.
 
     Attributes:
         patience_seconds: how long a statement may take in all; None for as long as it takes.

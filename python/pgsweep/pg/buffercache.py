@@ -3,8 +3,8 @@
 One row a relation fork and state is transferred, with the blocks in an array: for a pool of 8192 buffers
 about 4 ms of the server's time and 100 kB, of which 1.6 ms are the reading of the buffer headers itself; a
 row for each buffer takes the server the same and the client twice as long again. The function takes no
-buffer mapping lock and one header spinlock at a time (since PostgreSQL 10), so other sessions hardly
-notice; a row is consistent in itself, the whole is not a picture of one moment.
+buffer mapping lock and one header spinlock at a time (since PostgreSQL 10), so the effect on other
+sessions is small. A row is consistent in itself; the whole is not the state at one instant.
 
 Cost grows with shared_buffers, also where only a sample of the blocks is transferred: all headers are read
 and all rows pass through the executor.
@@ -36,7 +36,7 @@ _WORK_MEMORY_LIMIT_BYTES: Final = 512 << 20
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The used buffers at one moment; arrays are parallel, one element a buffer.
+    """The used buffers at one time; arrays are parallel, one element a buffer.
 
     Attributes:
         buffer: bufferid as pg_buffercache has it, from 1.
@@ -119,7 +119,7 @@ def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
 
 
 def grant_memory(connection: psycopg.Connection[Any], shared_buffers_blocks: int) -> None:
-    """Give the session the memory that one pass over pg_buffercache needs, lest it goes to a file."""
+    """Give the session the memory that one pass over pg_buffercache needs, so that no file is written."""
     connection.execute(memory_query(connection.info.server_version, shared_buffers_blocks).encode())
 
 
@@ -129,9 +129,8 @@ class SnapshotReader:
     Args:
         connection: in autocommit mode.
         schema: where pg_buffercache lives, quoted as an identifier.
-        shared_buffers_blocks: to give the session the memory that one snapshot needs, lest the server write
-            it to a
-            temporary file.
+        shared_buffers_blocks: to give the session the memory that one snapshot needs, so that the
+            server writes no temporary file.
         modulus: length of the stretches into which relations are divided for sampling; 1 takes everything.
         offsets: the drawn offsets within every stretch.
         filenodes: of the files whose blocks are transferred; None for all.
@@ -258,7 +257,7 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
 
 
 def _check(heads: NDArray[np.int64], values: NDArray[np.uint64]) -> None:
-    """Check what the numbers of a snapshot can be: oids, a fork, a usage_count, a buffer.
+    """Check that the numbers of a snapshot are in range: oids, a fork, a usage_count, a buffer.
 
     Raises:
         ValueError: one is out of its range.

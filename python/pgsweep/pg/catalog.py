@@ -81,7 +81,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerProcess(NamedTuple):
-    """What tells a server's processes from all others of its host.
+    """What identifies a server's processes among all others of its host.
 
     Attributes:
         backend_pid: the session's process, as the server knows it.
@@ -147,21 +147,21 @@ def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str
 
 
 def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
-    """Return by what the session's postmaster is found among the processes of its host."""
+    """Return what identifies the session's postmaster among the processes of its host."""
     row = connection.execute(load("postmaster", connection.info.server_version)).fetchone()
     assert row is not None
     return ServerProcess(*row)
 
 
 def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None]:
-    """Return whether the server is in recovery, and the process that replays the log where that is told."""
+    """Return whether the server is in recovery, and the process that replays the log, if it is known."""
     row = connection.execute(load("recovery", connection.info.server_version)).fetchone()
     assert row is not None
     return row[0], row[1]
 
 
 def read_counted_since(connection: psycopg.Connection[Any]) -> datetime.datetime | None:
-    """Return since when the statistics of the session's database count; None where that is not known."""
+    """Return when the statistics of the session's database began; None if that is not known."""
     row = connection.execute(load("counted_since", connection.info.server_version)).fetchone()
     return None if row is None or row[0] is None else row[0].astimezone(datetime.UTC)
 
@@ -173,7 +173,7 @@ def read_scanned_indexes(connection: psycopg.Connection[Any]) -> set[int]:
 
 
 def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:
-    """Return the system identifier and when the server was started; nothing where the role may not ask."""
+    """Return the system identifier and when the server was started; None if the role may not ask."""
     try:
         row = connection.execute(load("cluster", connection.info.server_version)).fetchone()
     except psycopg.errors.InsufficientPrivilege:
@@ -245,7 +245,7 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
 
     Args:
         connection: in autocommit mode.
-        sizes: read them, which takes a lock on each relation for a moment; else all are estimates.
+        sizes: read them, which takes a short lock on each relation; else all are estimates.
     """
     version_num = connection.info.server_version
     found = connection.execute(load("relations", version_num)).fetchall()
@@ -373,7 +373,7 @@ def read_names_like(
     Args:
         kind: databases that may be connected to, or relations of this one, as SQL writes them.
         beginning: of the names.
-        most: so many at most.
+        most: the largest number of names.
     """
     query = load(f"complete_{kind}", connection.info.server_version)
     return [decode_name(name) for (name,) in connection.execute(query, [beginning, most]).fetchall()]

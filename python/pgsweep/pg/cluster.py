@@ -1,15 +1,15 @@
-"""Private clusters: a PostgreSQL of our own, for as long as it is needed and not a moment longer.
+"""Private clusters: a PostgreSQL server of our own, for as long as it is needed.
 
     with Cluster.create(settings={"shared_buffers": "64MB"}) as cluster:
         connection = connect(cluster.conninfo())
 
 What makes it private: its own data directory; a socket in a folder that only its user may enter, no TCP; an
-unprivileged user when we are root; on request its own memory cgroup. What makes it vanish: see `keeper` and
+unprivileged user when we are root; on request its own memory cgroup. For its removal see `keeper` and
 `rundir`. Several may run at once, of any versions.
 
-A private cluster is thrown away, so it does without what protects data: fsync, full_page_writes and
-synchronous_commit are off, wal_level is minimal. It leaves the huge pages that a host has set aside to the
-server that they are for. None of these changes what enters or leaves shared_buffers.
+A private cluster is discarded, so it does not protect its data: fsync, full_page_writes and
+synchronous_commit are off, wal_level is minimal. It does not use the huge pages that a host has reserved for
+another server. None of these changes what enters or leaves shared_buffers.
 All other settings are the server's defaults unless given.
 """
 
@@ -54,7 +54,7 @@ _STOP_PATIENCE_SECONDS = 120.0
 _INITDB_PATIENCE_SECONDS = 180.0
 _SIGINT, _SIGQUIT = 2, 3  # fast and immediate shutdown
 
-# Safe only because the cluster is thrown away.
+# Safe only because the cluster is discarded.
 _DISPOSABLE = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -86,7 +86,7 @@ class Cluster:
         binaries: the server's programs.
         data_directory: absolute path.
         socket_directory: absolute path, mode 0700.
-        log_path: what the server said.
+        log_path: the server's log.
         settings: what was set beyond the server's defaults.
     """
 
@@ -131,8 +131,8 @@ class Cluster:
             initdb_options: further options of initdb.
 
         Raises:
-            ClusterError: no server, initdb or the start failed; says the server's last words.
-            MissingAbility: a memory limit was asked for and memory cgroups are not to be had.
+            ClusterError: no server, initdb or the start failed; shows the last lines of its log.
+            MissingAbility: a memory limit was asked for and memory cgroups are not available.
         """
         reap_leftovers()
         binaries = find_server(bindir)
@@ -196,7 +196,7 @@ class Cluster:
         return int(row[0])
 
     def run_program(self, argv: Sequence[str], patience_seconds: float) -> tuple[int | None, str]:
-        """Run a program to its end as the server's user; return its exit code and all that it said.
+        """Run a program to its end as the server's user; return its exit code and its output.
 
         Args:
             argv: the program is a path, or a name in the bin folder.
@@ -273,7 +273,7 @@ class Cluster:
     def close(self) -> None:
         """End the server at once and remove everything; may be repeated."""
         if self._closed or os.getpid() != self._owner:
-            return  # a forked child has the parent's clusters in memory; they are not its to remove
+            return  # a forked child has the parent's clusters in memory; it must not remove them
         self._closed = True
         atexit.unregister(self.close)
         if self._keeper is not None:

@@ -1,8 +1,8 @@
-"""Connections: libpq decides where to, we only say who we are and keep the session harmless.
+"""Connections: libpq decides where to connect; pgsweep adds its name and makes the session harmless.
 
 Every spelling that psql takes works, because libpq itself parses it: a database name, `key=value` pairs, a
 `postgresql://` URI, PG* environment variables, service and password files, several hosts, SSL. We add a
-fallback application name, a connect timeout where the user set none and, for sessions that only look, a
+fallback application name, a connect timeout where the user set none and, for sessions that only read, a
 read-only default and timeouts.
 
 Failures become errors of our own tree with the likely cause and a line to paste. No message ever repeats a
@@ -100,10 +100,10 @@ def _set(settings: dict[str, str]) -> str:
 
 
 MEANING = _set(_MEANING)
-"""The second statement of a session that does not only look."""
+"""The second statement of a session that does not only read."""
 
 INSPECTION = _set({**_HARMLESS, **_MEANING})
-"""The second statement of a session that only looks."""
+"""The second statement of a session that only reads."""
 
 _GRACE_SECONDS = 5.0
 """How much longer than the server's own limit an answer is waited for."""
@@ -196,8 +196,8 @@ def build_conninfo(
     """Return one connection string from psql's positional argument and flags; a flag wins.
 
     Args:
-        target: a database name, `key=value` pairs or a URI. libpq's own rule tells them apart: a text is a
-            connection string when it begins like a URI or holds `=`.
+        target: a database name, `key=value` pairs or a URI. libpq's own rule applies: a text is a
+            connection string if it begins like a URI or holds `=`.
         host: `-h`.
         port: `-p`.
         user: `-U`.
@@ -314,7 +314,7 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
     Args:
         conninfo: as `build_conninfo` returns it; empty means libpq's environment.
         database: instead of the one that conninfo names, which it need not name.
-        inspection: whether the session only looks: it is then read-only by default, gives up a statement
+        inspection: whether the session only reads: it is then read-only by default, gives up a statement
             after 60 s and a lock after 2 s, may be idle for as long as it likes, has dates in ISO style, and
             runs no JIT compilation or parallel workers of its own.
 
@@ -398,7 +398,7 @@ def set_for_session(connection: Connection, **settings: str) -> None:
 
 
 def ping(connection: Connection) -> None:
-    """Run the shortest statement: what it takes is the network's part of every one.
+    """Run the shortest statement: its time is the network's part of every statement's.
 
     Raises:
         DriverError: the session has gone.

@@ -20,7 +20,7 @@ import psycopg
 from pgsweep.pg.queries import load
 
 FRESH_STATISTICS = "SET stats_fetch_consistency = 'none'"
-"""From 15 on: every statement sees values of its own moment, not those of the transaction's first look."""
+"""From 15 on: every statement sees current values, not those of the transaction's first access."""
 
 
 _ROUNDS = 5
@@ -95,7 +95,7 @@ class CounterReader:
 
         Every statement runs once before: planning one reads catalogs, running it again does not. The buffers
         that this took are reported by the background writer at the end of its round (BgBufferSync, bufmgr.c):
-        on a server with little else to do that is waited for, lest they be taken for the workload's.
+        on a server with little else to do that is waited for, so that they are not counted for the workload.
 
         Args:
             round_seconds: `bgwriter_delay`; 0 where allocations are of no interest.
@@ -106,7 +106,7 @@ class CounterReader:
         self.io()
         if self._version_num < 150000:
             # pgstat_report_stat sends at most every 500 ms (PGSTAT_STAT_INTERVAL, pgstat.c of 14); the
-            # collector then needs a moment.
+            # collector then needs some time.
             time.sleep(0.6)
         self._connection.execute(load("settle", self._version_num))
         if self._version_num < 150000:

@@ -46,7 +46,7 @@ class Explainer:
 
         Args:
             statement: one statement that EXPLAIN takes.
-            parameters: the values of $1, $2 and so on, as text; the server decides of which type they are.
+            parameters: the values of $1, $2 and so on, as text; the server decides their types.
 
         Raises:
             UsageError: it is no statement that EXPLAIN takes, or would write.

@@ -1,4 +1,4 @@
-"""What keeping relations resident asks of the server: which they are, where they lie, and the touches.
+"""The statements for keeping relations resident: which they are, where they lie, and the touches.
 
 Touching is pg_prewarm in mode `buffer`: a block that is resident gets 1 more on its usage_count, one that is
 not is read. It wants SELECT on the table and takes an ACCESS SHARE lock for the milliseconds of a statement.
@@ -21,10 +21,10 @@ CLAIM_CLASS: Final = 1885827947
 """First key of the advisory locks that say `this relation is being kept`; the second is its oid."""
 
 LOCK_TIMEOUT: Final = "SET lock_timeout = '100ms'"
-"""Whoever rewrites a relation holds its lock for long; there is nothing to be kept until then."""
+"""A rewrite of a relation holds its lock for long; there is nothing to keep until it ends."""
 
 CALL_BLOCKS: Final = 2048
-"""Blocks that one statement touches or reads at most: a stop is heeded between statements."""
+"""Blocks that one statement touches or reads at most: a stop takes effect between statements."""
 
 CALL_STRETCHES: Final = 2048
 
@@ -148,7 +148,7 @@ def touch_statements(
 
 
 def touch(connection: psycopg.Connection[Any], statement: Statement) -> Touched | None:
-    """Send one of these statements; returns nothing where the relation was dropped.
+    """Send one of these statements; return None if the relation was dropped.
 
     Raises:
         DriverError: no right, a lock of others, or the session has gone.
@@ -163,7 +163,7 @@ def touch(connection: psycopg.Connection[Any], statement: Statement) -> Touched 
 
 
 def _parts(stretches: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Divide stretches so that a statement has no more than so many blocks and stretches."""
+    """Divide stretches so that no statement has more than a number of blocks and of stretches."""
     parts: list[list[tuple[int, int]]] = []
     room = 0
     for begin, last in stretches:

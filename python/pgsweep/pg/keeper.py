@@ -1,11 +1,11 @@
-"""The keeper: a small process that is the parent of one private server and outlives us by one cleaning.
+"""The keeper: a small process that is the parent of one private server and removes it when our process ends.
 
 Why a process of its own: nothing that we do at exit runs after `kill -9`. The keeper holds the reading end of
 a pipe whose only writer is the process that made the cluster. When that process ends, in whatever way, the
 pipe ends, and the keeper ends the server at once and removes the data directory, the socket, the cgroup and
-itself. Should the keeper be killed too, then the kernel sends its children SIGQUIT (PR_SET_PDEATHSIG, which
+itself. If the keeper is killed too, the kernel sends its children SIGQUIT (PR_SET_PDEATHSIG, which
 survives because it is set after the change of user), and the next run removes the files, because the folder's
-lock fell with the keeper.
+lock was released with the keeper.
 
 It speaks lines of JSON: `run` (a program to its end), `start` (the server), `poll`, `stop`, `quit`. It runs
 as the user that made the cluster; what it starts runs as the server's user, in the cluster's memory cgroup.
@@ -54,13 +54,13 @@ class Keeper:
         self._server_ended: int | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what one request says and return the answer."""
+        """Carry out one request and return the answer."""
         match request["do"]:
             case "run":
                 child = self._spawn(request["argv"], request["log"], request["environment"], signal.SIGKILL)
                 return {"code": self._wait(child, request["patience_seconds"])}
             case "start":
-                # A server that crashed must be buried first: the next one takes a zombie for a living
+                # A server that crashed must be reaped first: the next one takes a zombie for a running
                 # postmaster.
                 if self._poll_server() is None and self._server is not None:
                     return {"error": "it is running already"}
@@ -88,7 +88,7 @@ class Keeper:
     def _become(
         self, argv: list[str], environment: dict[str, str], *, log: int, on_our_death: int, keeper: int
     ) -> NoReturn:
-        """Turn the forked child into the program; says on the log why it could not."""
+        """Execute the program in the forked child; write to the log why that failed."""
         try:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
@@ -111,7 +111,7 @@ class Keeper:
         os._exit(126)
 
     def _wait(self, child: int, patience_seconds: float) -> int | None:
-        """Wait for a child and return its exit code (negative: the signal), or nothing after the patience."""
+        """Wait for a child and return its exit code (negative: the signal); None after the time limit."""
         deadline = time.monotonic() + patience_seconds
         pause_ms = 2
         while True:
@@ -162,7 +162,7 @@ def _end_by_signal(_number: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Serve requests until told to quit or until the owner is gone; then remove everything."""
+    """Serve requests until `quit` or until the owner is gone; then remove everything."""
     spec = json.loads(sys.argv[1])
     os.set_inheritable(spec["lock"], False)
     signal.signal(signal.SIGTERM, _end_by_signal)

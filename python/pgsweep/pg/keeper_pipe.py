@@ -1,7 +1,8 @@
 """Our end of the pipes to a keeper: requests go out as lines of JSON, answers come back.
 
-The keeper's own end, and why there is one, is told in `keeper`. Its standard input is the pipe by whose end
-it notices ours, so nothing else may hold it: it is closed in `end`, or by the kernel with this process.
+The keeper's own end, and its purpose, are described in `keeper`. Its standard input is a pipe. It ends
+when the pipe is closed, so no other process may hold our end: it is closed in `end`, or by the kernel when
+this process ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class KeeperPipe:
         run: the cluster's folder; the keeper shares its lock.
         user: as whom the keeper runs the server's programs.
         procs_file: `cgroup.procs` of the memory cgroup to run them in, where there is one.
-        log_path: takes what the keeper and its programs say.
+        log_path: receives the output of the keeper and its programs.
 
     Attributes:
         pid: of the keeper.
@@ -99,7 +100,7 @@ class KeeperPipe:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """Have the keeper end the server, remove its files and go; one that is gone is no error."""
+        """Have the keeper end the server, remove its files and exit; one that has exited is no error."""
         with suppress(OSError, ValueError):
             self.write({"do": "quit"})
         for pipe in (self._process.stdin, self._process.stdout):

@@ -16,7 +16,7 @@ _VACUUM_LIMIT_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """What the server may take, in bytes where it is memory; None where this version does not tell."""
+    """What the server may take, in bytes where it is memory; None if this version lacks the setting."""
 
     max_connections: int
     shared_buffers: int
@@ -53,7 +53,7 @@ _NEEDED: Final = (
     "max_parallel_workers",
 )
 _MOST_BYTES: Final = 2**31 * 1024 * 8
-"""More than any of them can be: INT_MAX in kB or in blocks (guc_tables.c)."""
+"""An upper bound of all settings: INT_MAX in kB or in blocks (guc_tables.c)."""
 
 
 def _check(connection: psycopg.Connection[Any], values: dict[str, float]) -> None:

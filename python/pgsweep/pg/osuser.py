@@ -1,7 +1,7 @@
 """Root over a Unix socket: connecting as the operating-system user that the server runs as.
 
 Debian's pg_hba.conf has `peer` for the socket: the server lets in the system user of the role's name and
-nobody else, root neither. What decides is the effective user id at the moment of connect() (SO_PEERCRED,
+nobody else, root neither. What decides is the effective user id at the time of connect() (SO_PEERCRED,
 unix(7)), so root takes on that of the socket's owner for as long as connecting takes. The session is then one
 of that user's, usually `postgres`. Only the connecting thread changes, by the system call: the C library's
 seteuid() changes all threads of a process (nptl(7)), and others may be reading the server's memory as root.

@@ -19,7 +19,7 @@ from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 from pgsweep.pg.userpath import resolve_relation
 
 _MANY: Final = 16
-"""That many stretches of one fork, on average, are worth a statement of their own: it costs half as much a
+"""From this many stretches of one fork on average, a statement of their own is used: it costs half as much a
 stretch, but cannot say which of them failed."""
 
 _INDEX_BY_TABLE_SINCE: Final = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}

@@ -9,11 +9,11 @@ later run finds what a killed one left. A run folder holds:
     data/          the data directory (elsewhere when the caller names a place with more room)
 
 A run folder is alive as long as someone holds the lock (flock) on the folder itself; the kernel drops the
-lock with the last process that had it, however that process ended. No lock files, nothing to go stale. The
-common folder is locked while run folders are made or reaped, and removed with the last of them.
+lock with the last process that had it, however that process ended. There is no lock file to become stale.
+The common folder is locked while run folders are made or reaped, and removed with the last of them.
 
-The data directory belongs to the server's user, who may put anything there and is a stranger where we are
-root: no file in it leads to another one, and what it says is used only against what is the same user's.
+The data directory belongs to the server's user, who may put anything there and is not trusted where we are
+root: no file in it leads to another one, and its contents are used only on objects of the same user.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def write_state(run: Path, state: RunState) -> None:
 
 
 def read_state(run: Path) -> RunState | None:
-    """Return what was written, or nothing where the run ended before it wrote."""
+    """Return what was written; None if the run ended before it wrote."""
     try:
         return RunState(**json.loads((run / _STATE_FILE).read_text()))
     except (OSError, ValueError, TypeError):

@@ -11,7 +11,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 _NAMES: Final = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
-"""Parameters that let in whoever knows them, of all versions of libpq (fe-connect.c, PQconninfoOptions)."""
+"""Parameters that hold a secret, in all versions of libpq (fe-connect.c, PQconninfoOptions)."""
 
 _HIDDEN: Final = b"*"
 """How libpq marks a parameter that a dialog must not show (PQconninfoOption.dispchar)."""

@@ -1,7 +1,7 @@
-"""What the rows of each query look like: types, ranges, and how many there are.
+"""The shape of each query's rows: types, ranges, and their number.
 
-A server that is what it says gives no other rows, so this is checked where they come in (answers.py), and
-the rest of the program need not doubt them.
+A true PostgreSQL server gives no other rows. This is checked where they come in (answers.py), so the rest of
+the program relies on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kind:
     most: float | None
 
     def fault(self, values: Sequence[Any]) -> bool:
-        """Return whether one of the values, none of which is None, is of another kind."""
+        """Return whether one of the values is of another kind; none of them is None."""
         if not set(map(type, values)) <= self.types:
             return True
         if not values or self.least is None or self.most is None:

@@ -1,15 +1,15 @@
 """How much shared memory a server requests from the kernel, now or with other settings; exact to the byte.
 
-Of a running server pg_shmem_allocations tells it: the sum over all rows is the size of the segment. The
+Of a running server pg_shmem_allocations shows it: the sum over all rows is the size of the segment. The
 setting shared_memory_size_in_huge_pages (15 and later) is the size divided by a page, plus one (ipci.c,
 `InitializeShmemGUCs`), so it is one too many where the size is a whole number of pages; from 19 on it is
 rounded up (8eef2df189).
 
-For other settings a server of the same release is asked, in a data directory of its own: it tells the size
-just before it requests it (ipci.c, `CreateSharedMemoryAndSemaphores`, at log level debug3). That it then
-refuses to start is arranged: huge pages in System V shared memory do not exist (sysv_shmem.c,
+For other settings a server of the same release is asked, in a data directory of its own: it logs the size
+just before it requests it (ipci.c, `CreateSharedMemoryAndSemaphores`, at log level debug3). A setting then
+makes it refuse to start: huge pages in System V shared memory do not exist (sysv_shmem.c,
 `PGSharedMemoryCreate`). So nothing is requested, and 128 GB can be asked about on a laptop. `postgres -C`
-tells the rounded number only, and from 15 on.
+shows the rounded number only, and from 15 on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ASK = {
 
 
 class SharedMemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session tells about its server's shared memory.
+    """What a session reports about its server's shared memory.
 
     Attributes:
         huge_pages: the setting.
@@ -70,7 +70,7 @@ class SharedMemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_facts(connection: psycopg.Connection[Any]) -> SharedMemoryFacts:
-    """Return what a session tells about its server's shared memory."""
+    """Return what a session reports about its server's shared memory."""
     version_num = connection.info.server_version
     row = connection.execute(load("shared_memory", version_num)).fetchone()
     assert row is not None
@@ -123,7 +123,7 @@ class ScratchServer:
             settings: beyond the server's defaults.
 
         Raises:
-            ClusterError: the server does not take them; says its words.
+            ClusterError: the server does not accept them; shows its message.
         """
         given = {**settings, **_ASK, "unix_socket_directories": str(self._cluster.socket_directory)}
         argv = ["postgres", "-D", str(self._cluster.data_directory)]

@@ -6,7 +6,7 @@ only if its owner, and the owners of those of its objects that are used, are tru
 session's own role. Where nobody connects as superuser, on a hosted service, the service's administrators own
 the extensions and are trusted too.
 
-A superuser needs more: the owner of a schema can rename it at any moment, between this check and the next
+A superuser needs more: the owner of a schema can rename it at any time, between this check and the next
 statement, and make another one of that name. From version 15 on that is the owner of the database for the
 schema public. No lock that a reader may take prevents it, so a superuser uses an extension only in a schema
 whose owner is trusted.

@@ -1,4 +1,4 @@
-"""One server under observation: its session, its process if it runs on this host, and what may be looked at.
+"""One server under observation: its session, its process if it runs on this host, and what may be read.
 
 Each ability that is missing makes the answer smaller and adds one line that says why and how to get it; only
 when the buffer pool itself cannot be read by any way is there no answer.
@@ -42,13 +42,13 @@ _SQL_BYTES_PER_BUFFER = 32 + 112
 """What pg_buffercache_pages keeps of a buffer (BufferCachePagesRec), and its row in the tuple store."""
 
 _BELIEVED_SHARE = 0.99
-"""Share of the buffers whose database and tablespace the server must know for a peek to be believed; the rest
+"""Share of the buffers whose database and tablespace the server must know for a peek to be accepted; the rest
 may belong to databases that were made or dropped meanwhile."""
 
 
 @dataclass(slots=True)
 class Access:
-    """What may be looked at.
+    """What may be read.
 
     Attributes:
         conninfo: as given, for sessions in other databases.
@@ -93,7 +93,7 @@ class Access:
         )
 
     def lacks(self, what: str, error: MissingAbility) -> None:
-        """Keep the reason why something cannot be looked at."""
+        """Keep the reason why something cannot be read."""
         self.missing.append(
             Missing(what=what, why=f"{error.message}" + (f" ({error.cause})" if error.cause else ""),
                     enable=error.hint)
@@ -102,7 +102,7 @@ class Access:
 
 @contextmanager
 def opened(conninfo: str, source: PoolSource = "auto") -> Iterator[Access]:
-    """Connect and find out what may be looked at.
+    """Connect and find out what may be read.
 
     Args:
         conninfo: as libpq understands it.
@@ -164,7 +164,7 @@ def _choose_source(access: Access, source: PoolSource) -> None:
 
 
 def _check_peek(access: Access) -> None:
-    """Believe what lies in the server's memory only if it agrees with what the server says.
+    """Accept the contents of the server's memory only if they agree with what the server reports.
 
     Raises:
         MissingAbility: not on this host, not permitted, a layout that is not known, or no agreement.

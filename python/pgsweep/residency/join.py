@@ -29,7 +29,7 @@ class ForkCaches:
 
     Attributes:
         usage_counts: buffers at usage_count 0 to 5, shape (forks, 6).
-        size_bytes: and the following are nothing where the page cache cannot be seen.
+        size_bytes: this and the following are None if the page cache cannot be read.
     """
 
     forks: list[Fork]
@@ -47,7 +47,7 @@ def join(pool: Snapshot, cached: CachedFiles | None, block_bytes: int, segment_b
 
     Args:
         pool: the used buffers.
-        cached: totals of the files, or nothing where they cannot be seen.
+        cached: totals of the files; None if they cannot be read.
         block_bytes: PostgreSQL's block size.
         segment_blocks: blocks in a segment file (`segment_size`).
     """

@@ -1,7 +1,7 @@
-"""What of the relations' files lies in the operating system's page cache.
+"""The parts of the relations' files that lie in the operating system's page cache.
 
 Totals come first, which is cheap; only files that are cached in part, and have blocks in the buffer pool
-too, are then looked at page by page.
+too, are then checked page by page.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CachedPages:
 
 
 def read_totals(files: DataFiles, block_bytes: int) -> CachedFiles:
-    """Look at every file as a whole."""
+    """Return the totals of every file."""
     found = page_cache(files.paths, maps=False, block_bytes=block_bytes)
     return CachedFiles(
         files, found["size_bytes"], found["cached_bytes"], found["error"], str(found["method"])
@@ -64,11 +64,11 @@ def read_totals(files: DataFiles, block_bytes: int) -> CachedFiles:
 
 
 def read_pages(files: DataFiles, chosen: NDArray[np.int64], block_bytes: int) -> CachedPages:
-    """Look at some files block by block.
+    """Return the cached pages of some files, block by block.
 
     Args:
         files: all of them.
-        chosen: indices of those to look at, ascending.
+        chosen: indices of those to check, ascending.
         block_bytes: PostgreSQL's block size.
     """
     found = page_cache([files.paths[index] for index in chosen], maps=True, block_bytes=block_bytes)

@@ -1,4 +1,4 @@
-"""The buffer pool at one moment, by whichever way is open."""
+"""The buffer pool at one time, by whichever method is available."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ KINDS = {"r": "table", "i": "index", "t": "TOAST table", "m": "materialized view
 
 
 def kind_word(letter: str, schema: str) -> str:
-    """Return the word for a relation's kind; the index of a TOAST table is told from those of users."""
+    """Return the word for a relation's kind; the index of a TOAST table has a word of its own."""
     return "TOAST index" if letter == "i" and schema == "pg_toast" else KINDS.get(letter, letter)
 
 

@@ -1,4 +1,4 @@
-"""Both caches of one database at one moment, block by block, so that two moments can be compared."""
+"""Both caches of one database at one time, block by block, so that two times can be compared."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class CacheSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one fork gained and lost between two pictures; blocks ascending.
+    """What one fork gained and lost between two cache snapshots; blocks ascending.
 
     Attributes:
-        page_cache_in_bytes: gained by halves of blocks too; nothing where the page cache cannot be seen, as
+        page_cache_in_bytes: gained by halves of blocks too; None if the page cache cannot be read, as
             are the following.
     """
 
@@ -56,7 +56,7 @@ class Change:
 
 
 class CacheSnapshotter:
-    """Takes pictures of the session's database and of the shared catalogs."""
+    """Takes cache snapshots of the session's database and of the shared catalogs."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

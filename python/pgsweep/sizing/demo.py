@@ -1,4 +1,4 @@
-"""The whole story on a private PostgreSQL: workload, record, predict, and the truth beside the prediction.
+"""Run all steps on a private PostgreSQL: workload, record, predict, and compare with the measured truth.
 
 For each workload: run it at today's size (64 MB) until the pool has settled; record it by snapshots, then by
 trace, one after the other because tracing slows the server; predict the miss ratio at other sizes from each;
@@ -74,7 +74,7 @@ EVERYTHING = DemoPlan(
 
 
 class _Steps:
-    """Numbers the stages and tells the time left over all of them."""
+    """Numbers the stages and reports the time left over all of them."""
 
     def __init__(self, progress: Progress, expected_seconds: Sequence[float]) -> None:
         self._progress = progress
@@ -111,16 +111,15 @@ def run_demo(
 ) -> DemoResult:
     """Run the demo.
 
-    Whatever interrupts it, the private server vanishes; evidence that was complete stays in `output`.
+    Whatever interrupts it, the private server is removed; evidence that was complete stays in `output`.
 
     Args:
         everything: all three workloads at seven sizes instead of the mix at five.
         bindir: the server's bin folder; the wheel's PostgreSQL 18 by default.
         work_dir: where the data directory is made; in the place for temporary files by default.
         output: where the evidence is kept, as WORKLOAD-snapshots.evidence and WORKLOAD-trace.evidence; not at
-        all by
-            default.
-        progress: told of every step and of the time left.
+            all by default.
+        progress: called with every step and with the time left.
         seed: of everything random; two runs still differ, as clients and clocks do.
         plan: instead of the two usual ones.
 
@@ -136,7 +135,7 @@ def run_demo(
     notes: list[str] = []
     settings = {
         "shared_buffers": f"{chosen.observed_bytes // 1024}kB",
-        # Its moments cannot be foreseen, and one run of it at one size only would be taken for the size's
+        # Its times cannot be foreseen, and one run of it at one size only would be taken for the size's
         # effect.
         "autovacuum": "off",
     }

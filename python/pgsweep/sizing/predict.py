@@ -1,8 +1,8 @@
 """A curve of miss ratios over sizes of shared_buffers, from evidence of either kind or from a foreign trace.
 
 Snapshots (`record --source sql` or `peek`) are inverted through the law of the clock, traces (`record
---source trace`) are replayed through the exact pool. Both give an interval and a verdict; the method is told
-in docs/concepts/prediction.md.
+--source trace`) are replayed through the exact pool. Both give an interval and a verdict. The method is
+described in docs/concepts/prediction.md.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
     """Predict the miss ratio at other sizes of shared_buffers.
 
     Args:
-        evidence: a folder written by `record`, or a file NAME.oracleGeneral. One that pgsweep exported is
-        taken
-            for the evidence that it comes from, as long as what was written beside it is there.
+        evidence: a folder written by `record`, or a file NAME.oracleGeneral. If pgsweep exported it,
+            the evidence that it comes from is used, as long as the folder written beside it exists.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 

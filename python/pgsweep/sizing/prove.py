@@ -7,7 +7,7 @@ Beside that stand the prediction and the simulator, the latter from the very sam
 server differ, the rules are wrong; where both differ from the prediction, the drawn state decides and the
 trace is too short for the size.
 
-A server cannot be made to use rings (see testbed.replay_server) or to drop pages at a moment. So the
+A server cannot be made to use rings (see testbed.replay_server) or to drop pages at a given time. So the
 simulator runs once more with both: what that changes is what the proof leaves out. A block that a backend
 accesses while it has it pinned is a hit without effect on any server; such accesses are counted and not made.
 
@@ -42,7 +42,7 @@ from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, c
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 MAX_ACCESSES = 1_000_000
-"""More are rarely worth the time: a million accesses tell a miss ratio to 0.0005."""
+"""More are rarely worth the time: a million accesses determine a miss ratio to 0.0005."""
 
 _SECONDS_PER_ACCESS = 8e-6
 _RESTART_SECONDS = 1.5
@@ -64,10 +64,10 @@ def prove(
     Args:
         evidence: a folder written by `record --source trace`.
         sizes_bytes: sizes to try; without, an eighth to eight times the size at which it was recorded.
-        max_accesses: no more than so many accesses of the trace, from its beginning.
+        max_accesses: the largest number of accesses of the trace, from its beginning.
         bindir: the bin folder of the server to try; the wheel's PostgreSQL 18 by default.
         work_dir: where the server's data directory is made.
-        progress: told of every size.
+        progress: called with every size.
         seed: of the drawn states.
 
     Raises:

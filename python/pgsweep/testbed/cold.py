@@ -21,7 +21,7 @@ DATABASE = "pgsweep"
 def private_server(
     setup: Path, *, settings: Mapping[str, str] | None = None, bindir: Path | None = None
 ) -> Iterator[Cluster]:
-    """Make a private server, with a database `pgsweep` in which the setup has run; it vanishes at the end.
+    """Make a private server, with a database `pgsweep` in which the setup has run; it is removed at the end.
 
     Args:
         setup: a script for psql, which stops at its first error.

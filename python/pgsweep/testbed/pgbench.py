@@ -1,7 +1,7 @@
 """Runs workloads by pgbench on a private cluster, in the background, for as long as wanted.
 
-pgbench has no "until told": it is started for a day and ended by a signal. Transactions are therefore counted
-by the server (pg_stat_database), not by pgbench's summary, which a signal suppresses.
+pgbench has no option to run until stopped: it is started for a day and ended by a signal. Transactions are
+therefore counted by the server (pg_stat_database), not by pgbench's summary, which a signal suppresses.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class RunningWorkload:
 
 
 def _scale(cluster: Cluster) -> int:
-    """Return the scale the tables were made with: pgbench tells it to builtin scripts only."""
+    """Return the scale the tables were made with: pgbench passes it to builtin scripts only."""
     with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
         row = connection.execute("SELECT count(*) FROM pgbench_branches").fetchone()
     assert row is not None

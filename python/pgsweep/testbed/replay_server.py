@@ -59,7 +59,7 @@ _COUNTS = "SELECT pg_stat_get_xact_blocks_fetched(oid), pg_stat_get_xact_blocks_
 
 @dataclass(frozen=True, slots=True)
 class ReplayCounts:
-    """What a replay gave.
+    """The result of a replay.
 
     Attributes:
         misses: of the counted accesses, as the server says.
@@ -120,7 +120,7 @@ class ReplayServer:
             blocks: shared_buffers.
             warm: pages accessed first, not counted.
             accesses: the pages accessed then, in order.
-            done: told how many accesses were done so far, warming included.
+            done: called with the number of accesses done so far, warming included.
 
         Raises:
             ClusterError: the size is too large for this machine, or the server does not start with it.
@@ -224,7 +224,7 @@ def _counts(connection: psycopg.Connection[Any]) -> tuple[int, int]:
 
 
 def _extend_with_holes(path: Path, blocks: int) -> None:
-    """Make a relation's empty file so many blocks long; all segments belong to the same user."""
+    """Extend a relation's empty file to a number of blocks; all segments belong to the same user."""
     owner = path.parent.stat()
     for number in range((blocks + _SEGMENT_BLOCKS - 1) // _SEGMENT_BLOCKS):
         if number == 0:

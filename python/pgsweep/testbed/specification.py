@@ -18,7 +18,7 @@ Law = Literal["zipf", "uniform", "latest", "classes", "moving", "loop"]
 - latest: the newest rows most, falling exponentially.
 - classes: a share of the rows takes a given part of the draws.
 - moving: a window of rows that moves on with every transaction.
-- loop: one row after the other, round and round.
+- loop: one row after the other, from the first again after the last.
 """
 
 Kind = Literal[

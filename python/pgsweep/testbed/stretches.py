@@ -1,4 +1,4 @@
-"""Runs a specification stretch by stretch: so many transactions, then what the server counted.
+"""Runs a specification stretch by stretch: a number of transactions, then what the server counted.
 
 A stretch is a number of transactions, not a time: at every size of the pool the same transactions run,
 with the same random numbers, however slow the machine is. pgbench gets a thread for each client, because

@@ -242,7 +242,7 @@ class _Accesses:
     def outcomes(
         self, begin: int, end: int, size: int, state: _native.PoolContents
     ) -> tuple[_native.ReplayOutcomes, int]:
-        """Return what becomes of a part of the accesses, and how often the hand goes round meanwhile."""
+        """Return the outcomes of a part of the accesses, and the number of clock passes meanwhile."""
         rings = self._rings(begin, end)
         part = self.pages[begin:end]
         found = _native.replay_outcomes(part, size, self._rules, warm=state, **rings)

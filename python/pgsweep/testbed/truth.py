@@ -179,7 +179,7 @@ class SettledWorkload:
         seed: of the workload and of the random filling.
         carried: what a smaller pool held.
         patience: when it counts as settled.
-        progress: told of the seconds done.
+        progress: called with the seconds done.
 
     Raises:
         ClusterError: the server does not start with that size.
@@ -226,7 +226,7 @@ class SettledWorkload:
         unused: list[int] = []
         while not self._settled and self._elapsed() < self._rule.settle_limit_seconds:
             self._window()
-            # A buffer once used stays used, so zero needs no second look (which costs 50 ms in a large pool).
+            # A buffer once used stays used, so zero needs no new check (which costs 50 ms in a large pool).
             unused.append(self._monitor.unused_buffers() if not unused or unused[-1] else 0)
             loaded = sum(window.misses for window in self._windows)
             turned_over = unused[-1] == 0 and loaded >= self._rule.turnovers * self.blocks

@@ -1,1 +1,1 @@
-"""Bring a cold server to heat, and keep it there."""
+"""Warm a cold server's caches, and keep them warm."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 CALL_BYTES = 16 << 20
-"""How much one statement reads: short enough that a stop or a pause is heeded at once, long enough that the
-statement itself costs nothing beside the reading."""
+"""How much one statement reads: little enough that a stop or a pause takes effect at once, enough that the
+cost of the statement itself is negligible."""
 
 CALL_PIECES = 4096
 """How many stretches one statement reads at most: each is a function call and three numbers sent."""
@@ -24,7 +24,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
         kind: as `caches.rows.KINDS` has it.
         fork: main, fsm or vm.
         heat: accesses of a block, whatever the measure; None where it is not known.
-        saved: the heat is that of a heat file; all such come before those that statistics tell of.
+        saved: the heat comes from a heat file; all such stretches come before those known from statistics.
         usage_count: that the blocks had when they were saved.
         why: the reason for its place in the order.
     """

@@ -1,4 +1,4 @@
-"""How much each cache may be given: what it holds, less a reserve for which there is a reason."""
+"""The budget of each cache: what it holds, less a reserve whose reason is stated."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def pool_budget(shared_buffers_bytes: int, given_bytes: int | None) -> WarmBudge
     """Return what may be brought into the buffer pool.
 
     The reserve is for what sessions bring meanwhile, above all scans in their rings: a ring has an eighth of
-    the pool at most (GetAccessStrategyWithSize, freelist.c). Without it the last pages to come push out the
-    first.
+    the pool at most (GetAccessStrategyWithSize, freelist.c). Without the reserve the pages read last evict
+    those read first.
 
     Args:
         shared_buffers_bytes: what the pool holds.
-        given_bytes: the user's own budget; None for all but the reserve.
+        given_bytes: the user's own budget; None for everything except the reserve.
     """
     reserve = min(shared_buffers_bytes // _POOL_RESERVE_PART, _POOL_RESERVE_MOST_BYTES)
     why = "kept free for what sessions bring meanwhile"
     if given_bytes is not None:
-        # More than the pool holds would push out what came first.
+        # More than the pool holds would evict what was read first.
         reserve, why = max(0, shared_buffers_bytes - given_bytes), "by --budget"
     return WarmBudget(
         cache="pool",
@@ -42,9 +42,9 @@ def pool_budget(shared_buffers_bytes: int, given_bytes: int | None) -> WarmBudge
 
 
 def restore_blocks(shared_buffers_blocks: int, budget_blocks: int | None = None) -> int:
-    """Return how many blocks a restore may want in a pool: nearly all, as they lay there together before.
+    """Return how many blocks a restore may use of a pool: nearly all, as the saved blocks fitted in before.
 
-    One buffer in 128 is left alone: for catalogs that our own sessions read, and for pins.
+    One buffer in 128 is left unused: for catalogs that our own sessions read, and for pins.
     """
     room = shared_buffers_blocks - -(-shared_buffers_blocks // _RESTORE_RESERVE_PART)
     return room if budget_blocks is None else min(room, budget_blocks)
@@ -82,11 +82,11 @@ def page_cache_budget(
     server: PageCacheRoom | None = None,
     reader: PageCacheRoom | None = None,
 ) -> WarmBudget:
-    """Return what may be brought into the page cache: what the host has, or a memory cgroup that has less.
+    """Return what may be brought into the page cache: what the host or a memory cgroup leaves for it.
 
-    MemAvailable counts memory that shared_buffers will take when it is used: that part is not given away. So
-    it is in the server's memory cgroup. What is read past the server counts to the cgroup of who reads; but
-    what the server reads again later counts to its own, so neither is exceeded.
+    MemAvailable counts memory that shared_buffers will take when it is used: that part is subtracted.
+    The same holds for the server's memory cgroup. What is read past the server is charged to the cgroup of
+    the process that reads; what the server reads again later is charged to its own. Neither is exceeded.
 
     Args:
         memory: of the server's host; None where that is not this one.

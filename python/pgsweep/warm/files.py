@@ -6,8 +6,8 @@ long as the device's readahead window, into folios of many pages (mm/readahead.c
 
 For a short stretch that would read more than was asked, and where the window is short it keeps too few
 requests in the device's queue. There posix_fadvise(2), POSIX_FADV_WILLNEED, starts the reading and returns,
-page by page (page_cache_ra_unbounded), which costs more. It is asked in small steps: of one that is longer
-than the window or the device's largest request the kernel drops the rest without a word
+page by page (page_cache_ra_unbounded), which costs more. It is asked in small steps: where a step is longer
+than the window or the device's largest request, the kernel drops the rest silently
 (force_page_cache_ra). One byte at the end of each step is then read, which waits for it.
 """
 
@@ -30,7 +30,7 @@ from pgsweep.warm.session import DROPPED, SHORTER, Failed, Read
 FORK_NUMBERS = {"main": 0, "fsm": 1, "vm": 2, "init": 3}
 
 _STEP_BYTES = 128 << 10
-"""The kernel's own readahead window where nobody set another (VM_READAHEAD_PAGES, include/linux/mm.h)."""
+"""The kernel's default readahead window (VM_READAHEAD_PAGES, include/linux/mm.h)."""
 
 _LONG_BYTES = 4 << 20
 _LONG_WINDOW_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class FileReader:
         self._segment_blocks = segment_blocks
 
     def stretches(self, piece: BlockRange) -> list[tuple[str, int, int]]:
-        """Return path, offset and length in bytes of a piece; nothing where its relation is not known."""
+        """Return path, offset and length in bytes of a piece; empty if its relation is not known."""
         place = self._places.get((piece.database, piece.oid))
         if place is None:
             return []
@@ -118,7 +118,7 @@ class FileReader:
         return "\n".join(calls)
 
     def ask(self, pieces: Sequence[BlockRange]) -> None:
-        """Ask the kernel for the pieces and do not wait; what cannot be opened is left to whoever reads."""
+        """Ask the kernel for the pieces without waiting; skip files that cannot be opened."""
         descriptors: dict[str, int] = {}
         try:
             for piece in pieces:

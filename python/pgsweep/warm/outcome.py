@@ -1,4 +1,4 @@
-"""What work is to be like, how far it is, and what came of it."""
+"""The options of the work, its state, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pgsweep.warm.block_ranges import CALL_BYTES
 from pgsweep.warm.session import Failed
 
 _CALLS_A_SECOND = 4
-"""A throttled run makes its calls small enough for so many a second, lest it go in bursts."""
+"""The least number of calls a second of a throttled run: smaller calls avoid bursts."""
 
 _TROUBLES_KEPT = 1000
 
 GONE_SHARE = 0.01
-"""So much of what was read may be gone again: catalogs, and what queries read meanwhile."""
+"""The share of what was read that may be evicted again: by catalogs, and by what queries read meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class WorkOptions:
 
     @property
     def call_blocks(self) -> int:
-        """How many blocks a call shall have at most."""
+        """The largest number of blocks of a call."""
         size = float(CALL_BYTES)
         if self.rate_bytes_per_second is not None:
             size = min(size, self.rate_bytes_per_second / _CALLS_A_SECOND)
@@ -72,7 +72,7 @@ class WorkState:
 
 @dataclass(slots=True)
 class WorkOutcome:
-    """What came of it.
+    """The outcome of the work.
 
     Attributes:
         asked_blocks: of all calls.
@@ -96,7 +96,7 @@ class WorkOutcome:
     troubles: list[WarmTrouble] = field(default_factory=list)
 
     def add(self, other: WorkOutcome) -> None:
-        """Add what came of work that was done after this."""
+        """Add the outcome of work that was done after this."""
         self.asked_blocks += other.asked_blocks
         self.read_blocks += other.read_blocks
         self.calls += other.calls
@@ -125,7 +125,7 @@ def troubles_of(failed: Iterable[Failed]) -> list[WarmTrouble]:
 
 
 def nothing_at_all(outcome: WorkOutcome) -> PgsweepError | None:
-    """Return the error that it is when not one block could be read, though some were asked for."""
+    """Return the error to raise where no block could be read, though some were asked for."""
     if outcome.read_blocks or not outcome.troubles or outcome.stopped:
         return None
     first = outcome.troubles[0]

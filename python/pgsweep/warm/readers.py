@@ -22,7 +22,7 @@ _FOR_GOOD = re.compile(
     r"does not exist|permission denied for|not permitted|not currently accepting|pg_hba|authentication",
     re.IGNORECASE,
 )
-"""What the server says of a database that it will not let us enter, however long we wait
+"""The errors of a database that cannot be connected to, however long we wait
 (src/backend/utils/init/postinit.c, src/backend/libpq/auth.c)."""
 
 
@@ -32,7 +32,7 @@ class PrewarmReader:
     Args:
         conninfo: of any database of the server.
         mode: of pg_prewarm: buffer, read or prefetch.
-        server_started: is told when the server was started, in its own microseconds, at each connection.
+        server_started: called at each connection with the server's start time, in its own microseconds.
 
     Raises:
         ConnectionFailed: the server cannot be reached.
@@ -50,7 +50,7 @@ class PrewarmReader:
         self._lock = threading.Lock()
 
     def open(self, database: str) -> None:
-        """Have a session in the database; one that cannot be entered fails when it is read.
+        """Open a session in the database; one that cannot be connected to fails when it is read.
 
         Raises:
             ConnectionFailed: the server cannot be reached now.
@@ -67,7 +67,7 @@ class PrewarmReader:
             self._refused[database] = error
 
     def read(self, call: Call) -> Read:
-        """Read a call; where its database cannot be entered, all of it fails.
+        """Read a call; if its database cannot be connected to, all of it fails.
 
         Raises:
             Lost: the session has gone.
@@ -121,17 +121,17 @@ class PageCacheReader:
         self._files = files
 
     def open(self, database: str) -> None:
-        """Nothing: files need no session."""
+        """Do nothing: files need no session."""
 
     def read(self, call: Call) -> Read:
         """Have the kernel read a call."""
         return self._files.read(call.pieces)
 
     def cancel(self) -> None:
-        """Nothing: a call is short, and the kernel cannot be interrupted."""
+        """Do nothing: a call is short, and the kernel cannot be interrupted."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class LatencyProbe:
@@ -151,10 +151,10 @@ class LatencyProbe:
         self._sessions: dict[str, PrewarmSession] = {}
 
     def __call__(self, piece: BlockRange | None) -> None:
-        """Do it once.
+        """Read one block.
 
         Raises:
-            Exception: whatever goes wrong, which counts as late.
+            Exception: any error; it counts as late.
         """
         if self._files is not None:
             if piece is not None:

@@ -61,7 +61,7 @@ class Read:
 
 
 def others_note(sessions: int) -> str:
-    """Tell that others are warming the same server."""
+    """Report that others are warming the same server."""
     counted = "1 session" if sessions == 1 else f"{sessions} sessions"
     return f"another `pgsweep warm` is at work on this server ({counted}): both take longer"
 
@@ -114,15 +114,15 @@ class PrewarmSession:
             done, left = self._read_forks(pieces)
             return done + self._read(left)
         except SessionEnded as error:
-            # pg_terminate_backend and an orderly stop say admin_shutdown; only the start time tells which it
+            # pg_terminate_backend and an orderly stop say admin_shutdown; only the start time shows which it
             # was. After a crash of any backend the pool is empty though the postmaster is the same.
             alive = isinstance(error, AdminShutdown)
             raise Lost(first_line(error), pool_lives=alive) from error
 
     def _read_forks(self, pieces: Sequence[BlockRange]) -> tuple[Read, Sequence[BlockRange]]:
-        """Read what makes many stretches of one fork; return what came of it, and what is left to read.
+        """Read forks that have many stretches; return the outcome, and the pieces that are left to read.
 
-        Where a statement fails, or reads less than was asked, the rest is left to the one that tells why.
+        If a statement fails, or reads less than was asked, the rest is left to `_read`, which finds out why.
         """
         done = 0
         groups = by_fork(pieces)

@@ -1,4 +1,4 @@
-"""How fast to go: a rate that is not exceeded, a pause while the server is late."""
+"""Limits on speed: a maximum rate, and a pause while the server responds too slowly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Throttle:
-    """Lets so many bytes a second through, on average; asked by several threads.
+    """Limits the average number of bytes a second; shared by several threads.
 
     Args:
         bytes_per_second: None for no limit.
@@ -32,11 +32,11 @@ class Throttle:
 class Gate:
     """Is shut while a probe takes longer than it may; measures in a thread of its own.
 
-    The probe is what a query would feel: the reading of one block that is not warm yet. It is repeated every
+    The probe measures the latency of a query: it reads one block that is not warm yet. It is repeated every
     quarter of a second, and the gate opens again when it has been in time twice.
 
     Args:
-        probe: does it once, and returns when it is done; may fail, which counts as late.
+        probe: reads once, and returns when it is done; a failure counts as late.
         max_seconds: how long it may take; None for a gate that is always open.
     """
 
@@ -62,18 +62,18 @@ class Gate:
 
     @property
     def paused_seconds(self) -> float:
-        """How long the gate has been shut altogether."""
+        """The total time for which the gate was shut."""
         now = 0.0 if self._open.is_set() else time.monotonic() - self._shut_at
         return self._paused_seconds + now
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         if self._max_seconds is not None:
             self._thread = threading.Thread(target=self._watch, name="warm-gate", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Measure no more, and stand open."""
+        """Stop measuring, and leave the gate open."""
         self._end.set()
         if self._thread is not None:
             self._thread.join()
@@ -92,7 +92,7 @@ class Gate:
             try:
                 self._probe()
                 failed = False
-            except Exception:  # whatever it is, the server is not well
+            except Exception:  # any error means that the server has a problem
                 failed = True
             seconds = time.monotonic() - begin
             self.worst_seconds = max(self.worst_seconds, seconds)

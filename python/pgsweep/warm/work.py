@@ -1,15 +1,15 @@
-"""The work itself: calls carried out in their order, by several sessions at once.
+"""Calls carried out in their order, by several sessions at once.
 
     work = Work(calls, lambda number: PrewarmReader(conninfo, "buffer"), WorkOptions(connections=3))
     outcome = work.run(stop, on_progress)
 
-Threads take the calls from one queue, each a few in a row, so the order holds but for so many calls a
-session; stretches of one relation are then read side by side, which fills the device's queue as one process
-that reads block by block does not.
+Threads take the calls from one queue, each a few in a row, so the order holds except for these few calls of
+each session. Stretches of one relation are then read in parallel, which fills the device's queue; one process
+that reads block by block does not fill it.
 
-What cannot be read is told and left out, never fatal. A session that is lost is opened again; where the
-server lost its pool meanwhile (it was restarted, or a crash emptied it) what was read before is read again.
-A stop is heeded between two calls.
+What cannot be read is reported and skipped; it is never fatal. A session that is lost is opened again. If the
+server lost its pool meanwhile (it was restarted, or a crash emptied it), what was read before is read again.
+A stop takes effect between two calls.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pgsweep.warm.session import Lost, Read
 from pgsweep.warm.throttle import Gate, Throttle
 
 _RUN_CALLS = 8
-"""So many calls in a row are one session's, where there is enough for all: a file that is read on where it
-was left is read by long requests, into large folios (mm/readahead.c, page_cache_sync_ra: a jump begins with
-short ones)."""
+"""The number of consecutive calls that one session takes, where there are enough for all. A file that is read
+sequentially is read by long requests, into large folios (mm/readahead.c, page_cache_sync_ra: a jump begins
+with short ones)."""
 
 _TRIES = 5
-"""A call that loses its session so often is left out: it may be what brings the server down."""
+"""A call that loses its session this many times is skipped: it may be the cause of the server's failure."""
 
 
 _ALL_TAKEN = re.compile(r"too many|connection slots", re.IGNORECASE)
-"""The server is there and gives no further session (InitPostgres, postinit.c); it is not waited for unless
-sessions were lost, as then those of others come back too."""
+"""The server accepts connections but has no free slot (InitPostgres, postinit.c). It is waited for only if
+sessions were lost, because then those of other clients reconnect too."""
 
 
 class Reader(Protocol):
@@ -76,9 +76,9 @@ class Work:
         calls: in their order; an iterator is asked for them when their turn comes.
         reader: makes the reader of one thread.
         options: how.
-        done: is told of each call that is done, with what came of it; called by one thread at a time.
-        undone: is told that the server lost its pool, so that all calls are to be done again.
-        total_blocks: of all calls, where these are still to be made.
+        done: called with each finished call and its outcome; by one thread at a time.
+        undone: called when the server has lost its pool, so that all calls must be repeated.
+        total_blocks: of all calls, where the calls are not made yet.
         probe: for `max_latency_seconds`: reads one block of a call that is still to be done.
     """
 
@@ -121,11 +121,11 @@ class Work:
         self._lazy = total_blocks is not None
 
     def run(self, stop: threading.Event, progress: Callable[[WorkState], None] | None = None) -> WorkOutcome:
-        """Do all that is to be done, or as much as there is until the stop.
+        """Carry out all calls, or as many as possible until the stop.
 
         Args:
             stop: ends the work after the calls that are under way.
-            progress: is told of the state a few times a second, in this thread.
+            progress: called with the state a few times a second, in this thread.
 
         Raises:
             ConnectionFailed: the server went away and did not come back.
@@ -187,7 +187,7 @@ class Work:
             reader.close()
 
     def _do(self, reader: Reader, call: Call, halt: threading.Event) -> None:
-        """Read a call; waits for a server that is away, as long as patience lasts.
+        """Read a call; wait for an unavailable server for `patience_seconds` at most.
 
         The server was there when the work was planned, so it is waited for from the first call on. A reader
         may need a connection to open, and another one to read: while a server restarts, either can fail.
@@ -224,7 +224,7 @@ class Work:
         self._give_back(call)
 
     def server_started(self, started_us: int) -> None:
-        """Say when the server that a reader connected to was started; another time means an empty pool."""
+        """Record when the server that a reader connected to was started; a new time means an empty pool."""
         with self._lock:
             if self._started_us not in (None, started_us):
                 self._pool_lost()
@@ -246,7 +246,7 @@ class Work:
         return None
 
     def _take(self, last_run: int | None) -> Call:
-        """Take the next call of a thread's last run; else one of a run that no other thread is at."""
+        """Take the next call of a thread's last run; else one of a run that no other thread works on."""
         others = {number // _RUN_CALLS for number in self._running}
         ahead = [
             call.number // _RUN_CALLS

@@ -29,12 +29,12 @@ _FORKS = 4
 
 _DROPPED_ANYWAY = 1 << 17
 _DROPPED_A_ROW = 32
-"""Blocks of dropped relations that get a number though nothing accesses them: so many, and so many for each
-row of the evidence."""
+"""Blocks of dropped relations that get a number though nothing accesses them: a fixed number, and a number
+for each row of the evidence."""
 
 _DROPS_ANYWAY = 1 << 20
 _DROPS_A_PAGE = 64
-"""Pages that drops may take out: so many, and so often for each access and each page of the trace."""
+"""Pages that drops may remove: a fixed number, and a number for each access and each page of the trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +319,7 @@ def _with_drops(trace: Trace, drops: Table, names: dict[str, Any]) -> Trace:
 
 
 def first_accesses(trace: Trace, count: int) -> Trace:
-    """Return the trace up to so many accesses, with the drops among them; its pages keep their numbers."""
+    """Return the trace up to a number of accesses, with the drops among them; pages keep their numbers."""
     accesses = np.flatnonzero((trace.flags & DROP) == 0)
     if len(accesses) <= count:
         return trace

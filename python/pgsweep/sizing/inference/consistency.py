@@ -1,4 +1,4 @@
-"""Whether what a server counted agrees with itself, before a prediction rests on it.
+"""Check that a server's counters agree with each other, before a prediction uses them.
 
 The database's counters are the sum over its relations: whenever a session reports a relation's counters, it
 adds the same numbers to those of the relation's database (pgstat_relation.c, pgstat_relation_flush_cb; before
@@ -23,7 +23,7 @@ from typing import Final
 from pgsweep.sizing.inference.estimate import Doubt
 
 REPORT_SECONDS: Final = 1.0
-"""Sessions report at most so often (pgstat.c, PGSTAT_MIN_INTERVAL)."""
+"""The shortest time between two reports of a session (pgstat.c, PGSTAT_MIN_INTERVAL)."""
 
 _NOISE_RATIO: Final = 0.03
 _NOISE_BLOCKS: Final = 100.0

@@ -1,4 +1,4 @@
-"""From rates to every other size: one clock pass as the free variable, no root finding.
+"""Predict every other size from rates: the time of a clock pass is the free variable, no root finding.
 
 A pool of another size has another time of a clock pass; with the pass s times as long as today's, a page of x
 visits in a pass has x·s. The resident pages then sum to the size of the pool, the misses follow. Sequential
@@ -68,7 +68,7 @@ class Curve:
         seconds: for how long misses were counted.
         loops: scans without a ring come at intervals; else at random, as other visits do.
         ring_blocks: buffers of a scan's ring in a pool of that many blocks.
-        settled_seconds: for how long pools of other sizes have run when they are looked at. What each scan
+        settled_seconds: for how long pools of other sizes have run when they are measured. What each scan
             leaves of its ring gathers over that time.
     """
 
@@ -142,7 +142,7 @@ class Curve:
         return float(np.interp(at, np.log(LAP_SCALES), misses))
 
     def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
-        """Return how often a scan misses and how much of the time pages are absent, shape (laps, grid)."""
+        """Return how often a scan misses and the share of time absent, shape (clock passes, grid)."""
         flow = self.flows[index]
         if not flow.ringed(blocks):
             return self._among[index]
@@ -194,5 +194,5 @@ def _today(table: Floats) -> Floats:
 
 
 def _absent(visits_per_lap: Floats, rates: Rates) -> Floats:
-    """Return P(absent), shape (laps, grid)."""
+    """Return P(absent), shape (clock passes, grid)."""
     return np.ascontiguousarray(rates.law(LAP_SCALES[:, None] * visits_per_lap[None, :])[:, :, 0])

@@ -1,4 +1,4 @@
-"""What both ways of reading evidence come to: a curve with its interval, and how far it may be trusted."""
+"""The result of both methods: a curve with its interval, and its verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED: Final[Level] = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something that speaks against a prediction.
+    """A reason against a prediction.
 
     Attributes:
         level: what the prediction can be at best; `reliable` for a remark that changes nothing.

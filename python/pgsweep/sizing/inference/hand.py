@@ -1,4 +1,4 @@
-"""Where the clock hand stood at each snapshot, from what it left behind.
+"""The position of the clock hand at each snapshot, inferred from the buffers that it changed.
 
 Only the hand lowers a usage count, and only where it stood is a page replaced by another (freelist.c,
 StrategyGetBuffer). So the buffers that show either between two snapshots lie on one arc, from where the hand
@@ -6,8 +6,8 @@ was to where it is. Rings and dropped relations change buffers elsewhere, and a 
 that the hand passed; so the arc is the one that explains most buffers, not the one that holds all changes.
 
 Under a bursty load the hand goes round more than once between some snapshots. Such a pair shows no arc; the
-arcs before and after it tell where the hand stood, and the loads counted meanwhile how often it went round.
-A snapshot of which no arc tells where the hand stood is left out.
+arcs before and after it show where the hand stood, and the loads counted meanwhile how often it went round.
+A snapshot is left out if no arc shows where the hand stood.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COUNTS: Final = 6
 
 
 class Followed(NamedTuple):
-    """The hand, as far as snapshots tell where it was.
+    """The positions of the hand, where snapshots show them.
 
     Attributes:
         known: by number of the snapshot, whether they do.
@@ -65,7 +65,7 @@ class _Arc(NamedTuple):
 def follow_hand(
     snapshots: Mapping[str, NDArray[Any]], pages: Integers, pool_frames: int, loads: Floats | None = None
 ) -> Followed | None:
-    """Return where the hand stood at the snapshots, or nothing where too few tell.
+    """Return where the hand stood at the snapshots; None if too few show it.
 
     Args:
         snapshots: the evidence's table.
@@ -186,7 +186,7 @@ def _apart(one: int, other: int, size: int) -> int:
 
 
 def _positions(arcs: list[_Arc | None], size: int) -> Integers:
-    """Return the buffer at which the hand stood at each snapshot; -1 where no arc tells, or two disagree."""
+    """Return the buffer at which the hand stood at each snapshot; -1 if no arc shows it, or two disagree."""
     tolerated = max(_LARGEST_GAP * size, 8.0)
     positions = np.full(len(arcs) + 1, -1)
     for at in range(len(arcs) + 1):

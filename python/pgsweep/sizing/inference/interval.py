@@ -1,4 +1,4 @@
-"""The 90 % interval around a curve from snapshots: what pages, counters and the model leave open.
+"""The 90 % interval around a curve from snapshots: the uncertainty of pages, counters and the model.
 
 What its constants say was fitted to simulated recordings of even seeds and tested on those of odd seeds
 (benchmarks/calibration).
@@ -65,7 +65,7 @@ def short_error(passes: float, *, by_paths: bool) -> float:
 
 
 def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Floats:
-    """Return a curve of which the error that comes from the recording's length is taken away."""
+    """Return a curve without the error that comes from the recording's length."""
     if len(halves) < 2:
         return point
     missing = HALVES_WEIGHT * (point - np.mean(halves, axis=0))
@@ -122,7 +122,7 @@ def around(
     model = np.minimum(model, 0.35 * point + 0.0008)
     noise = np.minimum(_NORMAL90 * beside.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
-    # A page that comes less often than once in the recording is not told from one that never comes: what
+    # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.
     rare = beside.short * up * np.sqrt(np.maximum(up, 1.0))
     above = np.hypot(above, np.minimum(rare, 1 - point))

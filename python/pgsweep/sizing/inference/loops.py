@@ -1,9 +1,9 @@
-"""What becomes of a page that scans visit again and again, without a ring.
+"""Simulate pages that scans visit repeatedly, without a ring.
 
 Such visits come at nearly equal distances, and the law of random visits does not hold for them: a page stays
 for good if the clock pass takes longer than the distance of two scans, and is gone at every scan if the pass
 takes less than half of it. So single pages are followed: the scans before the trace are drawn from the gaps
-seen in it, visits outside scans are random ones at the page's own rate, and the hand comes once a lap.
+seen in it, visits outside scans are random ones at the page's own rate, and the hand comes once a clock pass.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LAPS_OF_MEMORY = 14
 """A page is evicted by the sixth pass after its last visit, so that older things hardly matter."""
 
 _MOST_SCANS = 32
-"""Scans followed into the past; more in so many laps keep a page at the highest count."""
+"""Scans followed into the past; more than these keep a page at the highest count."""
 
 _LONGEST_GAP = 1e3
 _DOUBT = 0.2
-"""How many gaps seen weigh as much as the chance of an unheard-of one."""
+"""The number of observed gaps that weigh as much as the chance of a longer one."""
 
 _CHUNK_PAGES = 20_000
 _HIGHEST = 5
@@ -65,10 +65,9 @@ def _scans_before(
 ) -> Floats:
     """Draw when each page was scanned before the trace: times below 0, ascending, shape (pages, scans).
 
-    The gap into which the beginning of the trace falls is one of those seen that are long enough. How much
-    the
-    few gaps seen can be relied on follows their number: it may also be another one, longer than all that was
-    seen, by how much being open; for certain where none was seen.
+    The gap into which the beginning of the trace falls is one of those seen that are long enough. How far
+    the few observed gaps are relied on follows from their number: the gap may also be longer than all
+    observed ones, by an unknown amount; it always is where none was observed.
     """
     pages = len(first_seconds)
     gaps = scanned.gaps_seconds
@@ -96,7 +95,7 @@ def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: n
     pages = len(rates)
     sizes = np.cumsum(batch)
     now = np.maximum(-_LAPS_OF_MEMORY * laps, scans[:, 0] - 1e-9)
-    # Where the scans drawn do not reach back so far, they are more than a lap can take away.
+    # If the drawn scans do not reach back so far, they raise the count more than a clock pass lowers it.
     crowded = now > -_LAPS_OF_MEMORY * laps
     count = np.where(crowded, _HIGHEST, -1)
     place = np.arange(pages)
@@ -125,7 +124,7 @@ def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: n
 
 
 def _batches(visits: Ints, sizes: Floats, random: np.random.Generator) -> Ints:
-    """Draw how many accesses so many visits bring, as far as it matters: 5 at most."""
+    """Draw the number of accesses of a number of visits, as far as it matters: 5 at most."""
     total = np.zeros(len(visits), dtype=np.int64)
     for number in range(_HIGHEST):
         more = np.flatnonzero(visits > number)

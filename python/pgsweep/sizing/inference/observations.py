@@ -22,14 +22,14 @@ _ALWAYS_TOLERATED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """What is used of the snapshots.
+    """The snapshots that are used.
 
     Attributes:
         snapshots: the rows of those that are used.
         used_blocks: buffers in use at each of them, free ones not counted; shape (used snapshots,).
         hand_frames: by number of the snapshot, how many buffers the hand had passed; empty where not seen.
             Those of used snapshots ascend.
-        loads: pages loaded into buffers of the pool until each used snapshot, as far as the counters tell.
+        loads: pages loaded into buffers of the pool until each used snapshot, as far as the counters show.
         warnings: what was left out, in words.
     """
 
@@ -75,7 +75,7 @@ def pool_observations(
     wrong = int((known & ~right).sum())
     if wrong > max(_ALWAYS_TOLERATED, _MOST_DROPPED_SHARE * len(numbers)):
         raise _broken(f"the clock hand goes backwards in {wrong} of {len(numbers)} snapshots")
-    # The hand of a snapshot that is left out is never used; a column without holes is easier to reason about.
+    # The hand of a snapshot that is left out is never used; a column without gaps is simpler to use.
     every = np.arange(int(numbers[-1]) + 1)
     hand_frames = np.interp(every, numbers[right], positions[right]).astype(np.int64)
     left_out = numbers[~right]
@@ -123,7 +123,7 @@ def _positions(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return for each snapshot whether the hand was seen at it, and how many buffers it had passed.
 
-    A position is recorded with the moment at which its snapshot began.
+    A position is recorded with the time at which its snapshot began.
     """
     hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
     values = counters["value"][hand].astype(np.int64)

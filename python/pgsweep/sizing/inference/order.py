@@ -1,6 +1,6 @@
-"""The same accesses in another order: what sessions do stays, when they do it beside one another does not.
+"""The same accesses in another order: each session's accesses stay, their times relative to others change.
 
-A server with another pool waits at other moments. Each session makes its accesses in its own order, a little
+A server with another pool waits at other times. Each session makes its accesses in its own order, a little
 sooner or later than in the trace, and what one session reads for another changes with it. By how much the
 ratio of misses depends on that is found by replaying the trace in such orders.
 """
@@ -15,7 +15,7 @@ from pgsweep.sizing.inference.accesses import DROP, Trace
 
 _SHIFT_SECONDS = 0.2
 """Standard deviation of a session's delay: some waits for reads, or a turn of a busy processor. Two runs of
-the same transactions on one machine differ by so much, and more where it is overloaded."""
+the same transactions on one machine differ by this much, and more where it is overloaded."""
 
 _KNOT_SECONDS = 1.0
 """A delay comes and goes in about this time."""
@@ -27,7 +27,7 @@ _MOST_DELAYS = 4_000_000
 def in_another_order(trace: Trace, random: np.random.Generator) -> Trace | None:
     """Return the trace with each session's accesses shifted in time; None where only one session accesses.
 
-    Pages that are made or dropped keep their moments, so that none is read before it is there.
+    Pages that are made or dropped keep their times, so that none is read before it is there.
     """
     sessions, counts = np.unique(trace.backend, return_counts=True)
     if len(sessions) < 2 or not len(trace.pages):

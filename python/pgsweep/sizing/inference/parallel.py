@@ -1,4 +1,4 @@
-"""Work shared by as many threads as there may be.
+"""Work shared by as many threads as the system allows.
 
 numpy and the native module let go of the interpreter while they work, so threads help. An executor of
 concurrent.futures fails where the system refuses a thread (RLIMIT_NPROC, pids.max of a cgroup), in the middle
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def map_in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
-    """Return what a function makes of each set of arguments, in their order, as `map` does.
+    """Return the results of a function for each set of arguments, in their order, as `map` does.
 
     Args:
         function: called in several threads at the same time.

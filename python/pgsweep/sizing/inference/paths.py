@@ -1,12 +1,13 @@
-"""From snapshots close together to rates: the likelihood of a page's whole path, not of single states.
+"""Fit rates to snapshots close together, by the likelihood of a page's whole path, not of single states.
 
-Snapshots within a few laps of each other show one residence several times; taken for independent, they make
-a page that came once pass for a warm one. Where the clock hand is seen (evidence of source `peek`), what
-happens between two snapshots is a Markov chain whose state is observed whole: a page is absent, or resident
-at a usage_count and so many steps of a lap after the hand's last visit to its buffer, which the buffer's
-number and the hand tell. So the likelihood of a path is the product of its transition probabilities, exact
-but for the length of the step: visits come at random and raise the count, the hand lowers it when it comes
-and evicts at 0, and a visit to an absent page loads it right behind the hand.
+Snapshots within a few clock passes of each other show one residence several times. If they are taken for
+independent, a page that was loaded once looks like a warm one. Where the clock hand is seen (evidence of
+source `peek`), what happens between two snapshots is a Markov chain whose state is fully observed: a page is
+absent, or resident at a usage_count and a number of steps of a clock pass after the hand's last visit to its
+buffer. That number follows from the buffer's number and the hand. The likelihood of a path is the product of
+its transition probabilities, exact except for the length of the step: visits come at random and raise the
+count, the hand lowers it when it comes and evicts at 0, and a visit to an absent page loads it right behind
+the hand.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 STEPS: Final = 8
-"""Steps of a lap."""
+"""Steps of a clock pass."""
 
 _COUNTS: Final = 6
 _STATES: Final = 1 + _COUNTS * STEPS
 _MOST_SNAPSHOTS: Final = 24
 _MOST_PAGES: Final = 10_000
-"""Of a group; of more a random part is enough."""
+"""Pages of a group; of a larger group a random sample is used."""
 
 _FORGOTTEN_LAPS: Final = 60
 _NEAR: Final = 0.5
-"""Passes between snapshots, below which the hand has not come again to what was loaded in between."""
+"""Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
 
 _ENOUGH_LOADS: Final = 200
 _YOUNG, _OLD, _ENOUGH_YOUNG = 0.03, 0.15, 40
 """Passes since a page was loaded, and how many pages it takes to know a mean."""
 
 _LEAST: Final = 1e-7
-"""What the model excludes happens all the same: a buffer is pinned when the hand comes, a page is dropped."""
+"""Probability of what the model excludes: a buffer is pinned when the hand comes, a page is dropped."""
 
 
 def path_likelihoods(
@@ -50,7 +51,7 @@ def path_likelihoods(
     """Return the likelihoods of the paths of a group's pages, and how many pages each of them stands for.
 
     Args:
-        seen: with frames and the hand.
+        seen: with buffers and the hand.
         chosen: snapshots, ascending; of many only some are used.
         batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
         random: draws the pages where there are very many.
@@ -87,7 +88,7 @@ def path_likelihoods(
             bit += 1
         return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
 
-    # After very many laps any state is forgotten.
+    # After very many clock passes the chain is stationary.
     forgotten = _FORGOTTEN_LAPS * STEPS
     resting = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))
     logs = resting[states[:, 0]]
@@ -105,7 +106,7 @@ def path_likelihoods(
 
 
 def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Floats | None:
-    """Return the batch law from the usage counts at which pages are first seen, or nothing if few are.
+    """Return the batch law from the usage counts at which pages are first seen, or None if few are.
 
     A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
     and those of later visits, which `rates` lets take away again.
@@ -129,7 +130,7 @@ def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Flo
 def late_accesses(seen: Sightings, group: int, rates: Rates) -> float:
     """Return how many accesses of a visit come late, for each first one: long after the page was loaded.
 
-    A page lies right behind the hand when it is loaded, so its place tells how long ago that was. Where a
+    A page lies right behind the hand when it is loaded, so its place shows how long ago that was. Where a
     visit's accesses come together, pages just loaded have as many as those loaded a while ago, later visits
     aside; a smaller pool, whose passes are shorter, evicts pages between accesses that come late.
     """
@@ -220,14 +221,14 @@ def _one_step(batch: Floats) -> Floats:
 def _loads(batch: Floats, means: Floats) -> Floats:
     """Return with which probability an absent page is loaded and then stands at each count, shape (means, 6).
 
-    Loaded at a random moment, it may be visited again in what is left of the time.
+    Loaded at a random time, it may be visited again in what is left of the time.
     """
     loaded = np.einsum("k,gkd->gd", batch, _visits(batch, means / 2)[:, 1:])
     return np.asarray(loaded * (1 - np.exp(-means))[:, None])
 
 
 def _visits(batch: Floats, means: Floats) -> Floats:
-    """Return what visits of these mean numbers make of a usage_count, shape (means, 6, 6)."""
+    """Return the transition probabilities of usage_count under visits of these means, shape (means, 6, 6)."""
     one = np.zeros((_COUNTS, _COUNTS))
     for count in range(_COUNTS):
         for more, share in enumerate(batch, start=1):
@@ -246,12 +247,12 @@ def _visits(batch: Floats, means: Floats) -> Floats:
 
 def _at_rest(chain: Floats) -> Floats:
     """Return the law of the states long after the beginning, shape (states, grid)."""
-    # The coldest pages come once in ten thousand laps.
+    # The coldest pages come once in ten thousand clock passes.
     long = chain
     for _ in range(22):
         long = long @ long
         long /= long.sum(axis=2, keepdims=True)
-    # Pages that never leave keep their place in the lap; no place is likelier than another.
+    # Pages that never leave keep their place relative to the hand; all places are equally likely.
     law = long[:, :1, :]
     laps = [law]
     for _ in range(STEPS - 1):

@@ -1,7 +1,7 @@
-"""From sightings to rates: how many pages are visited how often, and how many accesses a visit brings.
+"""Fit rates to observations: how many pages are visited how often, and how many accesses a visit brings.
 
 The law of one page (`pgsweep._native.clock_law`) says with which probability it is seen absent or at each
-usage_count when it has x visits per lap of the hand. The nonparametric maximum-likelihood mixture over a
+usage_count when it has x visits per clock pass. The nonparametric maximum-likelihood mixture over a
 grid of x explains the counts of all pages of a group; the batch law of the group (probabilities that a
 visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex search on the likelihood.
 """
@@ -18,8 +18,8 @@ from pgsweep import _native
 Floats = NDArray[np.float64]
 
 GRID: Floats = np.geomspace(1e-4, 400.0, 110)
-"""Visits per lap. Pages above x = 5 are nearly always at usage_count 5, but the share of time at 4 is still
-1/x."""
+"""Visits per clock pass. Pages above x = 5 are nearly always at usage_count 5, but the share of time at 4 is
+still 1/x."""
 
 SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -38,7 +38,7 @@ that is read all day is not visited as a page is that a scan passes by."""
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What is known of the pages of a group.
+    """The fitted rates and batch laws of a group's pages.
 
     Attributes:
         pages: expected number of pages at each point of `GRID`.
@@ -67,11 +67,11 @@ class Rates:
         return float(self.pages @ (1 - self.law(GRID[None, :])[0, :, 0]))
 
     def loads_per_lap(self) -> float:
-        """Return the expected number of loads in one lap of the hand."""
+        """Return the expected number of loads in one clock pass."""
         return float((self.pages * GRID) @ self.law(GRID[None, :])[0, :, 0])
 
     def accesses_per_lap(self) -> float:
-        """Return the expected number of accesses that raise a counter, in one lap of the hand."""
+        """Return the expected number of accesses that raise a counter, in one clock pass."""
         steps = np.arange(1.0, 6.0)
         each = (1 - _BLEND) * (self.batch @ steps) + _BLEND * (self.hot_batch @ steps)
         return float(self.pages @ (GRID * each))
@@ -142,7 +142,7 @@ def fit_rates(like: Floats, pages: Floats, batch: Floats) -> Rates:
 def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Floats:
     """Return the batch law under which the classes are most likely.
 
-    Too few sightings say nothing about batches: then every visit is taken as a single access. Of very many
+    Too few observations say nothing about batches: then every visit is taken as a single access. Of very many
     pages a random part is enough.
     """
     from scipy.optimize import minimize

@@ -61,7 +61,7 @@ the stretch begins and ends one may lie inside or outside."""
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What the replay at one size came to.
+    """The result of the replay at one size.
 
     Attributes:
         ratio: misses / accesses.
@@ -69,8 +69,8 @@ class Replayed:
         half_width: of the interval around the ratio, before it is made to hold what follows.
         meetings: by how much it may be off because scans of a table meet more often or less often.
         fresh, settled: the ratio just after a restart and long after it, where rings leave pages behind.
-        unknown_scans: by how much it may be off because a table was scanned once, so that nothing tells
-            whether its pages were still there.
+        unknown_scans: by how much it may be off because a table was scanned once, so that it is not
+            known whether its pages were still there.
         another_stretch: by how much another stretch of this length may differ (no part of the interval).
     """
 
@@ -230,7 +230,7 @@ class Replay:
         return float(max(drawn, each) * np.sqrt(1 + 1 / len(ratios)))
 
     def _of_vacuums(self, misses: Rows) -> float:
-        """Return the variance that vacuums add, which the server starts when it likes."""
+        """Return the variance that vacuums add, whose times the server chooses."""
         events = self._events
         vacuums = np.flatnonzero((events.kind & STRATEGY) == _VACUUM)
         if not len(vacuums):

@@ -2,7 +2,7 @@
 
 Whether a scan uses a ring depends on the size of the pool: a table of more than a quarter of it does
 (heapam.c: initscan, the number of blocks of the main fork when the scan begins). So the size of every scanned
-table at that moment decides what a scan does to a pool of another size.
+table at that time decides what a scan does to a pool of another size.
 """
 
 from __future__ import annotations

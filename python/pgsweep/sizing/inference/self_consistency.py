@@ -1,4 +1,4 @@
-"""Whether what was inferred agrees with what was counted, before any of it is shown.
+"""Check that what was inferred agrees with what was counted, before any of it is shown.
 
 A model that explains today's pool must give back today's misses, relation by relation, and the pages that
 were seen in the pool; otherwise what it says of other sizes rests on the factor that makes it fit. What was

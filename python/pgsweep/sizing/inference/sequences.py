@@ -1,9 +1,9 @@
-"""Whether pages came into the pool in the order of their blocks, as loops and long ranges bring them.
+"""Find whether pages came into the pool in the order of their blocks, as loops and long ranges load them.
 
 Pages that are loaded one after the other lie in buffers one after the other, behind the clock hand. Where a
 relation is read again and again from end to end by other means than a sequential scan, all pages that are new
-in a snapshot stand in the order of their blocks. Such pages do not come at random moments, as the law of a
-page assumes: what comes round together stays or goes together.
+in a snapshot stand in the order of their blocks. Such pages do not come at random times, as the law of a
+page assumes: pages that are loaded together stay or are evicted together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pgsweep.sizing.inference.sightings import Sightings
 Floats = NDArray[np.float64]
 
 _SHORTEST_RUN: Final = 64
-"""Shorter ranges are read at random moments by index scans."""
+"""Shorter ranges are read at random times by index scans."""
 
 _LEAST_SHARE: Final = 0.75
 _STEP, _LOOK_BACK = 3, 8

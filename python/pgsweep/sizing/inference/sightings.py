@@ -24,7 +24,7 @@ ABSENT_AND_COUNTERS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The pages of one relation, or of several too small to be told apart.
+    """The pages of one relation, or of several that are too small for groups of their own.
 
     Attributes:
         name: the relation, or a word for the rest.
@@ -44,10 +44,10 @@ class Sightings:
     Attributes:
         groups: the groups, `group` counts them.
         page_group: group of each page seen, shape (pages,).
-        page: page of each sighting, shape (sightings,).
+        page: page of each observation, shape (observations,).
         snapshot: number of the snapshot, 0 to `snapshots` - 1, same shape.
         usage_count: 0 to 5, same shape.
-        frame: buffer of each sighting, from 0, same shape.
+        frame: buffer of each observation, from 0, same shape.
         hand_frames: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
         pool_frames: buffers of the whole pool.
         unknown: mean number of pages of the database in a snapshot that belong to no known relation.
@@ -112,7 +112,7 @@ def gather(
     """Sort the rows of `snapshots` into pages and groups.
 
     Args:
-        snapshots: the evidence's table; frames not in use are not in it.
+        snapshots: the evidence's table; buffers not in use are not in it.
         relations: the evidence's table.
         database: oid of the database that is observed.
         important: for each relation, whether it gets a group of its own.

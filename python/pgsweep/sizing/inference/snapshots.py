@@ -1,9 +1,9 @@
-"""A curve from snapshots of the pool: sightings, rates, curve, with intervals and a verdict.
+"""Predict a curve from snapshots of the pool: observations, rates, curve, with intervals and a verdict.
 
-Snapshots of one residence tell the same thing twice: a page loaded once is seen as long as it lies there,
-and would be taken for a warm one. So the snapshots are dealt out in turn to subsets whose members lie
-several laps apart, each subset is fitted alone, and the fits are averaged. Where the clock hand was seen, the
-likelihood of whole paths is taken instead (paths.py), which needs no such care.
+Snapshots of one residence show the same thing twice: a page loaded once is seen as long as it lies there,
+and would be taken for a warm one. So the snapshots are assigned in turn to subsets whose members lie
+several clock passes apart, each subset is fitted alone, and the fits are averaged. Where the clock hand was
+seen, the likelihood of whole paths is taken instead (paths.py), which needs no such care.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pgsweep.sizing.inference.totals import Totals
 Floats = NDArray[np.float64]
 
 LAPS_APART = 7.0
-"""Snapshots of one subset lie at least this many laps apart, where enough of them remain."""
+"""Snapshots of one subset lie at least this many clock passes apart, where enough of them remain."""
 
 _LEAST_SNAPSHOTS = 4
 _PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
@@ -162,7 +162,7 @@ def estimate(
     agree = (totals.misses - totals.temporary_misses) / totals.seconds / counted if counted > 0 else 0.0
     elsewhere = totals.temporary_misses / (totals.hits + totals.misses)
 
-    # Half and twice today's size are looked at in any case, for what they tell about the load.
+    # Half and twice today's size are computed in any case, for what they show about the load.
     looked_at = (*sizes_blocks, max(pool_blocks // 2, 1), 2 * pool_blocks)
 
     def ratios(curve: Curve, pages: list[Floats]) -> Floats:
@@ -342,7 +342,7 @@ class _Fit:
 
 
 def _apart_laps(seen: Sightings, laps: float) -> float:
-    """Return how many laps lie between snapshots: as the hand tells, else of those estimated for all."""
+    """Return how many clock passes lie between snapshots: by the hand, else by the estimate for all."""
     if len(seen.hand_frames) > 1:
         return float(np.diff(seen.hand_frames).mean()) / seen.pool_frames
     return laps / seen.snapshots

@@ -2,9 +2,8 @@
 
 Most of a trace is many small things; how much they vary shows from window to window. But a scan, a vacuum or
 a bulk load makes thousands of accesses at once, and a trace holds a few of them. Drawing windows again would
-take scans that come every four seconds for scans at random moments, or not see them at all. So such events
-are
-taken out of the windows, and vary by themselves: in their number, by the gaps between them, and in what
+take scans that come every four seconds for scans at random times, or not include them at all. So such events
+are taken out of the windows, and vary by themselves: in their number, by the gaps between them, and in what
 each of them misses.
 """
 
@@ -29,7 +28,7 @@ _MEETING = 1.2
 """Accesses a page of a scan, or of scans that overlap, from which on several sessions read the same."""
 
 _MANY_EVENTS = 200
-"""So many events of a kind are small things to the windows."""
+"""If there are more events of a kind, the windows show how they vary."""
 
 _T90 = {5: 2.015, 11: 1.796, 23: 1.714}
 _NORMAL90 = 1.645
@@ -37,7 +36,7 @@ _NORMAL90 = 1.645
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Scans, vacuums and bulk loads of which a trace has few.
+    """Scans, vacuums and bulk loads, where a trace has few of them.
 
     Attributes:
         of_owned: event of each row in `owner_access`, -1 where it is part of none.
@@ -104,7 +103,7 @@ def _sharing(trace: Trace, kind_of: Ints, seconds: Floats, event: Ints) -> Float
     A scan that begins while another session scans the same table begins where that one is (syncscan.c), and
     finds in the pool what the other has just read. How often they meet follows from how long they last, which
     changes with the size of the pool, and which a replay cannot change. Processes that share one scan are
-    told from it by their pages, of which none has another's.
+    recognized by their pages: no page is read by two of them.
     """
     rows = trace.owner_access.astype(np.int64)
     kinds, kind = np.unique(kind_of, return_inverse=True)

@@ -41,7 +41,7 @@ class Totals:
             where the counter is not known.
         miss_ratio_error: standard error of the miss ratio, from its variation over the observation.
         ring_accesses: by sequential scans through rings, per second, as pg_stat_io has them (from 16 on);
-            nothing where it is not known, or where other databases have a part in them.
+            None if it is not known, or if other databases have a part in them.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     A sample lists only what changed since the one before; a counter not in the first sample began at 0.
     """
-    # Where the clock hand stands is told at other moments than the server's counters.
+    # The position of the clock hand is read at other times than the server's counters.
     counters = {name: column[counters["scope"] != "pool"] for name, column in counters.items()}
     seconds = np.unique(counters["seconds"])
     span = float(seconds[-1] - seconds[0]) if len(seconds) > 1 else 0.0

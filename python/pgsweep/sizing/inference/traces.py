@@ -316,7 +316,7 @@ def _notes(
 
 
 def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> str:
-    """Return in words that a ratio depends on how long the server has run, and on what."""
+    """Return the sentence that a ratio depends on how long the server has run, and why."""
     lingering = pools.lingering(blocks)
     group = max(lingering, key=lambda one: len(lingering[one].pages))
     return (

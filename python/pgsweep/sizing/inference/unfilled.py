@@ -1,4 +1,4 @@
-"""What a pool says from which nothing was evicted: what it held fits, and the misses would be the same.
+"""Predictions for a pool from which nothing was evicted: its contents fit, so the misses stay the same.
 
 A buffer is taken from a page only where no buffer is free (StrategyGetBuffer, freelist.c). As long as some
 are free each miss is the first access to its page since the server started, at every size that holds all

@@ -45,11 +45,11 @@ _MOST_STRANGERS = 1 << 25
 _STRANGERS_ANYWAY = 1 << 20
 _STRANGERS_A_ROW = 32
 """Pages drawn into a pool that the trace never names, some 20 bytes each: at most 256 GB of shared_buffers,
-and at most so many for each row of the evidence, lest a few accesses to relations that are said to be huge
-take all memory. A trace says nothing of a pool of which it does not visit one page in so many."""
+and at most this number for each row of the evidence. Otherwise a few accesses to relations of an alleged huge
+size could take all memory. A trace says nothing of a pool if it visits a smaller share of its pages."""
 
 _FRAMES_ANYWAY = 1 << 22
-"""Buffers of which each has a place of its own in a simulated pool, full or not, whatever the rows are."""
+"""Buffers that each have a place of their own in a simulated pool, full or not, whatever the rows are."""
 
 NO_PAGE = 2**32 - 1
 """What an empty buffer holds, in the outcome of a replay."""
@@ -64,7 +64,7 @@ class WarmPools:
         rules: of the server; they decide which scans have a ring at a size.
 
     Attributes:
-        most_frames: the largest pool of which every buffer is looked at by itself.
+        most_frames: the largest pool whose buffers are simulated one by one.
     """
 
     def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules) -> None:
@@ -170,7 +170,7 @@ class WarmPools:
         """
         lap = min(self.lap_seconds(blocks, gathered=gathered), float(self._laps[-1]))
         drawn = [(group, *self._states(group, lap)) for group, _ in self._by_group]
-        # Looked at before anything of that size is made.
+        # Checked before anything of that size is made.
         self._check_strangers(blocks, lap, {group: float(1 - states[-1][0]) for group, states, _ in drawn})
         trace = self._trace
         loops = self.loops(blocks)
@@ -315,7 +315,7 @@ class WarmPools:
         return np.asarray(self._visits.grid[np.minimum(point, len(self._visits.grid) - 1)])
 
     def _looping(self, group: int, random: np.random.Generator) -> Floats:
-        """Return how many scanned pages of a group are resident at each lap, where its scans use no ring."""
+        """Return how many scanned pages of a group are resident by clock pass, if its scans use no ring."""
         scanned = self._visits.scanned[group]
         chosen = random.choice(len(scanned.pages), _SAMPLED_PAGES)
         state = states_before(
@@ -330,7 +330,7 @@ class WarmPools:
         return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
     def _lately_made(self, group: int, laps: Floats) -> Floats:
-        """Return how many pages made before the trace and left alone are at usage_count 0 to 5, by lap."""
+        """Return how many pages made before the trace and unused are at usage_count 0 to 5, by clock pass."""
         growth = self._visits.growth.get(group)
         if growth is None:
             return np.zeros((len(laps), 6))

@@ -39,7 +39,7 @@ def check(
         access: the server.
         path: where the heat was read from, for the result.
         heat: what was saved.
-        conditions: which of these hold is told.
+        conditions: the result says which of these hold.
 
     Raises:
         ConnectionFailed: the server has gone.
@@ -185,7 +185,7 @@ class _Sums:
     usage_now: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, dtype=np.int64))
 
     def state(self, block_bytes: int, *, seen: bool) -> HeatState:
-        """Return the shares; of nothing, all is resident."""
+        """Return the shares; where nothing was saved, the share is 1."""
         return HeatState(
             saved_bytes=self.saved * block_bytes,
             target_bytes=self.wanted * block_bytes,
@@ -202,7 +202,7 @@ class _Sums:
 
 
 def cached_now(target: Target, pages: ForkPages | None, whole: int) -> NDArray[np.bool_] | None:
-    """Return which blocks of a target are in the page cache now, whole; nothing where that is not seen."""
+    """Return which blocks of a target are in the page cache now, whole; None if that cannot be read."""
     if pages is None:
         return None
     cached = np.zeros(len(target.block), dtype=np.bool_)

@@ -1,11 +1,11 @@
-"""The heat file: what lay in both caches at one moment, by relation name and block. One Parquet file.
+"""The heat file: what lay in both caches at one time, by relation name and block. One Parquet file.
 
 One row a block that was in the buffer pool, in the page cache, or in both, sorted by relation and block. All
-that is known of a relation stands in columns of its own, so that DuckDB, Polars or Spark read the file
-without us; being the same over long stretches these cost next to nothing. What holds for the whole file is
-JSON in its key-value metadata. docs/reference/heat-file.md describes it.
+that is known of a relation stands in columns of its own, so that DuckDB, Polars or Spark can read the
+file without pgsweep. They repeat over long stretches, so they take almost no space. What holds for the whole
+file is JSON in its key-value metadata. docs/reference/heat-file.md describes it.
 
-A Parquet file is readable only after its footer is written: one cut short is refused, never half believed.
+A Parquet file is readable only after its footer is written: a truncated file is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMAT = 1
 """Raised when a reader of the former number would misunderstand the file; new fields do not raise it."""
 
 NOT_IN_POOL = 255
-"""Stands in memory for the usage count of a block that was in the page cache only; null in the file."""
+"""The value in memory for the usage count of a block that was in the page cache only; null in the file."""
 
 T = TypeVar("T", bound=np.generic)
 
@@ -46,7 +46,7 @@ _MOST_NAME_BYTES = 1024
 """Names have at most 63 bytes (NAMEDATALEN, pg_config_manual.h)."""
 
 _MOST_COUNT = 1 << 40
-"""Blocks that a server could hold in its caches, and far more."""
+"""An upper bound, far above the number of blocks that a server can hold in its caches."""
 
 
 class HeatPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class NoHeatFile(HeatError):
 def write_heat(path: Path, heat: SavedHeat) -> int:
     """Write the file whole or not at all; return its size in bytes.
 
-    It is written aside, flushed to the disk and renamed (`files.replacing`), so a reader never meets half.
+    It is written aside, flushed to the disk and renamed (`files.replacing`), so a reader finds it complete.
 
     Raises:
         HeatError: the disk is full, or the folder has gone or may not be written.
@@ -217,8 +217,8 @@ _PART_COLUMNS = HeatPart.__struct_fields__
 
 def _write(file: IO[bytes], heat: SavedHeat) -> None:
     meta = msgspec.json.encode(heat.meta)
-    # What a relation is called is written once and then counted; neighbouring blocks differ by little, so
-    # that a few bits tell a block, and nothing a stretch of consecutive ones.
+    # Names are stored as a dictionary with run lengths. Neighbouring block numbers differ by little, so a
+    # block takes a few bits, and a stretch of consecutive blocks almost nothing.
     options = {
         "compression": "zstd",
         "use_dictionary": [*_PART_COLUMNS, "usage_count"],
@@ -234,7 +234,7 @@ def _write(file: IO[bytes], heat: SavedHeat) -> None:
 
 
 def _table(heat: SavedHeat, rows: slice) -> pa.Table:
-    """Return some rows; what belongs to parts comes by dictionaries, so that there is no loop over blocks."""
+    """Return some rows; columns of parts come from dictionaries, so that there is no loop over blocks."""
     part = heat.part[rows]
 
     def of_parts(name: str) -> pa.DictionaryArray:
@@ -341,7 +341,7 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
 
 
 def _check(heat: SavedHeat, path: Path) -> None:
-    """Refuse a file whose rows do not agree with what it says of itself: it would be carried out on a server.
+    """Refuse a file whose rows do not agree with its metadata: a restore would use them on a server.
 
     Raises:
         HeatError: they do not.
@@ -361,5 +361,5 @@ def _check(heat: SavedHeat, path: Path) -> None:
 
 
 def joined(columns: list[NDArray[T]], kind: type[T]) -> NDArray[T]:
-    """Return columns one after the other; of none, an empty one of the type."""
+    """Return the columns concatenated; for none, an empty one of the type."""
     return np.concatenate(columns) if columns else np.zeros(0, dtype=kind)

@@ -6,7 +6,7 @@ the same cluster or a physical stand-by while the relation has not been rewritte
 copies files as they are. A relation that was rewritten (VACUUM FULL, CLUSTER, REINDEX, a load into another
 server) has its rows elsewhere: its blocks are then taken by share, the hundredth block of a thousand
 becoming the tenth of a hundred. That keeps how much of it is read, and the order of a clustered table; which
-rows of an unordered one were hot, no file can tell.
+rows of an unordered one were hot is not known from any file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Target:
 
     Attributes:
         match: as in `records.heat.HeatRelation`.
-        database: where to connect to; nothing where the relation was not found.
+        database: where to connect to; empty if the relation was not found.
         oid: of the relation; 0 where it was not found, and then there are no blocks.
         fork: tablespace, database, relfilenode, number of the fork.
         usage_count: as saved, or NOT_IN_POOL.
@@ -107,7 +107,7 @@ def look_around(access: Access, heat: SavedHeat) -> Sight:
 
 
 def find_targets(heat: SavedHeat, sight: Sight, block_bytes: int) -> list[Target]:
-    """Return every saved fork with what became of it on this server, in the order of the file."""
+    """Return every saved fork with its match on this server, in the order of the file."""
     names = sight.names
     by_name = {name_of(named): named for named in names.relations.values()}
     by_file = dict(names.relations)
@@ -187,7 +187,7 @@ def _lost(part: HeatPart, match: str, saved: _Columns) -> Target:
 
 
 def _size(named: Named, fork: Fork, pages: ForkPages | None, block_bytes: int) -> int:
-    """Return the size of a fork in blocks, as its files or the server tell it."""
+    """Return the size of a fork in blocks, from its files or from the server."""
     if pages is not None:
         return pages.size_bytes.get(fork, 0) // block_bytes
     relation = named.relation
@@ -197,7 +197,7 @@ def _size(named: Named, fork: Fork, pages: ForkPages | None, block_bytes: int) -
 def _placed(
     part: HeatPart, fork: Fork, blocks: int, saved: _Columns, *, same_cluster: bool
 ) -> tuple[str, _Columns]:
-    """Return how a saved fork lies in one of so many blocks, and where its blocks are there."""
+    """Return how a saved fork matches one of the given size, and which blocks there correspond to its own."""
     was = part.size_blocks if part.size_blocks > 0 else 1 + int(saved[0].max(initial=-1))
     same_file = part.filenode == fork[2]
     if same_cluster:

@@ -85,7 +85,7 @@ class RestoreOrder:
         return wanted
 
     def lacking(self) -> NDArray[np.int64]:
-        """Return how many accesses each block lacks to its saved usage count, once it is read."""
+        """Return how many more accesses each block needs to reach its saved usage count, once it is read."""
         now = np.where(self.wanted, 1, self.usage_now).astype(np.int64)
         lacking: NDArray[np.int64] = np.maximum(self.usage_count.astype(np.int64) - now, 0)
         return lacking
@@ -147,7 +147,7 @@ def _by_region(
 
 @dataclass(frozen=True, slots=True)
 class RestoreSums:
-    """What a restore comes to.
+    """The totals of a restore.
 
     Attributes:
         read_blocks: into the pool.
@@ -163,7 +163,7 @@ class RestoreSums:
 
 
 def sums_of(order: RestoreOrder, *, heat: bool) -> RestoreSums:
-    """Return what `restore_calls` come to, without making them."""
+    """Return the totals of `restore_calls` without making the calls."""
     wanted = np.flatnonzero(order.wanted)
     apart = (np.diff(order.block[wanted]) != 1) | (np.diff(order.target[wanted]) != 0)
     ranges = int(np.count_nonzero(apart)) + 1 if len(wanted) else 0
@@ -246,8 +246,8 @@ def page_cache_pieces(
 ) -> Iterator[BlockRange]:
     """Yield what is to be read into the page cache: what was there, and is not.
 
-    What is read into the pool passes through it anyway; that is not cut out here, lest long stretches become
-    short ones: it is found there and costs nothing.
+    What is read into the pool passes through it anyway; that is not cut out here, so that long stretches do
+    not become short ones: it is found there and costs nothing.
 
     Args:
         targets: saved forks, found on this server.

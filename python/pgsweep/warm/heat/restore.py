@@ -50,15 +50,15 @@ from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
 
 _STARTS = 3
-"""So often a restore is begun because the server was restarted meanwhile."""
+"""The number of times a restore is begun, at most, if the server is restarted meanwhile."""
 
 _MOSTLY_THERE = 0.95
-"""Where so much is resident already, what cannot be read is told with its relation, and is no failure."""
+"""If at least this share is resident already, blocks that cannot be read are reported but are no failure."""
 
 
 @dataclass(slots=True)
 class _Done:
-    """What came of all the work."""
+    """The outcome of all the work."""
 
     troubles: list[WarmTrouble] = field(default_factory=list)
     restarts: int = 0
@@ -81,7 +81,7 @@ def restore(
     stop: threading.Event,
     listener: Listener | None = None,
 ) -> WarmRestoreResult:
-    """Bring saved heat back, and measure what came of it.
+    """Bring saved heat back, and measure the result.
 
     Args:
         conninfo: any database of the server; the others are entered as the same role.
@@ -89,7 +89,7 @@ def restore(
         heat: what was saved.
         options: how.
         stop: ends it after the calls that are under way.
-        listener: is told the cost before it is spent, and how it goes.
+        listener: called with the cost before it is spent, and with the progress.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away and did not come back.
@@ -170,7 +170,7 @@ class HeatReader:
 
     Args:
         conninfo: of any database of the server.
-        server_started: is told when the server was started, at each connection.
+        server_started: called at each connection with the server's start time.
         files: the server's, where they are on this host; elsewhere the server itself asks for them.
     """
 
@@ -215,7 +215,7 @@ class HeatReader:
 
 @contextlib.contextmanager
 def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> Iterator[None]:
-    """Let other warmers of this server know of this one, and the user of them."""
+    """Announce this warmer to others of this server, and report the others to the user."""
     connection, others = patiently(lambda: _mark(conninfo), PATIENCE_SECONDS, stop)
     with contextlib.closing(connection):
         if others and listener is not None:
@@ -301,7 +301,7 @@ def _read_pages(
 
 
 def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Remaining:
-    """Return what a new plan comes to, but for what could not be read a moment ago."""
+    """Return the totals of a new plan, without what could not be read before."""
     failed = sum(row.target_bytes - row.resident_bytes for row in relations if row.error)
     failed_blocks = failed // plan.access.server.block_size_bytes
     return Remaining(max(0, plan.sums.read_blocks - failed_blocks), plan.sums.touches)

@@ -54,7 +54,7 @@ class RestoreOptions:
         rate_bytes_per_second: None for no limit.
         max_latency_seconds: pause while a block takes longer; None for never.
         wait_seconds: for a server that does not accept connections yet.
-        source: how to look at the pool.
+        source: how to read the pool.
     """
 
     into: Into = "both"
@@ -67,7 +67,7 @@ class RestoreOptions:
     source: PoolSource = "auto"
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
-        """Return them as the executor wants them."""
+        """Return the options for the executor."""
         return WorkOptions(
             block_bytes=block_bytes,
             connections=self.connections,
@@ -79,7 +79,7 @@ class RestoreOptions:
 
 @dataclass(slots=True)
 class RestorePlan:
-    """What is to be done, and what was found.
+    """The plan of a restore, and the state in which the caches were found.
 
     Attributes:
         sums: what is to be done in the pool; nothing where it is left alone.
@@ -210,7 +210,7 @@ def _fitting(pieces: Iterator[BlockRange], access: Access) -> Iterator[BlockRang
 def result_of(
     plan: RestorePlan, path: Path, options: RestoreOptions, at: datetime.datetime
 ) -> WarmRestoreResult:
-    """Return the plan as a result of which nothing has been done yet."""
+    """Return the plan as a result in which nothing is done yet."""
     server = plan.access.server
     block_bytes = server.block_size_bytes
     return WarmRestoreResult(

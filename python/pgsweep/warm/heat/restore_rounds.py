@@ -1,10 +1,10 @@
 """Whether a restore into a pool in use goes another round.
 
 What is read lowers the usage counts of all that lies in the pool, by one each time that the clock hand comes
-around (StrategyGetBuffer, freelist.c): of what the pool held before, and of what was read a moment ago. Where
-the one was used more often than the other is saved with, the hand takes some of the latter first. The next
-round finds the former lowered, by up to five, and reads what has gone; after a few rounds all stays, with
-its saved usage counts.
+around (StrategyGetBuffer, freelist.c): of what the pool held before, and of what was just read. If the
+blocks held before have higher usage counts than those saved, the hand evicts some of the restored blocks
+first. In the next round the counts of the former are lower, by up to five, and evicted blocks are read again.
+After a few rounds all restored blocks stay, with their saved usage counts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MOST_ROUNDS = 5
 """After the first, as many as a usage count has steps (BM_MAX_USAGE_COUNT)."""
 
 OWN_BLOCKS = 256
-"""So many may have been pushed out by what our own sessions read of the catalogs."""
+"""The number of blocks that catalogs read by our own sessions may have evicted."""
 
 _LACKING_SHARE = 0.05
-"""So many of the saved accesses may be missing where all is resident."""
+"""The share of the saved accesses that may be missing where all blocks are resident."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ _COLDER = 0.5
 
 
 def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
-    """Return what lies in both caches now, and what could not be looked at.
+    """Return what lies in both caches now, and what could not be read.
 
     Raises:
         ConnectionFailed: the server has gone.
@@ -122,8 +122,8 @@ def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
 def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
     """Write the heat of both caches to a file; older ones are kept beside it.
 
-    A server that was restarted since the file was written, and whose pool is still filling, has less to tell
-    than the file: then the file stays as it is, because it is what a restore would want.
+    If the server was restarted since the file was written and its pool is still filling, the file holds more
+    than the pool. The file then stays as it is, because it is what a restore needs.
 
     Args:
         access: the server.
@@ -167,7 +167,7 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
 
 
 def _former(path: Path) -> HeatMeta | None:
-    """Return what the file that is there says of itself; nothing where it is damaged or there is none.
+    """Return the description in the existing file; None if it is damaged or there is none.
 
     Raises:
         HeatError: it is no heat file, so it is not ours to replace.
@@ -203,7 +203,7 @@ def _require_parquet(file: Path) -> None:
 
 
 def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None:
-    """Return why the file there is worth more than the heat of now, if it is."""
+    """Return why the existing file is worth more than the present heat, if it is."""
     with explained():
         cluster = read_cluster(access.connection)
     if cluster is None or former.system_identifier != cluster[0]:

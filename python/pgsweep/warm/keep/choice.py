@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 
 HALF_LIFE_SECONDS = 60.0
-"""In that time the heat of a block that nobody uses falls by half."""
+"""The time in which the heat of a block that nobody uses falls by half."""
 
 _KEPT_BEFORE = 1.2
-"""A kept block stays until another is hotter by that factor, lest blocks of one heat alternate."""
+"""A kept block stays until another is hotter by this factor, so that equally hot blocks do not alternate."""
 
 
 def visits(
     buffers: NDArray[np.int64], hand: int | None, ahead_buffers: float, pool_buffers: int
 ) -> NDArray[np.int64]:
-    """Return how often the hand comes to each buffer while it passes so many of them.
+    """Return how often the hand visits each buffer while it passes a number of buffers.
 
     Args:
         buffers: from 0.
-        hand: the buffer that it looks at next; None where that is not seen, and the worst is assumed.
+        hand: the buffer that it examines next; None if that is not seen, and the worst case is assumed.
         ahead_buffers: how many buffers it passes.
         pool_buffers: in the whole pool.
     """
@@ -39,7 +39,7 @@ def visits(
 
 
 def touches(usage_counts: NDArray[np.uint8], due: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how often each buffer must be touched to survive so many visits, as far as that is possible."""
+    """Return how often each buffer must be touched to survive these visits, as far as that is possible."""
     counts = usage_counts.astype(np.int64)
     needed: NDArray[np.int64] = np.minimum(np.maximum(due - counts, 0), MAX_USAGE_COUNT - counts)
     return needed
@@ -58,7 +58,7 @@ class BlockHeat:
         self._looked = False
 
     def resize(self, blocks: int) -> None:
-        """Take note that the relation has grown or was truncated."""
+        """Adapt to a relation that has grown or was truncated."""
         old = len(self.heat)
         if blocks < old:
             self.heat, self._ours = self.heat[:blocks].copy(), self._ours[:blocks].copy()
@@ -68,15 +68,15 @@ class BlockHeat:
             self._ours = np.concatenate([self._ours, np.zeros(more, dtype=np.uint8)])
 
     def see(self, blocks: NDArray[np.int64], usage_counts: NDArray[np.uint8], seconds: float) -> None:
-        """Learn from one look.
+        """Update the heat from one snapshot.
 
         Args:
             blocks: those that are resident, no block twice.
             usage_counts: of these.
-            seconds: since the look before.
+            seconds: since the snapshot before.
         """
-        # What the hand took off it may have taken off ours: so others are believed too little, never too
-        # much.
+        # What the hand took off it may have taken off ours: so use by others is estimated too low, never too
+        # high.
         self._ours[blocks] = np.minimum(self._ours[blocks], usage_counts)
         theirs = np.zeros(len(self.heat), dtype=np.float32)
         theirs[blocks] = usage_counts - self._ours[blocks]
@@ -88,7 +88,7 @@ class BlockHeat:
         self._looked = True
 
     def touched(self, blocks: NDArray[np.int64], times: NDArray[np.int64] | int) -> None:
-        """Take note of touches of ours; reading a block again is one."""
+        """Record our own touches; reading a block again is one."""
         self._ours[blocks] = np.minimum(MAX_USAGE_COUNT, self._ours[blocks] + times)
 
 
@@ -120,7 +120,7 @@ def choose(
 def hottest(
     heats: Sequence[NDArray[np.float32]], missing: Sequence[NDArray[np.int64]], blocks: int
 ) -> list[NDArray[np.int64]]:
-    """Return so many of the missing blocks of each relation, the hottest of all of them, in their order."""
+    """Return the hottest missing blocks of all relations, up to a number, by relation and in block order."""
     if sum(len(numbers) for numbers in missing) <= blocks:
         return list(missing)
     weights = np.concatenate([heat[numbers] for heat, numbers in zip(heats, missing, strict=True)])

@@ -1,8 +1,8 @@
-"""Keeping chosen relations resident against floods: `pgsweep warm keep`.
+"""Keep chosen relations resident while others flood the pool: `pgsweep warm keep`.
 
-In rounds: look at the pool, touch the blocks whose usage_count will not carry them past the hand until the
-next round, read again those that have gone, the hottest first and at a bounded rate. A block that clients use
-often is not touched: they keep it. Nothing outlives the process, and nothing is written.
+In rounds: take a snapshot of the pool, touch the blocks that the hand would evict before the next round, read
+again those that have gone, the hottest first and at a bounded rate. A block that clients use often is not
+touched: they keep it. Nothing outlives the process, and nothing is written.
 
     result = Keeper("dbname=shop", KeepOptions(names=["orders"], indexes=True)).run(seconds=600)
 
@@ -64,9 +64,9 @@ class KeepOptions(msgspec.Struct, frozen=True, kw_only=True):
         toast: with their TOAST relations.
         budget_bytes: never keep more than that; None for a quarter of shared_buffers, into which the
             relations must then fit.
-        rate_bytes: blocks that have gone are read again at so many bytes a second at most.
+        rate_bytes: blocks that have gone are read again at this many bytes a second at most.
         interval_seconds: from one round to the next; None adapts it to the time of a clock pass.
-        source: how the pool is looked at.
+        source: how the pool is read.
         report_seconds: from one report to the next.
     """
 
@@ -86,8 +86,8 @@ class Keeper:
     Args:
         conninfo: as libpq understands it.
         options: what and how.
-        report: told now and then what went on.
-        note: told in words what happens: a lost connection, a relation that cannot be kept.
+        report: called at each report with what was done.
+        note: called with messages about events: a lost connection, a relation that cannot be kept.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Keeper:
         self._budget_bytes = 0
 
     def run(self, *, seconds: float | None = None, stop: threading.Event | None = None) -> WarmKeepResult:
-        """Keep the relations resident until told to stop.
+        """Keep the relations resident until `seconds` or `stop` ends it.
 
         A server that goes away is waited for; its pool is then filled again, the hottest blocks first.
 
@@ -118,7 +118,7 @@ class Keeper:
         Raises:
             UsageError: no such relation, or larger than the budget.
             ConnectionFailed: the server cannot be reached at the beginning.
-            MissingAbility: the pool cannot be looked at, no pg_prewarm, or no relation may be read.
+            MissingAbility: the pool cannot be read, no pg_prewarm, or no relation may be read.
             PgsweepError: another keeper has one of the relations.
         """
         stop = stop or threading.Event()
@@ -159,7 +159,7 @@ class Keeper:
         )
 
     def plan(self) -> WarmKeepPlan:
-        """Return what the first round would do; looks once and does nothing else.
+        """Return what the first round would do; take one snapshot and do nothing else.
 
         Raises:
             PgsweepError: as `run`.

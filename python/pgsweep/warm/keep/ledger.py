@@ -1,4 +1,4 @@
-"""What keeping relations resident did and cost so far, in sums, and what of it is new."""
+"""What keeping relations resident did and cost so far, as sums, and what is new since a copy of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ledger:
     at: float = field(default_factory=time.monotonic)
 
     def see(self, relations: Sequence[Tracked], seconds: float) -> None:
-        """Take the residence of all relations at one look, which holds for so long."""
+        """Add the residence of all relations in one snapshot, which holds for the given time."""
         kept = sum(int(r.chosen.sum()) for r in relations)
         resident = sum(int((r.chosen & r.expected).sum()) for r in relations)
         self.share_after = resident / kept if kept else None
@@ -56,7 +56,7 @@ class Ledger:
         self.resident += resident * seconds
 
     def absent(self, seconds: float) -> None:
-        """Take nothing for resident for so long: no look was possible, and after a restart nothing is."""
+        """Count no block as resident for the given time: no snapshot was possible, or the pool is empty."""
         self.kept += self.kept_blocks * seconds
 
     def moment(self, before: Ledger, relations: Sequence[Tracked], lap_seconds: float) -> WarmKeepMoment:
@@ -81,7 +81,7 @@ class Ledger:
         )
 
     def copy(self) -> Ledger:
-        """Return the sums of now."""
+        """Return a copy of the present sums."""
         return replace(self, notes=[])
 
     def result(
@@ -93,7 +93,7 @@ class Ledger:
         ended_by: str,
         seconds: float,
     ) -> WarmKeepResult:
-        """Return the record of all of it."""
+        """Return the record of all sums."""
         block = access.server.block_size_bytes
         other = None
         if self.all_accesses is not None:

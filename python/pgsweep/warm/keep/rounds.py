@@ -1,4 +1,4 @@
-"""The rounds of keeping relations resident, through one session: look, touch, read again, wait."""
+"""The rounds of keeping relations resident, through one session: take a snapshot, touch, read again, wait."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ _SHORTEST_SECONDS: Final = 0.02
 _LONGEST_SECONDS: Final = 1.0
 LOOK_SHARE: Final = 0.1
 _REST_SHARE: Final = 0.02
-"""Share of the time that looks may take, and may take while the hand turns slowly: of a processor of ours by
-peek, of one backend by SQL."""
+"""Share of the time that snapshots may take, and may take while the hand turns slowly: of one of our
+processors by peek, of one backend by SQL."""
 
 _MARGIN: Final = 1.5
 _GUARD_PASSES: Final = 0.25
-"""Blocks so far ahead of the hand are touched even while it stands still: a flood may begin at any time."""
+"""Blocks up to this far ahead of the hand are touched even while it stands still: a flood may begin at any
+time."""
 
 _PLACES_SECONDS: Final = 1.0
 _COUNTERS_SECONDS: Final = 1.0
 _ALLOCATIONS_SECONDS: Final = 0.2
-"""The background writer reports allocations that often (bgwriter_delay)."""
+"""The interval at which the background writer reports allocations (bgwriter_delay)."""
 
 _LOCKED_SECONDS: Final = 2.0
 _BEGIN_SECONDS: Final = 0.1
@@ -68,7 +69,7 @@ class Rounds:
         budget_blocks: never keep more than that.
         rate_blocks: that may be read again a second.
         interval_seconds: from one round to the next; None adapts it.
-        note: told in words what happens.
+        note: called with messages about events.
     """
 
     def __init__(
@@ -146,13 +147,13 @@ class Rounds:
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds from one round to the next: a quarter of a clock pass, within what looks may cost."""
+        """Seconds from one round to the next: a quarter of a clock pass, limited by the cost of snapshots."""
         if self._fixed_interval is not None:
             return self._fixed_interval
         shortest = max(_SHORTEST_SECONDS, self._look_cost / LOOK_SHARE)
         longest = max(_LONGEST_SECONDS, self._look_cost / _REST_SHARE)
         if self.hand.looks < 2:
-            return max(shortest, _ALLOCATIONS_SECONDS)  # two looks tell how fast the hand is
+            return max(shortest, _ALLOCATIONS_SECONDS)  # two snapshots show how fast the hand is
         return min(longest, max(shortest, self._squeeze * self.hand.pass_seconds / _ROUNDS_A_PASS))
 
     def look(self, now: float) -> None:
@@ -188,11 +189,11 @@ class Rounds:
             kept += int(mask.sum())
         self._ledger.lost_blocks += lost
         self._ledger.see(active, seconds)
-        # What was lost in spite of all tells that the hand is faster than was thought.
+        # Blocks that were lost nevertheless show that the hand is faster than estimated.
         self._squeeze = max(0.1, self._squeeze / 2) if lost > 0.005 * kept else min(1.0, 1.1 * self._squeeze)
 
     def due(self) -> Iterator[Work]:
-        """Return the resident blocks that would not outlast the time until the next round; their touches."""
+        """Return the resident blocks that would be evicted before the next round, and their touches."""
         pool_buffers = self._access.server.shared_buffers_blocks
         for relation in self._workable():
             mine = relation.chosen[relation.blocks]
@@ -240,7 +241,7 @@ class Rounds:
                 relation.rest_until = time.monotonic() + _LOCKED_SECONDS
                 return
             except InvalidParameterValue:
-                return  # truncated this very moment; the next round knows its size
+                return  # truncated just now; the next round knows its size
             except DriverError as error:
                 if self._connection.broken or isinstance(error, SessionLost):
                     with explained():

@@ -65,7 +65,7 @@ def refusal(relation: Kept, connection: Connection) -> tuple[str | None, str | N
 
     Of an index nothing is known: whether its own rights or its table's decide differs by minor version.
     """
-    # A table that was dropped meanwhile has no answer; the first look finds that.
+    # A table that was dropped meanwhile has no answer; the first snapshot shows that.
     if relation.kind.endswith("index") or may_select(connection, relation.oid) is not False:
         return None, None
     return _no_right(relation, connection)

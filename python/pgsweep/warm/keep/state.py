@@ -1,4 +1,4 @@
-"""What is known of the kept relations from one look to the next, and of the clock hand."""
+"""What is known of the kept relations from one snapshot to the next, and of the clock hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WINDOW_LOOKS: Final = 8
 
 
 class HandSpeed:
-    """How fast the clock hand turns, by the last few looks.
+    """The speed of the clock hand, measured over the last few snapshots.
 
     Where the hand itself is not seen the speed is a lower bound (see `evidence.passes`).
 
@@ -36,23 +36,23 @@ class HandSpeed:
         self.hand: int | None = None
 
     def add(self, seconds: float, pool: Snapshot, allocations: float) -> None:
-        """Tell of one look: when it was, what was seen, and the server's cumulative buffers_alloc."""
+        """Add one snapshot: its time, its contents, and the server's cumulative buffers_alloc."""
         self._looks.append((seconds, pool.zero_buffers, pool.used_buffers, allocations, pool.hand_buffers))
         self.hand = None if pool.hand_buffers is None else pool.hand_buffers % self._pool_buffers
 
     @property
     def looks(self) -> int:
-        """How many looks it was told of, of late."""
+        """The number of recent snapshots that the speed is measured over."""
         return len(self._looks)
 
     @property
     def buffers_per_second(self) -> float:
-        """Frames that the hand passes in a second: in the last moment or over some looks, what is more."""
+        """Buffers that the hand passes in a second: since the last snapshot or over several, the larger."""
         return max(self._speed(2), self._speed(len(self._looks)))
 
     @property
     def pass_seconds(self) -> float:
-        """One turn at that speed; infinite where the hand stands still."""
+        """The time of one clock pass at that speed; infinite where the hand stands still."""
         speed = self.buffers_per_second
         return self._pool_buffers / speed if speed > 0 else math.inf
 
@@ -72,12 +72,12 @@ class Tracked:
 
     Attributes:
         chosen: by block, whether it is to be kept.
-        expected: by block, whether it was resident when last looked at or touched.
-        buffers, blocks, usage_counts: of its resident blocks at the last look, parallel, by ascending block.
-        share: of its chosen blocks, those resident at the last look; None where none is chosen.
+        expected: by block, whether it was resident when last seen or touched.
+        buffers, blocks, usage_counts: of its resident blocks in the last snapshot, parallel, by block.
+        share: of its chosen blocks, those resident in the last snapshot; None if none is chosen.
         trouble: why it is not kept; `enable` what would allow it.
-        rest_until: it is left alone until then, as somebody holds a lock on it.
-        dropped: it is there no more.
+        rest_until: it is not touched until then, because another session holds a lock on it.
+        dropped: it exists no more.
     """
 
     kept: Kept
@@ -120,7 +120,7 @@ class Tracked:
         return self.shared_seconds / self.share_seconds if self.share_seconds > 0 else self.share
 
     def move(self, place: Place) -> None:
-        """Take note of where it lies now: what was rewritten is another relation of the same name."""
+        """Record the relation's present file: after a rewrite all its blocks are new."""
         blocks = len(self.chosen) if place.blocks is None else place.blocks
         if place.file != self.place.file:
             self._forget(blocks)
@@ -130,13 +130,13 @@ class Tracked:
         self.place = place
 
     def see(self, pool: Snapshot, seconds: float) -> None:
-        """Find its buffers in a look."""
+        """Find its buffers in a snapshot."""
         tablespace, database, filenode = self.place.file
         mine = np.flatnonzero(pool.rel == filenode)
         mine = mine[
             (pool.db[mine] == database) & (pool.spc[mine] == tablespace) & (pool.fork[mine] == MAIN_FORK)
         ]
-        # A look is no picture of one moment: a block that moved meanwhile may be seen twice.
+        # A snapshot is not taken at one instant: a block that moved meanwhile may be seen twice.
         numbers, first = np.unique(pool.block[mine].astype(np.int64), return_index=True)
         inside = numbers < len(self.chosen)
         self.blocks, mine = numbers[inside], mine[first[inside]]
@@ -145,7 +145,7 @@ class Tracked:
         self.heat.see(self.blocks, self.usage_counts, seconds)
 
     def count(self, seconds: float) -> int:
-        """Measure the share that is resident; return how many blocks were lost since the last look."""
+        """Measure the share that is resident; return how many blocks were lost since the last snapshot."""
         resident = np.zeros(len(self.chosen), dtype=np.bool_)
         resident[self.blocks] = True
         wanted = int(self.chosen.sum())
@@ -160,11 +160,11 @@ class Tracked:
         return lost
 
     def missing(self) -> NDArray[np.int64]:
-        """Return the blocks that are to be kept and were not resident at the last look."""
+        """Return the blocks that are to be kept and were not resident in the last snapshot."""
         return np.flatnonzero(self.chosen & ~self.expected)
 
     def record(self, block_bytes: int) -> WarmKeepRelation:
-        """Return what came of it."""
+        """Return the record of this relation."""
         return WarmKeepRelation(
             schema=self.kept.schema,
             relation=self.kept.name,

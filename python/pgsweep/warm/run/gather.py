@@ -1,6 +1,6 @@
-"""What there is to warm: relations with their sizes, how often they are read, and whether this role may.
+"""What there is to warm: relations, their sizes, how often they are read, and whether they may be read.
 
-A read-only session in each database; sizes take a lock on each relation for a moment, statistics take none.
+A read-only session in each database; sizes take a short lock on each relation, statistics take none.
 Temporary relations are their sessions' own and foreign ones lie elsewhere: neither can be warmed. Unlogged
 ones can, though after a crash they are empty.
 """
@@ -213,7 +213,7 @@ def _borrowed_heat(
     """Return accesses a block for indexes that are as hot as their table, for all that is known.
 
     Those are the indexes of a table none of whose indexes was used since statistics began, as after a load or
-    a reset: that one of several was never used tells that it is of no use, that none was tells nothing.
+    a reset: if one of several was never used, it is of no use; if none was, nothing follows.
     """
     tables = {relation.oid: relation for relation in relations}
     of_table: dict[int, list[int]] = {}

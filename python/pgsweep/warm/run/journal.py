@@ -1,4 +1,4 @@
-"""The journal of a run: what was to be read, and what of it is done, so that another run can go on.
+"""The journal of a run: what was to be read, and which part is done, so that another run can go on.
 
 JSON, one object a line: a header, the calls in their order, then one line for each call that is done. Lines
 are only ever added, so whatever cuts the file short costs the last line at most. It is begun aside and
@@ -30,7 +30,7 @@ _LARGEST_BYTES = 1 << 30
 
 
 class RunKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a run from others: the server, and what of it is warmed.
+    """What identifies a run: the server, and the selection that is warmed.
 
     Attributes:
         system_identifier: of the cluster; nothing where the role may not ask.
@@ -128,11 +128,11 @@ class Journal:
         self._write(msgspec.json.encode(_Line(done=call.number, read_blocks=read_blocks)))
 
     def undone(self) -> None:
-        """Write down that what was done is lost: the server was restarted."""
+        """Record that what was done is lost: the server was restarted."""
         self._write(msgspec.json.encode(_Line(undone=True)))
 
     def close(self, *, remove: bool) -> None:
-        """Close it; where all is done it has no more use."""
+        """Close the journal; remove it if all is done."""
         self._file.close()
         if remove:
             self.path.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ class Journal:
 
 
 def _require_ours(path: Path) -> None:
-    """Refuse to replace, and at the end to remove, what is no journal.
+    """Raise an error if the file is no journal, because a run replaces it and removes it at the end.
 
     Raises:
         UsageError: it is something else, or a newer pgsweep's.

@@ -1,8 +1,8 @@
 """Where journals lie, so that runs against different servers, or of different relations, never mix.
 
 In the state folder of the user, `$XDG_STATE_HOME/pgsweep` or `~/.local/state/pgsweep` (XDG Base Directory
-Specification), one file for each server, database and selection. A server is told by its system identifier
-and by where it was reached: a stand-by has its primary's identifier, and another pool.
+Specification), one file for each server, database and selection. A server is identified by its system
+identifier and by its address: a stand-by has its primary's identifier, and another pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgsweep.warm.run.journal import Header, Into, RunKey, read_header
 
 
 def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
-    """Return what tells a run from others."""
+    """Return what identifies a run."""
     cluster, info = read_cluster(connection), connection.info
     return RunKey(
         system_identifier=None if cluster is None else cluster[0],
@@ -40,7 +40,7 @@ def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
 
 
 def state_folder() -> Path | None:
-    """Return the folder of what pgsweep keeps for this user; nothing where there is no home."""
+    """Return the state folder of pgsweep for this user; None if there is no home folder."""
     named = os.environ.get("XDG_STATE_HOME", "")
     if named.startswith("/"):  # the specification has relative ones ignored
         return Path(named) / "pgsweep"
@@ -52,7 +52,7 @@ def state_folder() -> Path | None:
 
 
 def place_for(conninfo: str, selection: Selection, into: Into) -> Path | None:
-    """Return where the journal of a run belongs; nothing where no folder for it can be had.
+    """Return the path of a run's journal; None if no folder for it can be made.
 
     Raises:
         ConnectionFailed: the server cannot be reached.

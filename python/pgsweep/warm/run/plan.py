@@ -34,7 +34,7 @@ class Plan:
 
 
 def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
-    """Return what of the wanted pieces to read, in which order.
+    """Return the part of the wanted pieces to read, in order.
 
     Args:
         wanted: in any order; blocks that are wanted twice are read once, where they are hottest. A `heat` of

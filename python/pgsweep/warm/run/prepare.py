@@ -55,7 +55,7 @@ class WarmOptions:
     wait_seconds: float = PATIENCE_SECONDS
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
-        """Return them as the executor wants them."""
+        """Return the options for the executor."""
         return WorkOptions(
             block_bytes=block_bytes,
             connections=self.connections,

@@ -1,4 +1,4 @@
-"""Bringing back what a pool in use has pushed out while the rest was read.
+"""Read again what a pool in use has evicted while the rest was read.
 
 What is read comes with usage_count 1. What sessions have used several times has up to 5, and the clock sweep
 lowers all alike, so it takes first what came last (StrategyGetBuffer, freelist.c): where only the last of a
@@ -27,12 +27,12 @@ _TOUCHES = (2, 5, 5)
 
 @dataclass(slots=True)
 class Back:
-    """What came of it.
+    """The outcome.
 
     Attributes:
         after: what is in the caches at the end.
         pushed_out_bytes: what was missing before.
-        seconds: that the reading and touching took.
+        seconds: the time that the reading and touching took.
     """
 
     after: Resident
@@ -56,7 +56,7 @@ def reread_evicted(
         outcome: of the reading.
         after: what was in the caches then.
         stop: ends it.
-        progress: is told how far it is.
+        progress: called with the state.
 
     Raises:
         ConnectionFailed: the server went away.

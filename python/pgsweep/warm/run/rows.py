@@ -15,7 +15,7 @@ from pgsweep.warm.session import Read
 
 
 class ReadBlocks:
-    """How many blocks were read of each relation, told call by call; the pool may lose them again."""
+    """The number of blocks read of each relation, counted call by call; the pool may lose them again."""
 
     def __init__(self) -> None:
         self._pool: Counter[Owner] = Counter()
@@ -52,7 +52,7 @@ def relation_rows(
     resident: Resident | None = None,
     read: ReadBlocks | None = None,
 ) -> list[WarmRelation]:
-    """Return one row a relation, all its forks; those of which nothing is to be read come last.
+    """Return one row a relation, all its forks; relations without blocks to read come last.
 
     Args:
         pool: what was planned.

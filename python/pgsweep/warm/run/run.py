@@ -32,17 +32,17 @@ from pgsweep.warm.work import Reader, Work
 
 
 class Listener(Protocol):
-    """Is told how it goes."""
+    """Receives lines for the user and the progress."""
 
     def note(self, text: str) -> None:
-        """Hear a line that the user should see."""
+        """Receive a line that the user should see."""
 
     def state(self, state: WorkState) -> None:
-        """Hear how far the reading is."""
+        """Receive the state of the reading."""
 
 
 class NullListener:
-    """Listens to nothing."""
+    """Ignores everything."""
 
     def note(self, text: str) -> None:
         """Ignore the line."""
@@ -59,7 +59,7 @@ def plan(
 ) -> WarmResult:
     """Return what would be read, in which order and why, and how long it would take.
 
-    To tell the time, a sample is read in mode read, some tens of MB at most, which may stay in the page
+    To estimate the time, a sample is read in mode read, some tens of MB at most, which may stay in the page
     cache; the buffer pool is left alone. With an assumed rate nothing is read.
 
     Raises:
@@ -107,13 +107,13 @@ def run(
     journal: Path | None = None,
     resume: Path | None = None,
 ) -> WarmResult:
-    """Carry the plan out, and look what came of it.
+    """Carry the plan out, and verify the result.
 
     Args:
         conninfo: as libpq understands it.
         options: what, and how.
         stop: ends it in good order after the calls that are under way.
-        listener: is told how it goes.
+        listener: called with lines for the user and with the progress.
         journal: where to write down what is done; it stays only where not all is done.
         resume: the journal of a run that did not finish; it says what to read, and is gone on with.
 

@@ -1,4 +1,4 @@
-"""What of the pieces lies in the caches now, looked at block by block rather than believed."""
+"""The part of the pieces that lies in the caches now, checked block by block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pgsweep.warm.files import FORK_NUMBERS, Owner
 
 @dataclass(slots=True)
 class Resident:
-    """Bytes in each cache by relation; nothing where a cache cannot be seen.
+    """Bytes in each cache by relation; None if a cache cannot be read.
 
     Attributes:
         source: how the pool was read.
@@ -124,7 +124,7 @@ def _in_page_cache(
     segment_blocks: int,
     block_bytes: int,
 ) -> dict[Owner, int] | None:
-    """Return the bytes of each relation's pieces that are in the page cache; nothing where it is hidden."""
+    """Return the bytes of each relation's pieces that are in the page cache; None if it is hidden."""
     forks = _forks(pieces, places)
     chosen = np.array([i for i, fork in enumerate(files.forks) if fork in forks], dtype=np.int64)
     pages = read_pages(files, chosen, block_bytes)
