@@ -198,7 +198,7 @@ def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> N
     empty_caches(cluster)
     cold = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%", "--fail-if", "matched<0.1")
     assert cold.returncode == 5
-    assert "resident<90%: resident is 0." in cold.stderr
+    assert "resident<90% holds: resident is 0." in cold.stderr
     assert "matched<0.1:" not in cold.stderr
     assert re.search(r"^shop: hot +table +same blocks .*MB +0 +0.00 %", cold.stdout, re.MULTILINE)
     assert "(system catalogs: " in cold.stdout

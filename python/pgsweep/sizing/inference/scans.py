@@ -64,9 +64,10 @@ def scan_rings(
         none = np.zeros(0, dtype=np.uint32)
         return ScanRing(strategy=strategy, access=np.zeros(0, dtype=np.uint64), owner=none, blocks=none)
     scan = accesses["scan"][at].astype(np.int64)
-    numbers = np.unique(file, return_inverse=True)[1]
+    numbers = np.unique(file[at], return_inverse=True)[1]
     # Without a scan's id, a backend's accesses to one relation share a ring.
-    fallback = (accesses["pid"][at].astype(np.int64) << 32) ^ numbers[at] | (1 << 62)
+    fallback = (accesses["pid"][at].astype(np.int64) << 32) ^ numbers | (1 << 62)
+    del numbers
     scan = _with_strays(scan, fallback, strategy[at] == _BULKREAD)
     _, first, owner = np.unique(np.where(scan > 0, scan, fallback), return_index=True, return_inverse=True)
     owner = owner.ravel()
@@ -108,8 +109,9 @@ def _with_strays(
     """
     order = np.argsort(backend_and_file, kind="stable")
     key, found = backend_and_file[order], scan[order]
-    positions = np.arange(len(order))
+    positions = np.arange(len(order), dtype=np.int32)
     begins = np.append(True, key[1:] != key[:-1])
+    del key
     ends = np.append(begins[1:], True)
     # The nearest row with a scan before each row and behind it, of the same backend and file.
     last = np.maximum.accumulate(np.where(found > 0, positions, -1))
@@ -143,7 +145,6 @@ def _table_blocks(
     np.maximum.at(own, owner, height[at])
     order = np.argsort(file, kind="stable")
     sorted_file = file[order]
-    known = dict(zip(relation_file.tolist(), relations["blocks_begin"].tolist(), strict=True))
     cuts: dict[int, list[tuple[int, int]]] = {}
     if drops is not None and len(drops["row"]):
         for key, row, block in zip(
@@ -152,7 +153,11 @@ def _table_blocks(
             cuts.setdefault(int(key), []).append((row, block))
     blocks = own.copy()
     owner_file = file[at[first]]
-    for one in np.unique(owner_file):
+    scanned = np.unique(owner_file)
+    # Of the relations that are scanned only: a catalog may have very many.
+    named = np.isin(relation_file, scanned)
+    known = dict(zip(relation_file[named].tolist(), relations["blocks_begin"][named].tolist(), strict=True))
+    for one in scanned:
         begin, end = np.searchsorted(sorted_file, [one, one + 1])
         rows = order[begin:end]
         base = int(known.get(int(one), 0))
