@@ -146,7 +146,10 @@ class Proxy:
                 head = file.read(4)
                 if len(head) < 4:
                     break
-                body = file.read(struct.unpack(">I", head)[0] - 4)
+                wanted = struct.unpack(">I", head)[0] - 4
+                body = file.read(wanted)
+                if len(body) < wanted:
+                    break
                 passed += 1
                 if passed <= plan.skip or chance.random() >= plan.rate * _CHANGED.get(kind, 0.05):
                     client.sendall(kind + head + body)
@@ -246,6 +249,10 @@ def _row(body: bytes, chance: random.Random) -> bytes:
     return struct.pack(">H", len(values)) + b"".join(cells)
 
 
+_LONGEST = 4 << 20
+"""Bytes of a value, four times what is taken for a text; the proxy holds some copies."""
+
+
 def _value(value: bytes | None, chance: random.Random) -> bytes | None:
     what = chance.randrange(6)
     if what == 0:
@@ -255,7 +262,8 @@ def _value(value: bytes | None, chance: random.Random) -> bytes | None:
     if value and what == 2:
         return value[: chance.randrange(len(value))]
     if value and what == 3:
-        return value * chance.choice((2, 3, 1000))
+        # The same value may be drawn again and again.
+        return (value * chance.choice((2, 3, 1000)))[:_LONGEST]
     if value and what == 4 and value.lstrip(b"-").isdigit():
         factor = chance.choice((-1, 0, 2, 10, 1000, 10**6, 10**12, 10**18))
         return str(int(value[:30]) * factor + chance.randrange(-2, 3)).encode()

@@ -25,6 +25,7 @@ from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.queries import load, name_of
 from pgsweep.pg.shapes import shape_of
+from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording
@@ -54,6 +55,12 @@ def test_every_query_has_a_shape_and_is_known_by_its_beginning() -> None:
     ("query", "rows", "fault"),
     [
         ("databases", [(0, b""), (5, b"postgres")], None),
+        (
+            "server",
+            [(180006, "18.6", 3000, 16384, 5, b"shop", 10, False)],
+            "column 3 is not of the kind `blocksize`",
+        ),
+        ("server", [(180006, "18.6", 8192, 16384, 5, b"shop", 10, False)], None),
         ("databases", [(-1, b"")], "column 1 is not of the kind `oid`"),
         ("databases", [(2**32, b"")], "column 1 is not of the kind `oid`"),
         ("databases", [(1, "text")], "column 2 is not of the kind `bytes`"),
@@ -197,6 +204,17 @@ def test_counters_of_relations_that_nobody_asked_for_are_left_out(
     with connect(wheel18.conninfo()) as connection:
         found = CounterReader(connection, {}, [1259]).relations()
     assert [(one.object, one.value) for one in found] == [("1259", 7.0)]
+
+
+def test_a_sum_of_shared_memory_may_be_missing(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hugepages` ended in a TypeError."""
+
+    def other(name: str, version_num: int) -> str:
+        return "SELECT NULL" if name == "shared_memory_sum" else load(name, version_num)
+
+    monkeypatch.setattr("pgsweep.pg.sharedmemory.load", other)
+    with connect(wheel18.conninfo()) as connection:
+        assert read_facts(connection).requested_bytes is None
 
 
 @pytest.mark.parametrize("answer", ["'public', true, false", "'other', false, false"])

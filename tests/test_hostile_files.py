@@ -391,6 +391,18 @@ def test_json_without_end_is_refused(tmp_path: Path) -> None:
         assert peak_bytes < MOST_BYTES and seconds < MOST_SECONDS
 
 
+def test_a_time_that_is_text_in_a_recording_that_was_cut_is_refused(tmp_path: Path) -> None:
+    """How long a cut recording went on is told by the statistics of its parts."""
+    folder = evidence(tmp_path, "sql")
+    set_meta(folder, complete=False)
+    part = folder / "counters" / "part-00000.parquet"
+    rows = pq.read_table(part)
+    at = rows.column_names.index("seconds")
+    pq.write_table(rows.set_column(at, "seconds", pa.array(["../.."] * rows.num_rows)), part)
+    with pytest.raises(EvidenceError, match="damaged"):
+        predict(folder)
+
+
 def test_rows_without_end_are_refused_before_they_are_read(tmp_path: Path) -> None:
     """A run of equal values takes a few bytes, however long it is."""
     folder = evidence(tmp_path, "trace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -340,8 +341,8 @@ def _seconds_seen(parts: dict[str, list[Path]]) -> float:
                     if group.column(index).path_in_schema != column:
                         continue
                     statistics = group.column(index).statistics
-                    if statistics is not None and statistics.has_min_max:
-                        seconds = np.asarray(statistics.max).astype(np.float64)
-                        seconds = seconds * (1e-9 if column == "time_ns" else 1.0)
-                        last = max(last, float(seconds))
+                    most = statistics.max if statistics is not None and statistics.has_min_max else None
+                    # A column of another type is refused when it is read.
+                    if isinstance(most, int | float) and math.isfinite(most):
+                        last = max(last, most * (1e-9 if column == "time_ns" else 1.0))
     return last

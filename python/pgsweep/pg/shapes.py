@@ -22,11 +22,15 @@ _NUMBER_MAX: Final = 1e30
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of value: its Python types, and the least and the most it can be; of a text its length."""
+    """One kind of value: its Python types, and the least and the most it can be; of a text its length.
+
+    With `powers` it is a power of two.
+    """
 
     types: frozenset[type]
     least: float | None
     most: float | None
+    powers: bool = False
 
     def fault(self, values: Sequence[Any]) -> bool:
         """Return whether one of the values is of another kind; none of them is None."""
@@ -38,14 +42,18 @@ class Kind:
             return max(map(len, values)) > self.most
         if float in self.types and not all(map(math.isfinite, values)):
             return True
-        return bool(min(values) < self.least or max(values) > self.most)
+        if min(values) < self.least or max(values) > self.most:
+            return True
+        return self.powers and any(value & (value - 1) for value in values)
 
 
 _TEXTS = frozenset({str, bytes})
 
 
-def _kind(types: tuple[type, ...], least: float | None = None, most: float | None = None) -> Kind:
-    return Kind(frozenset(types), least, most)
+def _kind(
+    types: tuple[type, ...], least: float | None = None, most: float | None = None, *, powers: bool = False
+) -> Kind:
+    return Kind(frozenset(types), least, most, powers)
 
 
 _KINDS: Final = {
@@ -65,11 +73,11 @@ _KINDS: Final = {
     # shared_buffers: 16 to INT_MAX / 2 (guc_tables.c).
     "pool": _kind((int,), 16, 2**30 - 1),
     # BLCKSZ: 1 kB to 32 kB (configure).
-    "blocksize": _kind((int,), 1024, 32768),
+    "blocksize": _kind((int,), 1024, 32768, powers=True),
     # MAX_BACKENDS, postmaster.h.
     "backends": _kind((int,), 1, 2**18 - 1),
     # IsValidWalSegSize, xlog_internal.h.
-    "segment": _kind((int,), 1 << 20, 1 << 30),
+    "segment": _kind((int,), 1 << 20, 1 << 30, powers=True),
     "version": _kind((int,), 90000, 999999),
 }
 

@@ -78,7 +78,7 @@ def read_facts(connection: psycopg.Connection[Any]) -> SharedMemoryFacts:
     requested = None
     if may_sum:
         total = connection.execute(load("shared_memory_sum", version_num)).fetchone()
-        requested = None if total is None else int(total[0])
+        requested = None if total is None or total[0] is None else int(total[0])
     settings = connection.execute(load("startup_settings", version_num)).fetchall()
     return SharedMemoryFacts(
         huge_pages=str(huge),
