@@ -74,7 +74,7 @@ impl Trace<'_> {
             .iter()
             .fold(0, |largest, &page| largest.max(page));
         if largest == u32::MAX {
-            refuse!("page ids are dense and below 4294967295, which marks an empty frame");
+            refuse!("page ids are dense and below 4294967295, which marks an empty buffer");
         }
         let n_pages = if self.pages.is_empty() {
             0
