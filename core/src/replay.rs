@@ -105,7 +105,7 @@ pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
 pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
     if request.sizes.len() != 1 {
         refuse!(
-            "outcomes are told for one size, not {}",
+            "outcomes are returned for one size, not {}",
             request.sizes.len()
         );
     }

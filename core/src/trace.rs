@@ -132,7 +132,7 @@ impl Trace<'_> {
                 Some((&at, &id)) if at == position as u64 => {
                     if class == 1 && id as usize >= blocks.len() {
                         refuse!(
-                            "access {position} is part of scan {id}, but owner_blocks tells the \
+                            "access {position} is part of scan {id}, but owner_blocks gives the \
                              table's blocks only of the first {}",
                             blocks.len()
                         );
