@@ -4,7 +4,6 @@ import mmap
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +24,13 @@ from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import PGSWEEP
+from tests.fix_cluster import answers
+from tests.fix_process import needs_root, wait_until
 from tests.fix_results import cache_relation, cache_result
 from tests.fix_standby import PRIMARY, standby_of
-from tests.test_cluster import needs_root, wait_until
 
 BLOCK = 8192
-PGSWEEP = Path(sys.executable).with_name("pgsweep")
 ODD = 'Ünïcode "q.uote"\nnew line 表'
 
 _TRUTH = """
@@ -437,14 +437,6 @@ def test_a_server_in_a_container() -> None:
         for name in ("near", "far"):
             assert (found["public", name].size_bytes or 0) > 9000 * 28
             assert found["public", name].page_cache_bytes
-
-
-def answers(conninfo: str) -> bool:
-    try:
-        psycopg.connect(conninfo, connect_timeout=2).close()
-    except psycopg.OperationalError:
-        return False
-    return True
 
 
 @needs_root

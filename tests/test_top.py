@@ -27,7 +27,8 @@ from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
-from tests.fix_screen import PGSWEEP, screen_of
+from tests.fix_cli import PGSWEEP
+from tests.fix_screen import screen_of
 
 BLOCK = 8192
 ODD = "odd\x1b[31m\nname 表"
