@@ -24,7 +24,7 @@ from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import answers
 from tests.fix_process import needs_root, wait_until
 from tests.fix_results import cache_relation, cache_result
@@ -462,6 +462,19 @@ def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cl
     code, err, _, _ = of_plain("--evict", "plain")
     assert code == 2, "nobody is there to be asked"
     assert "--yes" in err
+    assert run("cache", shop, "--dry-run").returncode == 2
+    plan = run("cache", shop, "--evict", "plain", "--dry-run")
+    if server.version_num >= 170000:
+        statement, *calls = plan.stdout.rstrip("\n").split("\nposix_fadvise(")
+        assert "pg_buffercache_evict" in statement
+        assert statement.endswith(";")
+        assert len(calls) >= 3
+        assert all(call.endswith(", 0, 0, POSIX_FADV_DONTNEED)") for call in calls)
+        with psycopg.connect(shop) as connection:
+            connection.execute(f"EXPLAIN {statement}".encode())
+    else:
+        assert plan.returncode == 4
+    assert min(of_plain()[2:]) > 1 << 20, "a dry run changes nothing"
     code, err, pooled, cached = of_plain("--evict", "plain", "--yes")
     if server.version_num < 170000:
         assert code == 4

@@ -118,9 +118,12 @@ def test_interrupted(tmp_path: Path, own_tmpdir: Path, step: str, number: signal
     for line in child.stdout:
         if step in line:
             break
+    else:
+        pytest.fail(f"the demo ended before: {step}")
     run = next((own_tmpdir / f"pgsweep-{os.getuid()}").glob("c-*"), None)
     child.send_signal(number)
-    child.wait(30)
+    # By the signal, or by the exception that Python makes of it; not because it was at its end.
+    assert child.wait(30) == -number
     child.stdout.close()
     common = own_tmpdir / f"pgsweep-{os.getuid()}"
     assert wait_until(lambda: not common.exists())
