@@ -62,7 +62,7 @@ def test_a_curve_without_any_known_size_is_refused() -> None:
 
 
 def test_what_agrees_raises_no_doubt() -> None:
-    assert part_doubts([GOOD], 8000, seconds=60) == []
+    assert part_doubts([GOOD], 8000, seconds=60, miss_ratio=0.02) == []
     assert today_doubts(0.320, 0.319, 0.001) == []
     assert stranger_doubts(0.02, 0.01) == []
     assert shift_doubts(["a", "b"], np.array([50.0, 50.0]), np.array([55.0, 48.0])) == []
@@ -77,13 +77,17 @@ def test_another_miss_ratio_today_than_measured(predicted: float, level: str) ->
 
 @pytest.mark.parametrize(("expected", "level"), [(800.0, "rough"), (5000.0, "refused")])
 def test_a_relation_whose_misses_are_not_explained_is_named(expected: float, level: str) -> None:
-    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60)
+    [doubt] = part_doubts(
+        [GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60, miss_ratio=0.02
+    )
     assert doubt.level == level
     assert "`big`" in doubt.reason
 
 
 def test_residents_that_are_not_seen() -> None:
-    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60)
+    [doubt] = part_doubts(
+        [GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60, miss_ratio=0.02
+    )
     assert doubt.level == "refused"
     assert "`big`" in doubt.reason
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
-from pgsweep.sizing.inference.estimate import without_unknown
 from pgsweep.sizing.predict import judge as judge_evidence
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
 from pgsweep.testbed.stretches import Stretch
@@ -293,7 +292,7 @@ def judge(
     began = time.monotonic()
     try:
         found = judge_evidence(evidence, sizes_bytes=sizes)
-        kept, _ = without_unknown(found.estimate)
+        kept, _ = found.shown()
     except PgsweepError as error:
         # An error that says why is a refusal.
         return msgspec.structs.replace(frame, level="refused", reasons=(str(error),))

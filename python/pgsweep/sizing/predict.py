@@ -36,6 +36,8 @@ LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
 
 MOST_SIZES = 1000
 
+_SNAPSHOTS = ("sql", "peek")
+
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 __all__ = ["predict"]
@@ -50,6 +52,15 @@ class Judged:
     observed: Observed
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
+
+    def shown(self) -> tuple[Estimate, list[int]]:
+        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
+
+        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
+        """
+        from pgsweep.sizing.inference.estimate import without_unknown
+
+        return without_unknown(self.estimate) if self.source in _SNAPSHOTS else (self.estimate, [])
 
 
 def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
@@ -103,7 +114,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
             cause="the recording was cut short before its first part was written",
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
-    if source in {"sql", "peek"}:
+    if source in _SNAPSHOTS:
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
     if source != "trace":
         raise EvidenceError(
@@ -430,9 +441,7 @@ def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, .
 
 def _result(found: Judged) -> PredictResult:
     """Return the record of a curve: a refused one has no points, and an unknown size has none."""
-    from pgsweep.sizing.inference.estimate import without_unknown
-
-    estimate, unknown = without_unknown(found.estimate)
+    estimate, unknown = found.shown()
     points = [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,

@@ -264,7 +264,12 @@ def estimate(
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
             ),
-            *part_doubts(parts, pool, seconds=totals.seconds * sampling_rate),
+            *part_doubts(
+                parts,
+                pool,
+                seconds=totals.seconds * sampling_rate,
+                miss_ratio=totals.misses / (totals.hits + totals.misses),
+            ),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
             *_scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
             *order_doubts(ordered),
