@@ -21,9 +21,9 @@ from pgsweep.errors import EvidenceError, HeatError, UsageError
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
 from pgsweep.warm.heat.file import read_heat
+from tests.fix_cli import run
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
-from tests.test_cli import run
 
 MB = 1 << 20
 

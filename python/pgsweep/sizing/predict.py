@@ -102,7 +102,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
         raise EvidenceError(
-            f"`{evidence}` does not tell the size of shared_buffers",
+            f"`{evidence}` does not give the size of shared_buffers",
             cause="the recording was cut before the server had answered",
             hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
