@@ -100,8 +100,8 @@ class PoolContents:
     Args:
         pages: ids of the resident pages, each once.
         usage_counts: their usage counts.
-        frames: their frames, counted from 0 (bufferid - 1); without, they fill the frames from 0 on.
-        hand: the frame that the sweep looks at next.
+        buffers: where they lie, counted from 0 (bufferid - 1); without, they fill the pool from 0 on.
+        hand: the buffer that the sweep looks at next.
     """
 
     def __new__(
@@ -109,7 +109,7 @@ class PoolContents:
         pages: NDArray[np.uint32],
         usage_counts: NDArray[np.uint8],
         *,
-        frames: NDArray[np.uint32] | None = None,
+        buffers: NDArray[np.uint32] | None = None,
         hand: int = 0,
     ) -> PoolContents: ...
 
@@ -128,8 +128,8 @@ class ReplayCounts(TypedDict):
 @type_check_only
 class ReplayOutcomes(TypedDict):
     outcomes: NDArray[np.uint8]  # by access: 0 hit, 1 miss, 2 extension, 3 drop
-    frame_pages: NDArray[np.uint32]  # by frame used so far, at the end; 4294967295 where empty
-    frame_usage_counts: NDArray[np.uint8]
+    buffer_pages: NDArray[np.uint32]  # by buffer used so far, at the end; 4294967295 where empty
+    buffer_usage_counts: NDArray[np.uint8]
     hand: int
 
 @type_check_only
