@@ -106,7 +106,7 @@ class _Chain:
 
     @classmethod
     def of(cls, batch: Floats) -> _Chain:
-        """Return the chain of a batch law; the last ones are kept, since halves of a recording share theirs."""
+        """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
         return _chain(batch.tobytes())
 
     def logs(self, steps: int) -> Floats:
