@@ -31,6 +31,9 @@ WINDOWS: Final = (900, 3600, 86400)
 _EVERY: Final = {900: 60.0, 3600: 300.0, 86400: 1800.0}
 """How often each window is predicted anew, where that costs little."""
 
+_SOON_SECONDS: Final = 15.0
+"""How soon it is tried again where nothing could be predicted."""
+
 _SHARE: Final = 0.25
 """Of one processor, at a lower priority, for the predictions of all servers together."""
 
@@ -91,13 +94,15 @@ class Forecasts:
                 continue
             _, window, key = min(ready, key=lambda item: (item[1], item[0]))
             begin = time.monotonic()
+            pause = _SOON_SECONDS
             # Without a piece there is nothing to ask for.
             if pieces_of(self._folders[key]):
                 curve = self._predicted(key, window)
                 if curve is not None:
                     self._show(key, curve)
                     free = begin + curve.seconds / _SHARE
-            due[key, window] = begin + _EVERY[window]
+                    pause = _SOON_SECONDS if curve.result is None else _EVERY[window]
+            due[key, window] = begin + pause
 
     def _predicted(self, key: str, window: int) -> ServeCurve | None:
         try:

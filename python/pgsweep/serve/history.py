@@ -201,7 +201,6 @@ class History:
                 self._held.append(item)
                 item = self._waiting.get_nowait()
             going_on = False
-        self._lose_what_is_too_much()
         try:
             with self._connection:
                 for item in self._held:
@@ -217,6 +216,7 @@ class History:
                 _keep_to(self._connection, self._most_bytes, time.time())
         except sqlite3.Error as error:
             self._state.trouble = f"the history is not written: {error}"
+            self._lose_what_is_too_much()
         return going_on
 
     def _write(self, item: Item) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 import threading
 import time
@@ -254,6 +255,9 @@ def serve(config: ServeConfig, *, say: Callable[[str], None]) -> None:
             ),
             hub,
         )
+        # uvicorn raises the signal that ended it once more, for the handlers of before: all is not over then.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: None)
         service.start()
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
