@@ -21,9 +21,9 @@ from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.rules import expressions
+from tests.fix_cli import run
 from tests.fix_page import load_running
 from tests.fix_serve import PGSWEEP, Served, serving
-from tests.test_cli import run
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 GONE = "host=127.0.0.1 port=1 dbname=gone"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pgsweep.cache.top.sample import Moment
+from pgsweep.cache.top.sample import CacheSample
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeCurve,
@@ -34,7 +34,7 @@ class Watched:
 
     config: ServerConfig
     place: str
-    moment: Moment | None = None
+    moment: CacheSample | None = None
     at: float = 0.0
     collect_seconds: float = 0.0
     failure: ServeFailure | None = None

@@ -17,7 +17,7 @@ from typing import Final
 
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import Moment, Reading
+from pgsweep.cache.top.sample import CacheSample, Reading
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.host.reads import DiskReads
 from pgsweep.memory.processes import LocalServer, look
@@ -102,7 +102,7 @@ class Collector:
             finally:
                 self._access = self._disk = None
 
-    def _show(self, moment: Moment) -> None:
+    def _show(self, moment: CacheSample) -> None:
         now = time.time()
         if self._away_since is not None:
             self._note_gap(now)
@@ -167,7 +167,7 @@ class Collector:
 
         threading.Thread(target=again, name="begin again", daemon=True).start()
 
-    def _look_at_memory(self, moment: Moment) -> None:
+    def _look_at_memory(self, moment: CacheSample) -> None:
         """Read the memory of the server's processes, where it runs here and it is time."""
         access, now = self._access, time.monotonic()
         if access is None or access.postmaster_pid is None or now < self._memory_due:
@@ -189,7 +189,7 @@ class Collector:
         self._board.changed(self._config.key, "memory", lambda watched: setattr(watched, "memory", memory))
 
 
-def gained(last: _Last | None, moment: Moment, disk_read_bytes: int | None) -> dict[str, float]:
+def gained(last: _Last | None, moment: CacheSample, disk_read_bytes: int | None) -> dict[str, float]:
     """Return what the counters gained since the last sample; nothing at the first, or after a reset."""
     if last is None:
         return {}
@@ -213,7 +213,7 @@ def gained(last: _Last | None, moment: Moment, disk_read_bytes: int | None) -> d
     return values
 
 
-def gauges(moment: Moment, files: TopPageCache | None) -> dict[str, float]:
+def gauges(moment: CacheSample, files: TopPageCache | None) -> dict[str, float]:
     """Return the state of the caches at a sample."""
     head = moment.head
     values = {
@@ -230,7 +230,7 @@ def gauges(moment: Moment, files: TopPageCache | None) -> dict[str, float]:
     return values
 
 
-def memory_of(result: MemoryResult, moment: Moment, files: TopPageCache | None) -> ServeMemory:
+def memory_of(result: MemoryResult, moment: CacheSample, files: TopPageCache | None) -> ServeMemory:
     """Return the host's memory as parts that add up to it."""
     host, totals = result.host, result.totals
     pool = moment.head.pool
