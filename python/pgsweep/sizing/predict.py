@@ -23,6 +23,7 @@ from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 if TYPE_CHECKING:
     from pgsweep import _native
     from pgsweep.evidence.exported import ExportedTrace
+    from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.sizing.inference.accesses import Trace
     from pgsweep.sizing.inference.estimate import Doubt, Estimate
@@ -40,7 +41,7 @@ _SNAPSHOTS = ("sql", "peek")
 
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
-__all__ = ["predict"]
+__all__ = ["predict", "predict_window"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,22 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
     return Judged(source=source, estimate=estimate, observed=observed, warnings=_warnings(opened))
 
 
-def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
+def predict_window(evidence: JoinedEvidence, *, seed: int = 0) -> PredictResult:
+    """Predict from a window over recordings of snapshots, from an eighth to eight times today's size.
+
+    Args:
+        evidence: the window.
+        seed: as for `predict`.
+
+    Raises:
+        EvidenceError: it holds no access.
+    """
+    _check_threads()
+    sizes = _blocks(None, evidence.meta.shared_buffers_blocks)
+    return _result(_from_snapshots(evidence, sizes, seed, any_size=True))
+
+
+def _warnings(evidence: Evidence | ExportedTrace | JoinedEvidence) -> list[str]:
     newer = beyond_tested(evidence.meta.server_version_num)
     return [*([newer] if newer else []), *evidence.warnings]
 
@@ -152,7 +168,7 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged
 
 
 def _from_snapshots(
-    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
+    evidence: Evidence | JoinedEvidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
 ) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
