@@ -56,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
+    "mcp": Entry("mcp", "Shell", "Answer an assistant's questions by the Model Context Protocol"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }
 

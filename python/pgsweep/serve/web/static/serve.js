@@ -235,6 +235,16 @@
     addEventListener("pagehide", () => events.close());
   }
 
+  // The order of relations: a click on a head of the table, which is made anew with each sample.
+  const relations = document.getElementById("relations");
+  if (relations) relations.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-sort]");
+    if (!button) return;
+    document.getElementById("sort").value = button.dataset.sort;
+    document.getElementById("reverse").value = button.dataset.reverse;
+    relations.dispatchEvent(new CustomEvent("pgsweep:sort"));
+  });
+
   // Keys: / goes to the filter.
   addEventListener("keydown", (event) => {
     const filter = document.getElementById("filter");
