@@ -12,6 +12,7 @@ mod look;
 mod model;
 mod pool;
 mod replay;
+mod split;
 mod tracer;
 
 use pyo3::prelude::*;
@@ -35,6 +36,8 @@ mod _native {
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
+    #[pymodule_export]
+    use crate::split::RecordSplitter;
     #[pymodule_export]
     use crate::tracer::{trace_event_cost_seconds, Tracer};
 
