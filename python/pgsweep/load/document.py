@@ -23,7 +23,8 @@ class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         headers: whether each input begins with a header.
         first_xid: the transaction number from which the load counts.
-        may_truncate: the table was empty, seen under a lock, and nothing refers to it.
+        truncatable: TRUNCATE of the table would change nothing but its files.
+        may_truncate: it is that, and was empty, seen under a lock.
         path: the user's search_path.
         journal: the local file; None where there is none.
     """
@@ -36,6 +37,7 @@ class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
     options: LoadOptions
     jobs: int
     first_xid: int
+    truncatable: bool
     may_truncate: bool
     path: str
     rejects_file: str | None
@@ -63,7 +65,7 @@ def parse_document(text: str) -> LoadDocument:
 
 
 class LocalJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """The local file: what the database was, and the statements that make it so again, should its journal be lost."""
+    """The local file: the catalog as it was, and the statements that make it so again."""
 
     schema: str = "pgsweep.load-journal/1"
     load_id: str

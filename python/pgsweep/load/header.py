@@ -55,7 +55,8 @@ def chosen_columns(
         if 0 < hits < len(fields) and len(fields) > 1 and hits * 2 >= len(fields):
             unknown = [field for field, name in zip(fields, matched, strict=True) if name is None]
             raise UsageError(
-                f"the first record of {entry.name} has names of columns, and others: {', '.join(unknown[:5])}",
+                f"the first record of {entry.name} has names of columns, and others: "
+                f"{', '.join(unknown[:5])}",
                 cause="it may be a header with names that the table does not have, or a row",
                 hint="say which: --header with --columns NAME,... in the order of the file, or --no-header",
             )
@@ -64,7 +65,8 @@ def chosen_columns(
     if not header:
         if fields and len(fields) != len(writable):
             raise UsageError(
-                f"the first record of {entry.name} has {len(fields)} fields, the table {len(writable)} columns",
+                f"the first record of {entry.name} has {len(fields)} fields, the table {len(writable)} "
+                "columns",
                 cause="the delimiter or the quoting is another, or columns are missing",
                 hint="name the columns in the order of the file: --columns NAME,...; or --delimiter",
             )
@@ -98,7 +100,8 @@ def _check_names(names: Sequence[str], columns: Sequence[Column], who: str) -> N
 def strays(entry: Input, sample: bytes, options: LoadOptions) -> str | None:
     """Return where a strict parser sees other records than COPY in a sample of CSV; None where both agree.
 
-    COPY takes every quote for the begin or end of a quoted part, also within an unquoted field; a strict parser
+    COPY takes every quote for the begin or end of a quoted part, also within an unquoted field; a strict
+    parser
     (RFC 4180) takes such a quote for text.
     """
     if entry.format != "csv":

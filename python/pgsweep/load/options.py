@@ -24,7 +24,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         encoding: of the files, as the server names it; None for UTF-8.
         jobs: sessions that copy at once; None to measure.
         single_transaction: all or nothing, in one session.
-        indexes: drop indexes and foreign keys and make them again, keep them, or what is estimated to be faster.
+        indexes: drop indexes and foreign keys and make them again, keep them, or what is estimated to be
+            faster.
         disable_triggers: the user's triggers on INSERT do not fire.
         freeze: rows are frozen at once, where that is allowed; None where it costs nothing.
         maintenance_work_mem_bytes: for index builds in all; None for a share of the memory.

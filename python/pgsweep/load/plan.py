@@ -1,4 +1,4 @@
-"""What is on the table and how it is loaded: strategy, reasons, time and log volume, what is given up meanwhile."""
+"""What is on the table and how it is loaded: strategy, reasons, expected time, what is given up."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Prepared:
     measure: bool
 
 
-def check_table(catalog: Catalog, options: LoadOptions) -> None:
+def check_table(catalog: Catalog) -> None:
     """Refuse a table that cannot be loaded.
 
     Raises:
         MissingAbility: no right, or a stand-by.
-        UsageError: it is no table, or the options do not suit it.
+        UsageError: it is no table that can be loaded.
     """
     table = catalog.table
     if table.in_recovery:
@@ -111,7 +111,7 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
     """
-    check_table(catalog, options)
+    check_table(catalog)
     table = catalog.table
     kind = inputs[0].format
     columns, headers, mean_bytes, stray = _look(catalog, inputs, options)
@@ -121,8 +121,8 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
     notes: list[str] = []
     triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
     firing = table.insert_triggers and not options.disable_triggers
-    indexes = _which_indexes(catalog, options, records)
-    keys = _which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
+    indexes = which_indexes(catalog, options, records)
+    keys = which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
     dropping = any(reason is None for _, reason in indexes) or any(reason is None for _, reason in keys)
     single, why = _strategy(options, firing=firing, dropping=dropping, size=size, may_create=table.may_create)
     choices.append(
@@ -157,15 +157,17 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
         )
     if stray is not None:
         notes.append(
-            f"quotes within unquoted fields: {stray}; COPY takes every quote for the begin or end of a quoted part"
+            f"quotes within unquoted fields: {stray}; COPY takes every quote for the begin or end of a "
+            "quoted part"
         )
     if table.superuser and not table.owner_superuser:
         notes.append(
-            f"triggers and defaults of role {table.owner} run with this session's rights, those of a superuser"
+            f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
+            "superuser"
         )
     if firing and not options.single_transaction:
         notes.append("triggers fire for each row; --disable-triggers loads without them")
-    objects = [*_journal_indexes(indexes), *_journal_keys(keys)]
+    objects = [*journal_indexes(indexes), *journal_keys(keys)]
     if options.disable_triggers:
         if not table.owned:
             raise MissingAbility(
@@ -273,7 +275,7 @@ def _total_bytes(inputs: Sequence[Input]) -> int | None:
     )
 
 
-def _which_indexes(
+def which_indexes(
     catalog: Catalog, options: LoadOptions, records: int | None
 ) -> list[tuple[IndexFacts, str | None]]:
     """Return each index with the reason to keep it; None where it is dropped."""
@@ -301,9 +303,10 @@ def _which_indexes(
     return found
 
 
-def _which_keys(
+def which_keys(
     catalog: Catalog, options: LoadOptions, records: int | None, dropped: set[str]
 ) -> list[tuple[KeyFacts, str | None]]:
+    """Return each foreign key with the reason to keep it; None where it is dropped."""
     table = catalog.table
     rows = 10_000_000 if records is None else records
     found: list[tuple[KeyFacts, str | None]] = []
@@ -320,7 +323,8 @@ def _which_keys(
     return found
 
 
-def _journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[JournalObject]:
+def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[JournalObject]:
+    """Return the indexes that are dropped, with their constraints and the statements that make each."""
     objects = []
     for index, reason in indexes:
         if reason is not None:
@@ -360,7 +364,8 @@ def _journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[J
     return objects
 
 
-def _journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObject]:
+def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObject]:
+    """Return the foreign keys that are dropped, with the statements that make each again."""
     objects = []
     for key, reason in keys:
         if reason is not None:
@@ -401,7 +406,8 @@ def _strategy(
         return True, "rows can be frozen only in the transaction that truncated their table"
     if firing:
         return True, "what triggers do elsewhere could not be undone piece by piece"
-    if options.max_rejects is None and not dropping and size is not None and size <= _SMALL_BYTES:
+    asked = options.max_rejects is not None or (options.jobs or 1) > 1
+    if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
         return True, "the files are small, and nothing is dropped"
     if not may_create and options.indexes != "drop":
         return True, "this role may not create a schema for the journal"
@@ -415,10 +421,8 @@ def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: 
     table = catalog.table
     possible = (
         single
-        and table.kind == "r"
+        and catalog.truncatable
         and not table.is_partition
-        and table.owned
-        and not catalog.referencing
         and options.max_rejects is None
         and options.freeze is not False
     )
@@ -426,12 +430,13 @@ def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: 
         if not possible:
             raise UsageError(
                 f"rows of {table.quoted} cannot be frozen at once",
-                cause="COPY FREEZE needs a table truncated in the same transaction: a plain one, one's own, that no "
+                cause="COPY FREEZE needs a table truncated in the same transaction: a plain one, one's "
+                "own, that no "
                 "other table refers to, loaded without --rejects",
                 hint="leave out --freeze",
             )
         return True
-    return possible and dropping and not table.published
+    return possible and dropping
 
 
 def _jobs(

@@ -1,6 +1,7 @@
-"""JSON lines and Parquet as CSV for COPY: values keep their text, and the server's own input functions read it.
+"""JSON lines and Parquet as CSV for COPY: values keep their text, and the server reads it.
 
-JSON is decoded value by value (msgspec), not by pyarrow's reader, which guesses types: it would change the text of
+JSON is decoded value by value (msgspec), not by pyarrow's reader, which guesses types: it would change the
+text of
 a number or of a string that looks like a time.
 """
 

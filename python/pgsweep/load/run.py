@@ -3,10 +3,13 @@
     planned ──► copying ──► rebuilding ──► (gone: loaded)
                    └────────────┴──► rolling back ──► (gone: as before)
 
-Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a run leaves
-one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A record that the
+Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a
+run leaves
+one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A record
+that the
 server refuses, or a file that cannot be read, rolls the load back at once. What is found when an index or a
-constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because only the user can say
+constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because only the user
+can say
 whether to correct the rows or to undo the load.
 """
 
@@ -286,7 +289,7 @@ class _Run:
                     cause="another session altered it",
                     hint="try again",
                 )
-            if is_empty(self._control, table) and self._truncatable():
+            if self._document.truncatable and is_empty(self._control, table):
                 self._document = msgspec.structs.replace(self._document, may_truncate=True)
                 set_document(self._control, self._load_id, self._document.text())
             drop_objects(self._control, objects)
@@ -296,10 +299,6 @@ class _Run:
         begin = time.monotonic()
         in_short_lock(self._control, lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE"), work)
         self._step("dropping", begin)
-
-    def _truncatable(self) -> bool:
-        table, plan = self._document.table, self._document.plan
-        return table.owned and table.kind == "r" and not plan.referenced_by and not plan.published
 
     def copy_and_finish(self, begin: float) -> LoadOutcome:
         """Copy all pieces, then make again what was dropped."""
@@ -470,6 +469,7 @@ def _document(
         options=options,
         jobs=prepared.plan.jobs,
         first_xid=0,
+        truncatable=catalog.truncatable,
         may_truncate=False,
         path=session_path(connection),
         rejects_file=None if rejects is None else str(rejects.absolute()),

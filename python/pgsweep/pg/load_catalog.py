@@ -1,8 +1,11 @@
-"""The catalog of a table that is going to be loaded: what is on it, and the statements that make each part again.
+"""The catalog of a table that is loaded: what is on it, and the statements that make each part.
 
-The server writes the statements (pg_get_indexdef, pg_get_constraintdef, format with %I), under a search_path of
-pg_catalog alone, so every name in them is qualified. What they leave out is beside them: the tablespace, comments,
-the mark of CLUSTER, statistics targets. What cannot be made again exactly has a reason in `kept` and is not dropped.
+The server writes the statements (pg_get_indexdef, pg_get_constraintdef, format with %I), under a
+search_path of
+pg_catalog alone, so every name in them is qualified. What they leave out is beside them: the tablespace,
+comments,
+the mark of CLUSTER, statistics targets. What cannot be made again exactly has a reason in `kept` and is
+not dropped.
 """
 
 from __future__ import annotations
@@ -83,6 +86,7 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
     constrained: str | None
     constraint_type: str | None
     is_unique: bool
+    is_valid: bool
     tablespace: str
     index_extras: list[str]
     last_extras: list[str]
@@ -131,6 +135,16 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     triggers: list[TriggerFacts]
     referencing: list[str]
     facts: list[tuple[str, str]]
+
+    @property
+    def truncatable(self) -> bool:
+        """Whether TRUNCATE of the table, where it is empty, changes nothing but its files.
+
+        It makes the indexes anew, and with that one valid that was not (reindex_index, index.c).
+        """
+        table = self.table
+        mine = table.kind == "r" and table.owned and not table.published
+        return mine and not self.referencing and all(index.is_valid for index in self.indexes)
 
 
 def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | None:

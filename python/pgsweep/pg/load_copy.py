@@ -1,6 +1,7 @@
 """COPY of a piece of a file: the session, the statement, the count of its rows, and what a bad row is.
 
-COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely on it.
+COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely
+on it.
 Everything else in those transactions is qualified in full.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import psycopg
@@ -106,11 +107,9 @@ def open_session(conninfo: str, oid: int | None = None) -> Connection:
             idle_session_timeout="0",
             default_transaction_read_only="off",
         )
-        try:
+        with suppress(psycopg.Error):
             # A long CREATE INDEX of a client that was killed ends too; not every platform can (pqcomm.c).
             set_for_session(connection, client_connection_check_interval="1s")
-        except psycopg.Error:
-            pass
         if oid is not None:
             join_work(connection, oid)
     except BaseException:
@@ -139,7 +138,7 @@ def copy(
                     stream.write(part)
         except psycopg.DatabaseError as error:
             if (error.sqlstate or "")[:2] in _BAD_ROW_CLASSES:
-                raise _bad_row(error) from error
+                raise _bad_row(error, target) from error
             raise
         return cursor.rowcount
 
@@ -245,7 +244,8 @@ def wrong_count(records: int, rows: int) -> WrongCount:
     """Return the error of a piece whose rows are not as many as its records."""
     return WrongCount(
         f"the server took {rows} rows of {records} records",
-        cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is another than was given",
+        cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is another than "
+        "was given",
         hint="see how the file is quoted: --quote, --escape, --delimiter, --format",
     )
 
@@ -324,7 +324,7 @@ def record_of_line(records: Sequence[bytes], line: int | None) -> int | None:
 def _ignoring(
     connection: Connection, target: CopyTarget, records: Sequence[bytes], path: str
 ) -> tuple[int, list[tuple[int, str]]] | None:
-    """Copy with ON_ERROR ignore; None where an error is none that it skips, or not each skipped row was named."""
+    """Copy with ON_ERROR ignore; None where it does not skip an error, or did not name each row."""
     notices: list[str] = []
 
     def note(diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -352,17 +352,14 @@ def _ignoring(
         connection.remove_notice_handler(note)
 
 
-def _bad_row(error: psycopg.DatabaseError) -> BadRow:
-    context = error.diag.context or ""
-    # COPY t, line 3, column price: "abc". In another language the first number of that line is the line.
-    last = next((text for text in reversed(context.splitlines()) if text.startswith("COPY ")), context)
-    # A table's name may have digits, and stands before.
-    numbers = re.search(r"^COPY .*?, \D*?(\d+)(?:, \S+ ([^:]+))?(?::|$)", last, re.DOTALL)
-    line = int(numbers[1]) if numbers else None
+def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
+    # COPY t, line 3, column price: "abc". The words are in the server's language, and the name may hold anything.
+    _, _, rest = (error.diag.context or "").rpartition(f"COPY {target.table}, ")
+    found = re.match(r"\D*(\d+)(?:, \S+ (.+?))?(?:: |$)", rest, re.DOTALL)
     detail = error.diag.message_detail
     return BadRow(
-        line,
-        error.diag.column_name or (numbers[2] if numbers else None),
+        int(found[1]) if found else None,
+        error.diag.column_name or (found[2] if found else None),
         first_line(error) + (f" ({detail.splitlines()[0]})" if detail else ""),
     )
 

@@ -1,17 +1,20 @@
-"""The journal of a load in the database: schema `pgsweep_load`, made by the first load and dropped with the last.
+"""The journal of loads in the database: schema `pgsweep_load`, dropped with the last load.
 
 What is committed together:
 
     begin        the load, every object that it will drop with its statements, the catalog as it was
     drop         all objects dropped or disabled, and the phase `copying`: all or none
-    piece        the rows of one piece of a file, and the row of `piece` that names it; its primary key refuses a
+    piece        the rows of one piece of a file, and the row of `piece` that names it; its primary key
+    refuses a
                  second copy of the same piece
     restore      one object made again, and the mark that it is present
     remove       (rollback) the rows of all pieces deleted, and the rows of `piece`
     end          the journal of the load removed
 
-So at any instruction the journal says what is in the table, whatever dies: client, server or host. Two advisory locks
-keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its sessions. A run that resumes
+So at any instruction the journal says what is in the table, whatever dies: client, server or host. Two
+advisory locks
+keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its sessions. A run
+that resumes
 takes both alone first, so no session of a killed run can commit after it has read the journal.
 """
 
@@ -85,7 +88,8 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
         drop: takes it away; nothing where the drop of another object does.
         make: the statements that make it, in order; the first may take long.
         tablespace: for `make`; empty for the database's own; None where it has none.
-        stage: objects of one stage may be made at once: 0 indexes, 1 constraints, 2 foreign keys, 3 validation,
+        stage: objects of one stage may be made at once: 0 indexes, 1 constraints, 2 foreign keys, 3
+            validation,
             4 triggers.
     """
 
@@ -109,7 +113,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a file that was copied; `own` is whether its transaction number is still that of its rows."""
+    """A piece of a file that was copied; `own`: its transaction number is still its rows'."""
 
     file: int
     piece: int
@@ -165,10 +169,12 @@ def _check_trust(connection: psycopg.Connection[Any]) -> int:
     if not row[1]:
         owner = bytes(row[3]).decode("utf-8", "backslashreplace")
         raise MissingAbility(
-            f"the schema {SCHEMA} in database `{connection.info.dbname}` belongs to another role, or has tables "
+            f"the schema {SCHEMA} in database `{connection.info.dbname}` belongs to another role, or has "
+            "tables "
             "of one",
             cause=f"role {owner} owns it: it may be the journal of a load of theirs, or a trap",
-            hint="wait for their load, or load in one transaction, which needs no journal: --single-transaction",
+            hint="wait for their load, or load in one transaction, which needs no journal: "
+            "--single-transaction",
         )
     return int(row[2])
 

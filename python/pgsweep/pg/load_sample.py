@@ -1,4 +1,4 @@
-"""A table beside the real one, for a sample: of the same columns, without indexes, in the journal's schema."""
+"""A table for a sample beside the real one: the same columns, no indexes, in the journal's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load changes in a table: locks taken late and short, objects dropped and made again, rows removed."""
+"""What a load changes in a table: objects dropped and made again, rows removed, short locks."""
 
 from __future__ import annotations
 
@@ -199,8 +199,9 @@ def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> Ca
             r" USING \w+ \((.*?)\)(?: INCLUDE .*| NULLS .*| WITH .*| WHERE .*|)$", entry.make[0], re.DOTALL
         )
         if keys:
+            names = keys[1]
             hint = (
-                f"see the duplicates: SELECT {keys[1]}, count(*) FROM {table.quoted} GROUP BY {keys[1]} "
+                f"see the duplicates: SELECT {names}, count(*) FROM {table.quoted} GROUP BY {names} "  # noqa: S608
                 f"HAVING count(*) > 1; {hint}"
             )
     elif isinstance(error, _ROOM):
@@ -242,7 +243,7 @@ def current_xid(connection: Connection) -> int:
 
 
 def outcome_of(connection: Connection, xid: int) -> str | None:
-    """Return what became of a transaction: `committed`, `aborted`, `in progress`; None where it is too long ago."""
+    """Return `committed`, `aborted` or `in progress`; None where the transaction is too long ago."""
     query = load("load_outcome", connection.info.server_version).encode()
     row = connection.execute(query, {"xid": str(xid)}).fetchone()
     return None if row is None else row[0]
@@ -270,7 +271,8 @@ def remove_rows(
 ) -> int:
     """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
 
-    A row is the load's if its transaction number is that of a piece: `own_rows_can_be_told` has made sure that
+    A row is the load's if its transaction number is that of a piece: `own_rows_can_be_told` has made sure
+    that
     no older row has one of them, and the count must be the journal's.
 
     Args:
@@ -295,7 +297,8 @@ def remove_rows(
         connection.execute("SET LOCAL row_security = off")
         if may_truncate:
             query = sql.SQL(
-                "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY (%s::xid[])) FROM {}{}"
+                "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY (%s::xid[])) "
+                "FROM {}{}"
             ).format(_only(table), named(table))
             row = connection.execute(query, [numbers]).fetchone()
             if row == (wanted, wanted):
@@ -362,7 +365,8 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
         return PgsweepError(
             f"the server has no room: {first_line(error)}",
             cause="the disk of the server is full",
-            hint="make room on the server, then: pgsweep load --resume TABLE, or: pgsweep load --rollback TABLE",
+            hint="make room on the server, then: pgsweep load --resume TABLE, or: pgsweep load "
+            "--rollback TABLE",
         )
     if isinstance(error, sqlstates.UndefinedTable):
         return dropped(first_line(error))

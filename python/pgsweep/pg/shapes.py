@@ -111,7 +111,7 @@ _SHAPES: Final = {
     "load_claim": "one: bool pid?",
     "load_columns": "bytes bytes text bool bool bool",
     "load_find": "few: text text text text",
-    "load_indexes": "oid bytes bytes bytes bytes? text? bool bytes bytes bytes count text text?",
+    "load_indexes": "oid bytes bytes bytes bytes? text? bool bool bytes bytes bytes count text text?",
     "load_journal": "one: bool bool count bytes",
     "load_keys": "oid bytes bytes bool bytes bytes bytes? bytes? text?",
     "load_objects": "count text bool",
@@ -120,8 +120,8 @@ _SHAPES: Final = {
     "load_referencing": "bytes bytes",
     "load_rejects": "count count text bytes",
     "load_samples": "text",
-    "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool text count count"
-    " count count bool bool bool text count text text count bool bool",
+    "load_table": "few: oid bytes bytes bytes text text bytes bool bool bool bool bool bool bool bool text"
+    " count count count count bool bool bool text count text text count bool bool",
     "load_triggers": "bytes bytes text bool bytes bytes",
     "load_unfinished": "text oid text text",
     "load_wal": "one: int",
