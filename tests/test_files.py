@@ -30,8 +30,7 @@ from pgsweep.files import (
     through_own_links,
     write_whole,
 )
-from tests.fix_process import NOBODY
-from tests.test_cluster import needs_root
+from tests.fix_process import NOBODY, needs_root
 
 _WRITES_AND_WAITS = """
 import sys, time

@@ -3,15 +3,15 @@
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
 
+mod buffers;
 pub mod dense;
-mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
 mod parallel;
 /// What a pool holds.
 pub mod pool {
-    pub use crate::frames::{Contents, NO_PAGE};
+    pub use crate::buffers::{Contents, NO_PAGE};
 }
 pub mod replay;
 mod ring;

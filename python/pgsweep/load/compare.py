@@ -21,8 +21,9 @@ import msgspec
 from pgsweep.errors import UsageError
 from pgsweep.load.copying import chunks_of, records_of
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.plan import journal_indexes, journal_keys, prepare, which_indexes, which_keys
+from pgsweep.load.plan import prepare
 from pgsweep.load.source import Input, find_inputs
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError

@@ -10,6 +10,19 @@ from typing import Final
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.machine import memory_bytes
 from pgsweep.load.header import chosen_columns, strays
+from pgsweep.load.objects import (
+    COPY_BYTES_PER_SECOND,
+    INDEX_BUILD_SECONDS,
+    INDEX_BYTES_PER_ROW,
+    INDEX_INSERT_SECONDS,
+    KEY_CHECK_SECONDS,
+    KEY_VALIDATE_SECONDS,
+    KINDS,
+    journal_indexes,
+    journal_keys,
+    which_indexes,
+    which_keys,
+)
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
@@ -19,17 +32,7 @@ from pgsweep.pg.load_journal import JournalObject
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
-# Assumed, of a server whose data fit its memory; --compare measures them here.
-_COPY_BYTES_PER_SECOND: Final = 80e6
-_INDEX_INSERT_SECONDS: Final = 2.5e-6
-_INDEX_BUILD_SECONDS: Final = 0.8e-6
-_KEY_CHECK_SECONDS: Final = 8e-6
-_KEY_VALIDATE_SECONDS: Final = 0.4e-6
-_OUT_OF_MEMORY: Final = 4.0
-"""How much more an insert costs where the index does not fit into shared_buffers."""
-
 _HEAP_PER_FILE_BYTE: Final = 1.2
-_INDEX_BYTES_PER_ROW: Final = 24
 _COMPRESSION: Final = 4.0
 _SMALL_BYTES: Final = 32 << 20
 _MEASURED_FROM_BYTES: Final = 128 << 20
@@ -39,8 +42,6 @@ _PIECE_BYTES: Final = (8 << 20, 64 << 20)
 _MEMORY_SHARE: Final = 8
 _MEMORY_MOST: Final = 2 << 30
 _MEMORY_REMOTE: Final = 256 << 20
-
-KINDS: Final = {"p": "primary key", "u": "unique", "x": "exclusion", None: "index"}
 
 
 @dataclass(frozen=True)
@@ -275,128 +276,6 @@ def _total_bytes(inputs: Sequence[Input]) -> int | None:
     )
 
 
-def which_indexes(
-    catalog: Catalog, options: LoadOptions, records: int | None
-) -> list[tuple[IndexFacts, str | None]]:
-    """Return each index with the reason to keep it; None where it is dropped."""
-    table = catalog.table
-    buffers = parse_bytes(table.shared_buffers) if table.shared_buffers else 0
-    found: list[tuple[IndexFacts, str | None]] = []
-    for index in catalog.indexes:
-        reason = index.kept
-        if reason is None and options.indexes == "keep":
-            reason = "as asked"
-        if reason is None and not table.owned:
-            reason = "only the owner of the table may drop it"
-        if reason is None and table.kind == "p":
-            reason = "it belongs to a partitioned table"
-        if reason is None and index.is_unique and any(key.to_itself and key.kept for key in catalog.keys):
-            reason = "a foreign key of the table itself needs it, and is kept"
-        if reason is None and options.indexes == "auto":
-            rows = 10_000_000 if records is None else records
-            size = index.bytes + rows * _INDEX_BYTES_PER_ROW
-            insert = rows * _INDEX_INSERT_SECONDS * (_OUT_OF_MEMORY if size > buffers else 1.0)
-            build = (rows + table.rows_estimate) * _INDEX_BUILD_SECONDS
-            if insert <= build:
-                reason = "building it anew would take longer than the inserts"
-        found.append((index, reason))
-    return found
-
-
-def which_keys(
-    catalog: Catalog, options: LoadOptions, records: int | None, dropped: set[str]
-) -> list[tuple[KeyFacts, str | None]]:
-    """Return each foreign key with the reason to keep it; None where it is dropped."""
-    table = catalog.table
-    rows = 10_000_000 if records is None else records
-    found: list[tuple[KeyFacts, str | None]] = []
-    for key in catalog.keys:
-        reason = key.kept
-        if reason is None and options.indexes == "keep" and not (key.to_itself and dropped):
-            reason = "as asked"
-        if reason is None and not table.owned:
-            reason = "only the owner of the table may drop it"
-        slower = rows * _KEY_CHECK_SECONDS <= (rows + table.rows_estimate) * _KEY_VALIDATE_SECONDS
-        if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
-            reason = "validating it anew would take longer than the checks"
-        found.append((key, reason))
-    return found
-
-
-def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[JournalObject]:
-    """Return the indexes that are dropped, with their constraints and the statements that make each."""
-    objects = []
-    for index, reason in indexes:
-        if reason is not None:
-            continue
-        owned_by_constraint = index.constrained is not None
-        whole = index.constraint_type == "x"
-        makes = [index.constrained or ""] if whole else [index.definition]
-        objects.append(
-            JournalObject(
-                kind=KINDS[index.constraint_type],
-                name=index.name,
-                definition=index.definition,
-                drop=index.drop,
-                make=[
-                    *makes,
-                    *index.index_extras,
-                    *([] if owned_by_constraint and not whole else index.last_extras),
-                ],
-                tablespace=index.tablespace,
-                # An exclusion constraint locks the table while it is built; so it comes after the others.
-                stage=1 if whole else 0,
-                size_bytes=index.bytes,
-            )
-        )
-        if owned_by_constraint and not whole:
-            objects.append(
-                JournalObject(
-                    kind="constraint",
-                    name=index.name,
-                    definition=index.constrained or "",
-                    drop=None,
-                    make=[index.constrained or "", *index.last_extras],
-                    tablespace=None,
-                    stage=1,
-                )
-            )
-    return objects
-
-
-def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObject]:
-    """Return the foreign keys that are dropped, with the statements that make each again."""
-    objects = []
-    for key, reason in keys:
-        if reason is not None:
-            continue
-        comment = [key.comment] if key.comment else []
-        objects.append(
-            JournalObject(
-                kind="foreign key",
-                name=key.name,
-                definition=key.add,
-                drop=key.drop,
-                make=[key.add, *comment],
-                tablespace=None,
-                stage=2,
-            )
-        )
-        if key.validate is not None:
-            objects.append(
-                JournalObject(
-                    kind="foreign key, validated",
-                    name=key.name,
-                    definition=key.validate,
-                    drop=None,
-                    make=[key.validate],
-                    tablespace=None,
-                    stage=3,
-                )
-            )
-    return objects
-
-
 def _strategy(
     options: LoadOptions, *, firing: bool, dropping: bool, size: int | None, may_create: bool
 ) -> tuple[bool, str]:
@@ -555,13 +434,13 @@ def _estimate(
     if records is None or size is None:
         return LoadEstimate(records=None, bytes=size, seconds=None, wal_bytes=None, certainty="assumed")
     rows = records + catalog.table.rows_estimate
-    seconds = size / _COPY_BYTES_PER_SECOND
+    seconds = size / COPY_BYTES_PER_SECOND
     wal = size * _HEAP_PER_FILE_BYTE
     for _, reason in indexes:
-        seconds += rows * _INDEX_BUILD_SECONDS if reason is None else records * _INDEX_INSERT_SECONDS
-        wal += rows * _INDEX_BYTES_PER_ROW if reason is None else records * 4 * _INDEX_BYTES_PER_ROW
+        seconds += rows * INDEX_BUILD_SECONDS if reason is None else records * INDEX_INSERT_SECONDS
+        wal += rows * INDEX_BYTES_PER_ROW if reason is None else records * 4 * INDEX_BYTES_PER_ROW
     for _, reason in keys:
-        seconds += rows * _KEY_VALIDATE_SECONDS if reason is None else records * _KEY_CHECK_SECONDS
+        seconds += rows * KEY_VALIDATE_SECONDS if reason is None else records * KEY_CHECK_SECONDS
     if minimal or catalog.table.persistence == "u":
         wal = 0
     return LoadEstimate(

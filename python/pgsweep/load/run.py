@@ -35,6 +35,7 @@ from pgsweep.load.document import (
     remove_local,
     write_local,
 )
+from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.plan import Prepared, prepare
 from pgsweep.load.rebuild import Rebuild
@@ -489,7 +490,10 @@ def _measured(
     estimate = plan.estimate
     if rate is not None and estimate.bytes is not None and estimate.seconds is not None:
         estimate = msgspec.structs.replace(
-            estimate, seconds=round(estimate.seconds - estimate.bytes / 80e6 + estimate.bytes / rate, 1)
+            estimate,
+            seconds=round(
+                estimate.seconds - estimate.bytes / COPY_BYTES_PER_SECOND + estimate.bytes / rate, 1
+            ),
         )
     plan = msgspec.structs.replace(plan, jobs=jobs, choices=choices, estimate=estimate)
     document = msgspec.structs.replace(document, plan=plan, jobs=jobs)

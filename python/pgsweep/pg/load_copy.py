@@ -353,7 +353,7 @@ def _ignoring(
 
 
 def _bad_row(error: psycopg.DatabaseError, target: CopyTarget) -> BadRow:
-    # COPY t, line 3, column price: "abc". The words are in the server's language, and the name may hold anything.
+    # COPY t, line 3, column price: "abc". Words are in the server's language, and the name may hold anything.
     _, _, rest = (error.diag.context or "").rpartition(f"COPY {target.table}, ")
     found = re.match(r"\D*(\d+)(?:, \S+ (.+?))?(?:: |$)", rest, re.DOTALL)
     detail = error.diag.message_detail

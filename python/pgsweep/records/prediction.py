@@ -69,6 +69,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     """A curve of miss ratios over sizes of shared_buffers.
 
     Attributes:
+        unknown_bytes: requested sizes at which the interval is too wide to be shown; they have no point.
         no_eviction: where nothing was evicted, what follows from that; else null.
     """
 
@@ -77,6 +78,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed
     points: list[CurvePoint]
     verdict: Verdict
+    unknown_bytes: list[int] = []
     no_eviction: NoEviction | None = None
     provenance: Provenance | None = None
 

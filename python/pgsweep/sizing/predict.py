@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.plain import shell_word
@@ -38,9 +36,31 @@ LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
 
 MOST_SIZES = 1000
 
+_SNAPSHOTS = ("sql", "peek")
+
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 __all__ = ["predict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What evidence came to: a curve, also where it may not be shown, and what it was made of."""
+
+    source: str
+    estimate: Estimate
+    observed: Observed
+    warnings: list[str] = field(default_factory=list)
+    no_eviction: NoEviction | None = None
+
+    def shown(self) -> tuple[Estimate, list[int]]:
+        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
+
+        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
+        """
+        from pgsweep.sizing.inference.estimate import without_unknown
+
+        return without_unknown(self.estimate) if self.source in _SNAPSHOTS else (self.estimate, [])
 
 
 def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
@@ -56,6 +76,14 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
         EvidenceError: the evidence cannot be read, or holds no access.
         UsageError: a size is too small.
     """
+    return _result(judge(evidence, sizes_bytes=sizes_bytes, seed=seed))
+
+
+def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Judged:
+    """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
+
+    It is for judging the method (benchmarks/calibration).
+    """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
     _check_threads()
@@ -69,12 +97,12 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             return _from_foreign_trace(evidence, sizes_bytes)
         sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
         estimate, observed = _from_trace(exported, sizes, seed)
-        return _result("trace", estimate, observed, _warnings(exported))
+        return Judged(source="trace", estimate=estimate, observed=observed, warnings=_warnings(exported))
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
         raise EvidenceError(
-            f"`{evidence}` does not tell the size of shared_buffers",
+            f"`{evidence}` does not give the size of shared_buffers",
             cause="the recording was cut before the server had answered",
             hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
@@ -86,7 +114,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             cause="the recording was cut short before its first part was written",
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
-    if source in {"sql", "peek"}:
+    if source in _SNAPSHOTS:
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
     if source != "trace":
         raise EvidenceError(
@@ -94,7 +122,7 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             hint="record with --source sql, peek or trace",
         )
     estimate, observed = _from_trace(opened, sizes, seed)
-    return _result(source, estimate, observed, _warnings(opened))
+    return Judged(source=source, estimate=estimate, observed=observed, warnings=_warnings(opened))
 
 
 def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
@@ -102,7 +130,7 @@ def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
     return [*([newer] if newer else []), *evidence.warnings]
 
 
-def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
+def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged:
     """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
     from pgsweep import _native
     from pgsweep.evidence.oracle_general import read_oracle_general
@@ -120,12 +148,12 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
     observed = Observed(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
     )
-    return _result("import", estimate, observed, trace.warnings)
+    return Judged(source="import", estimate=estimate, observed=observed, warnings=trace.warnings)
 
 
 def _from_snapshots(
     evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
-) -> PredictResult:
+) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.inference.estimate import Doubt, judged, refused
@@ -149,8 +177,12 @@ def _from_snapshots(
     totals = read_totals(counters, relations, meta.database)
     if meta.settings.get("track_counts") == "off":
         why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
-        none = _observed(meta, 0.0, 0, totals.seconds)
-        return _result(meta.source, refused(Doubt("refused", why)), none, _warnings(evidence))
+        return Judged(
+            source=meta.source,
+            estimate=refused(Doubt("refused", why)),
+            observed=_observed(meta, 0.0, 0, totals.seconds),
+            warnings=_warnings(evidence),
+        )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
         raise _nothing_seen(meta)
@@ -169,10 +201,12 @@ def _from_snapshots(
     if calm is not None:
         if any_size:
             sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
-        found = estimate_unfilled(calm, totals, sizes_blocks)
-        result = _result(meta.source, found, observed, warnings)
-        return msgspec.structs.replace(
-            result, no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks)
+        return Judged(
+            source=meta.source,
+            estimate=estimate_unfilled(calm, totals, sizes_blocks),
+            observed=observed,
+            warnings=warnings,
+            no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
         )
     found = estimate(
         seen.snapshots,
@@ -195,7 +229,12 @@ def _from_snapshots(
         *(Doubt(found.level, text) for text in found.reasons),
     ]
     level, reasons = judged(doubts)
-    return _result(meta.source, replace(found, level=level, reasons=reasons), observed, warnings)
+    return Judged(
+        source=meta.source,
+        estimate=replace(found, level=level, reasons=reasons),
+        observed=observed,
+        warnings=warnings,
+    )
 
 
 def _rounded_up(blocks: int) -> int:
@@ -400,8 +439,9 @@ def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, .
     return tuple(sorted({min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS}))
 
 
-def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
-    """Return the record of an estimate; a refused one has no points."""
+def _result(found: Judged) -> PredictResult:
+    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
+    estimate, unknown = found.shown()
     points = [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
@@ -410,9 +450,17 @@ def _result(source: str, found: Estimate, observed: Observed, warnings: list[str
             high=float(high),
         )
         for blocks, ratio, low, high in zip(
-            found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
+            estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high, strict=True
         )
-        if found.level != "refused"
+        if estimate.level != "refused"
     ]
-    verdict = Verdict(level=found.level, reasons=list(dict.fromkeys([*found.reasons, *warnings])))
-    return PredictResult(source=source, observed=observed, points=points, verdict=verdict)
+    return PredictResult(
+        source=found.source,
+        observed=found.observed,
+        points=points,
+        unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
+        verdict=Verdict(
+            level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
+        ),
+        no_eviction=found.no_eviction,
+    )

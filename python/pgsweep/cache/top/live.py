@@ -2,8 +2,8 @@
 
     with opened("dbname=shop") as access:
         live = Live(access)
-        moment = live.look()
-        print(moment.sample(TopView(sort="change", limit=20)))
+        caches = live.look()
+        print(caches.sample(TopView(sort="change", limit=20)))
 
 What it costs the server: the counters and the states of backends, three short statements a second at most;
 the pool nothing by peek, and by SQL one pass of pg_buffercache a look, which is why looks are then so far
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
-from pgsweep.cache.top.sample import Moment, padded
+from pgsweep.cache.top.sample import CacheSample, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import cancel, explained, ping, session_lives
@@ -122,7 +122,7 @@ class Live:
         share = _POOL_SHARE if self._access.pool_source == "sql" else _OWN_SHARE
         return max(self.interval_seconds, self._look_seconds / share)
 
-    def look(self, *, with_counters: bool = False) -> Moment:
+    def look(self, *, with_counters: bool = False) -> CacheSample:
         """Look once.
 
         Args:
@@ -149,7 +149,7 @@ class Live:
             rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
         self._read_counters(pool, now, needed=with_counters)
         self._start_on_files(now)
-        return self._moment(pool, rows, now)
+        return self._sample(pool, rows, now)
 
     def await_files(self, seconds: float) -> None:
         """Wait until the page cache has been read, at most this long."""
@@ -160,7 +160,7 @@ class Live:
         """End a statement that is running, from another thread; the session then ends with an error."""
         cancel(self._access.connection)
 
-    def _moment(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> Moment:
+    def _sample(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> CacheSample:
         access, server = self._access, self._access.server
         count = len(self._directory.rows)
         usage = np.zeros((count, 6), dtype=np.int64)
@@ -199,7 +199,7 @@ class Live:
             missing=[*access.missing, *self._directory.names.missing, *self._files_missing],
         )
         # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
-        return Moment(head, self._directory.rows, usage, dirty, pinned, change, self._files, now)
+        return CacheSample(head, self._directory.rows, usage, dirty, pinned, change, self._files, now)
 
     def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
         """Return by how many buffers a second each row grows."""

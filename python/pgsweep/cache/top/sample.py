@@ -20,7 +20,7 @@ SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CacheSample:
     """One sample of both caches, for any view; arrays are parallel to the rows."""
 
     head: TopSample
@@ -32,7 +32,7 @@ class Moment:
     files: PageCacheByRelation | None
     taken: float
 
-    def folded(self) -> Moment:
+    def folded(self) -> CacheSample:
         """Return the same with all system catalogs, and what serves them, as one row."""
         rows = self.rows[: len(self.usage_counts)]
         catalog = np.array([(row.table_schema or row.schema) in SYSTEM_SCHEMAS for row in rows], np.bool_)
