@@ -20,6 +20,8 @@ _OUT_OF_MEMORY: Final = 4.0
 """How much more an insert costs where the index does not fit into shared_buffers."""
 
 INDEX_BYTES_PER_ROW: Final = 24
+_LEAST_GAIN_SECONDS: Final = 0.5
+"""For less, no object is dropped: that needs a strong lock, and the table is without it for a while."""
 
 KINDS: Final = {"p": "primary key", "u": "unique", "x": "exclusion", None: "index"}
 
@@ -48,6 +50,8 @@ def which_indexes(
             build = (rows + table.rows_estimate) * INDEX_BUILD_SECONDS
             if insert <= build:
                 reason = "building it anew would take longer than the inserts"
+            elif insert - build < _LEAST_GAIN_SECONDS:
+                reason = "making it again would gain less than a second"
         found.append((index, reason))
     return found
 
@@ -65,9 +69,10 @@ def which_keys(
             reason = "as asked"
         if reason is None and not table.owned:
             reason = "only the owner of the table may drop it"
-        slower = rows * KEY_CHECK_SECONDS <= (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
+        gain = rows * KEY_CHECK_SECONDS - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
+        slower = gain < _LEAST_GAIN_SECONDS
         if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
-            reason = "validating it anew would take longer than the checks"
+            reason = "validating it anew would gain less than a second"
         found.append((key, reason))
     return found
 
