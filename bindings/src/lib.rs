@@ -17,6 +17,7 @@ mod no_probe;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod pool;
 mod replay;
+mod split;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod tracer;
 
@@ -47,6 +48,8 @@ mod _native {
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
+    #[pymodule_export]
+    use crate::split::RecordSplitter;
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::tracer::{trace_event_cost_seconds, Tracer};

@@ -17,6 +17,7 @@ __all__ = [
     "ObjectIds",
     "PoolContents",
     "PoolReader",
+    "RecordSplitter",
     "Rules",
     "Tracer",
     "__version__",
@@ -450,3 +451,37 @@ def mixture_weights_many(
     steps: int = 60,
     gain: float = 1e-3,
 ) -> NDArray[np.float64]: ...
+
+@final
+class RecordSplitter:
+    """Finds where records end in the text formats of COPY, by the server's own rules (copyfromparse.c).
+
+    The input comes in blocks of any length; a splitter begins at the start of a record.
+
+    Args:
+        rule: `csv`, `text` (COPY's text format), or `lines` (every terminator ends a record).
+        quote: of CSV.
+        escape: what keeps a quote of CSV from ending the field; the quote itself by default.
+        terminator: last byte of a line end.
+    """
+
+    def __new__(
+        cls,
+        rule: Literal["csv", "text", "lines"],
+        *,
+        quote: int = ...,
+        escape: int = ...,
+        terminator: int = ...,
+    ) -> RecordSplitter: ...
+    def feed(self, block: bytes) -> tuple[int, int, int]:
+        """Return the end of the last record that ends in the block, and the records and lines up to there.
+
+        The end is -1 where none ends in it. The numbers count from the last end before.
+        """
+
+    def ends(self, block: bytes) -> NDArray[np.uint64]:
+        """Return where each record that ends in the block ends."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the bytes so far end within quotes or after an escape."""
