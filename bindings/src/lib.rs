@@ -7,6 +7,7 @@
 
 mod ability;
 mod arrays;
+mod files;
 mod interchange;
 mod look;
 mod model;
@@ -25,6 +26,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::ability::{check_tracing, pool_buffers};
+    #[pymodule_export]
+    use crate::files::access_files;
     #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
     #[pymodule_export]

@@ -130,21 +130,28 @@ impl Frames {
         self.page_of.iter().map(name).collect()
     }
 
-    /// Record that a buffer holds a page.
+    /// Record that a buffer holds a page; return the page that it held, [`NO_PAGE`] if none.
     #[inline]
-    pub fn place(&mut self, page: u32, frame: u32) {
-        self.page_of[frame as usize] = page;
+    pub fn place(&mut self, page: u32, frame: u32) -> u32 {
+        let evicted = std::mem::replace(&mut self.page_of[frame as usize], page);
         if !self.frame_of.is_empty() {
             self.frame_of[page as usize] = frame;
         }
+        if evicted == self.none {
+            NO_PAGE
+        } else {
+            evicted
+        }
     }
 
-    /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`).
+    /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`); return the page that
+    /// goes, as [`Frames::place`] does.
     #[inline(always)]
-    pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) {
+    pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) -> u32 {
         let frame = self.victim(states, lane);
-        self.place(page, frame);
+        let evicted = self.place(page, frame);
         states[page as usize][lane] = LOADED;
+        evicted
     }
 
     /// Empty a buffer of a ring for the ring's next page, unless others used its page since.

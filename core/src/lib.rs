@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 pub mod dense;
+pub mod files;
 mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
+pub mod page_cache;
 mod parallel;
 /// What a pool holds.
 pub mod pool {

@@ -20,14 +20,15 @@ impl StrategyRing {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible.
+    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible; return the
+    /// page that goes, as [`Frames::place`] does.
     pub fn load<const L: usize>(
         &mut self,
         frames: &mut Frames,
         states: &mut [[u8; L]],
         lane: Lane,
         page: u32,
-    ) {
+    ) -> u32 {
         let slot = self.next;
         let filled = slot < self.slots.len();
         let frame = if filled && frames.reclaim(states, lane, self.slots[slot]) {
@@ -42,7 +43,8 @@ impl StrategyRing {
             self.slots.push(frame);
         }
         self.next = (slot + 1) % self.capacity as usize;
-        frames.place(page, frame);
+        let evicted = frames.place(page, frame);
         states[page as usize][lane] = LOADED;
+        evicted
     }
 }

@@ -43,18 +43,28 @@ DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 __all__ = ["predict"]
 
 
-def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
-    """Predict the miss ratio at other sizes of shared_buffers.
+def predict(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    memory_bytes: int | None = None,
+    seed: int = 0,
+) -> PredictResult:
+    """Predict the miss ratio at other sizes of shared_buffers; of traces also what comes from disk.
 
     Args:
         evidence: a folder written by `record`, or a file NAME.oracleGeneral. If pgsweep exported it,
             the evidence that it comes from is used, as long as the folder written beside it exists.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
+        memory_bytes: what the pool and the page cache share; without, the memory of the host or of the cgroup
+            that the evidence was recorded on, where it says so. Only traces allow to say what comes from
+            disk.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
-        UsageError: a size is too small.
+        UsageError: a size is too small, or a memory is given for evidence that says nothing of the page
+        cache.
     """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
@@ -66,10 +76,11 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
 
         exported = ExportedTrace.open(evidence)
         if exported is None:
+            if memory_bytes is not None:
+                raise _no_page_cache("a trace that pgsweep did not record")
             return _from_foreign_trace(evidence, sizes_bytes)
         sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
-        estimate, observed = _from_trace(exported, sizes, seed)
-        return _result("trace", estimate, observed, _warnings(exported))
+        return _from_trace(exported, sizes, seed, memory_bytes)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -87,14 +98,22 @@ def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: i
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
     if source in {"sql", "peek"}:
+        if memory_bytes is not None:
+            raise _no_page_cache("evidence made of snapshots")
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    estimate, observed = _from_trace(opened, sizes, seed)
-    return _result(source, estimate, observed, _warnings(opened))
+    return _from_trace(opened, sizes, seed, memory_bytes)
+
+
+def _no_page_cache(what: str) -> UsageError:
+    return UsageError(
+        f"{what} does not say what comes from disk, so --ram is not possible",
+        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
+    )
 
 
 def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
@@ -234,8 +253,9 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
 
 
 def _from_trace(
-    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int
-) -> tuple[Estimate, Observed]:
+    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int, memory_bytes: int | None
+) -> PredictResult:
+    from pgsweep.sizing.disk_reads import predict_memory
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -253,7 +273,9 @@ def _from_trace(
         seed=seed,
     )
     misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
-    return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+    observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+    result = _result("trace", found, observed, _warnings(evidence))
+    return predict_memory(evidence, result, trace, rules_of(meta), memory_bytes=memory_bytes, seed=seed)
 
 
 def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
