@@ -8,7 +8,7 @@ TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-matrix test-arm64 fuzz lint format bench docs wheel clean
+.PHONY: help setup demo test test-quick test-matrix test-arm64 fuzz lint format bench docs wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,7 +31,10 @@ demo: setup ## the whole story on a private PostgreSQL, with an HTML report
 test: setup ## all tests (as root on Debian: installs the server and the browser they use)
 	tools/debian-packages test
 	cargo test --release --workspace --quiet
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-quick: setup ## the tests that need no server, in a minute or so
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --quiet -m "not slow and not server"
 
 test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (fetched into .servers) and Debian's 15
 	tools/debian-packages test

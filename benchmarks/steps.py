@@ -1,4 +1,4 @@
-"""A listener to long jobs that tells their steps on stderr."""
+"""A listener to long jobs that writes their steps to stderr."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class Steps:
-    """Tells stages and notes; a benchmark's stdout is for its result."""
+    """Writes stages and notes; a benchmark's stdout is for its result."""
 
     def stage(self, title: str, total_seconds: float | None = None) -> None:
         print(title, file=sys.stderr)

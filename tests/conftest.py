@@ -23,6 +23,8 @@ pytest_plugins = (
     "tests.fix_hostile",
     "tests.fix_page",
     "tests.fix_proc",
+    "tests.fix_quick",
+    "tests.fix_serve",
     "tests.fix_warm",
 )
 

@@ -17,7 +17,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from pgsweep.pg.bindir import inspect_bindir, installed_servers
@@ -183,3 +185,36 @@ def server(request: pytest.FixtureRequest, shared_cluster: Callable[[Path | None
 def bindir(request: pytest.FixtureRequest) -> Path | None:
     """The bin folder of each server in turn; None is the wheel's."""
     return _present(request.param)
+
+
+@pytest.fixture
+def own_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for clusters that no other test uses, so that what is left there is ours."""
+    path = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
+    path.chmod(0o755)
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    assert list(path.iterdir()) == []
+    shutil.rmtree(path)
+
+
+def answers(conninfo: str) -> bool:
+    """Return whether a server takes connections."""
+    try:
+        psycopg.connect(conninfo, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def quiet_pair(look: Any, ask: Any) -> tuple[Any, Any]:
+    """Return what we saw and what the server says, of a moment in which nothing changed.
+
+    The background writer may write a page between the two; then there is another try.
+    """
+    for _ in range(20):
+        before, said, after = look(), ask(), look()
+        if before == after:
+            return before, said
+    raise AssertionError("the server is never quiet")

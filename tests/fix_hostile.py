@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
-from tests.test_cli import PGSWEEP
+from tests.fix_cli import PGSWEEP
 
 SPRUNG = "TRAP SPRUNG"
 _STATEMENT = re.compile(

@@ -154,3 +154,22 @@ def kernel_result() -> KernelResult:
         postmaster_pid=None,
         settings=advise(facts),
     )
+
+
+def host(available: int, *, shmem: int = 0) -> HostMemory:
+    """Return the memory of a host of 16 GB."""
+    return HostMemory(
+        total=16000 * MB,
+        available=available,
+        free=0,
+        anonymous=0,
+        page_tables=0,
+        shmem=shmem,
+        page_cache=0,
+        huge_pages=0,
+        slab=0,
+        swap_total=0,
+        swap_free=0,
+        commit_limit=None,
+        committed=None,
+    )

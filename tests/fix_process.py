@@ -1,4 +1,4 @@
-"""Code in a process of its own, with fewer rights than ours."""
+"""Processes: what they need, waiting for them, and code in one of its own with fewer rights than ours."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 
 import pytest
+
+from pgsweep.host import cgroup
 
 #: What precedes the code: a seccomp filter that lets all system calls pass but the given ones.
 _FILTER = """
@@ -69,3 +73,15 @@ def run_restricted(
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
+
+
+needs_cgroup = pytest.mark.skipif(cgroup.find_parent() is None, reason="needs a memory cgroup of our own")
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+    """Wait until the condition holds; return whether it does in the end."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()

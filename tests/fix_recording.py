@@ -1,11 +1,16 @@
-"""Do something to a server while it is being recorded, whenever that begins."""
+"""What is recorded by either recorder, and something done to a server while it is being recorded."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+import pytest
+
+from pgsweep.evidence.peek import record_peek
+from pgsweep.evidence.sql import record_sql
 from pgsweep.progress import Silent
+from pgsweep.records.prediction import RecordResult
 
 
 class WhenRecording(Silent):
@@ -24,3 +29,7 @@ class WhenRecording(Silent):
     def join(self) -> None:
         """Wait until it is done."""
         self._timer.join()
+
+
+Recorder = Callable[..., RecordResult]
+RECORDERS = pytest.mark.parametrize("record", [record_sql, record_peek])

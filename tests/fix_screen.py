@@ -9,16 +9,15 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyte
 
-PGSWEEP = Path(sys.executable).with_name("pgsweep")
+from tests.fix_cli import PGSWEEP
+
 PATIENCE_SECONDS = 60.0
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.warm.block_ranges import BlockRange
+from pgsweep.testbed.cold import drop_from_page_cache
+from pgsweep.warm.block_ranges import BlockRange, calls_of
 from pgsweep.warm.heat.file import HeatMeta
+from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
+from pgsweep.warm.readers import PrewarmReader
+from pgsweep.warm.work import Work
 
 BLOCK_BYTES = 8192
 
@@ -158,3 +165,29 @@ def resident_blocks(conninfo: str, name: str) -> int:
         ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def drop_files(cluster: Cluster, conninfo: str, *names: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        for name in names:
+            row = connection.execute("SELECT pg_relation_filepath(%s::regclass)", [name]).fetchone()
+            assert row is not None
+            drop_from_page_cache(Path(cluster.data_directory) / row[0])
+
+
+def carry_out(
+    conninfo: str,
+    pieces: list[BlockRange],
+    *,
+    stop: threading.Event | None = None,
+    progress: Callable[[WorkState], None] | None = None,
+    **options: float,
+) -> WorkOutcome:
+    chosen = msgspec.convert(options, WorkOptions)
+    work = Work(
+        calls_of(pieces, chosen.call_blocks),
+        lambda: PrewarmReader(conninfo, "buffer", server_started=work.server_started),
+        chosen,
+    )
+    return work.run(stop or threading.Event(), progress)

@@ -27,9 +27,9 @@ from pgsweep.pg.queries import load, name_of
 from pgsweep.pg.shapes import shape_of
 from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
+from tests.fix_cli import PGSWEEP
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording
-from tests.fix_screen import PGSWEEP
 from tests.fuzz.targets import server as target
 
 QUERIES = Path(connecting.__file__).with_name("queries")

@@ -14,7 +14,7 @@ from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 
-BLOCKS = 40_000
+BLOCKS = 20_000
 PER_SECOND = 20_000
 RULES = _native.Rules(18)
 READAHEAD_BYTES = 128 << 10
@@ -45,8 +45,8 @@ def truth(pages: np.ndarray, pool: int, cache_pages: int, counted: int) -> float
 
 @pytest.mark.parametrize("exponent", [0.7, 1.0])
 def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None:
-    pages = zipf(exponent, 4_000_000)
-    stretch = pages[-300_000:]
+    pages = zipf(exponent, 1_200_000)
+    stretch = pages[-150_000:]
     named, dense = np.unique(stretch, return_inverse=True)
     trace = from_ids(dense.astype(np.uint32), np.arange(len(stretch)) / PER_SECOND)
     trace = replace(trace, group_pages=np.array([float(BLOCKS)]))
@@ -64,21 +64,20 @@ def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None
         addresses,
         np.zeros(1),
         RULES,
-        Kernel(readahead_bytes=READAHEAD_BYTES, folio_order=0, policies=("two-lists", "fifo", "clock")),
+        Kernel(readahead_bytes=READAHEAD_BYTES, folio_order=0, policies=("two-lists",)),
         np.random.default_rng(0),
     )
-    for pool, cache in ((1_000, 8_000), (4_000, 16_000), (8_000, 8_000)):
+    for pool, cache in ((1_000, 5_000), (4_000, 4_000)):
         (found,) = caches.at(pool, (cache * 8192,))
         true = truth(pages, pool, cache * 2, len(stretch))
         assert found["two-lists"].disk_share == pytest.approx(true, abs=0.02), (pool, cache)
         assert found["two-lists"].turnovers > 1
-        assert found["fifo"].disk_share > found["clock"].disk_share
         assert 0 < found["two-lists"].twice_blocks < pool
 
 
 def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
     """A page that was written out is found there when it is next needed."""
-    pages = zipf(0.6, 300_000)
+    pages = zipf(0.6, 100_000)
     named, dense = np.unique(pages, return_inverse=True)
     trace = from_ids(dense.astype(np.uint32), np.arange(len(pages)) / PER_SECOND)
     trace = replace(trace, group_pages=np.array([float(BLOCKS)]))
@@ -96,6 +95,6 @@ def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
         caches = BothCaches(
             trace, visits, pools, addresses, np.array([dirty]), RULES, kernel, np.random.default_rng(0)
         )
-        (found,) = caches.at(4_000, (6_000 * 8192,))
+        (found,) = caches.at(2_000, (3_000 * 8192,))
         shares.append(found["fifo"].disk_share)
     assert shares[1] < shares[0] - 0.01

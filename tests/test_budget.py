@@ -25,9 +25,9 @@ from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.ui.budget import budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
 from tests.fix_memory import GB, KB, MB, SETTINGS, reckoned, seen
-from tests.test_cli import run
-from tests.test_cluster import needs_cgroup, needs_root, wait_until
+from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 
 def parts(result: BudgetResult) -> dict[str, BudgetPart]:

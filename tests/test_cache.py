@@ -4,7 +4,6 @@ import mmap
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +24,13 @@ from pgsweep.residency.names import Names, read_names
 from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import PGSWEEP, run
+from tests.fix_cluster import answers
+from tests.fix_process import needs_root, wait_until
 from tests.fix_results import cache_relation, cache_result
 from tests.fix_standby import PRIMARY, standby_of
-from tests.test_cluster import needs_root, wait_until
 
 BLOCK = 8192
-PGSWEEP = Path(sys.executable).with_name("pgsweep")
 ODD = 'Ünïcode "q.uote"\nnew line 表'
 
 _TRUTH = """
@@ -439,14 +439,6 @@ def test_a_server_in_a_container() -> None:
             assert found["public", name].page_cache_bytes
 
 
-def answers(conninfo: str) -> bool:
-    try:
-        psycopg.connect(conninfo, connect_timeout=2).close()
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
 @needs_root
 def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cluster) -> None:
     def of_plain(*arguments: str) -> tuple[int, str, int, int]:
@@ -470,6 +462,19 @@ def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cl
     code, err, _, _ = of_plain("--evict", "plain")
     assert code == 2, "nobody is there to be asked"
     assert "--yes" in err
+    assert run("cache", shop, "--dry-run").returncode == 2
+    plan = run("cache", shop, "--evict", "plain", "--dry-run")
+    if server.version_num >= 170000:
+        statement, *calls = plan.stdout.rstrip("\n").split("\nposix_fadvise(")
+        assert "pg_buffercache_evict" in statement
+        assert statement.endswith(";")
+        assert len(calls) >= 3
+        assert all(call.endswith(", 0, 0, POSIX_FADV_DONTNEED)") for call in calls)
+        with psycopg.connect(shop) as connection:
+            connection.execute(f"EXPLAIN {statement}".encode())
+    else:
+        assert plan.returncode == 4
+    assert min(of_plain()[2:]) > 1 << 20, "a dry run changes nothing"
     code, err, pooled, cached = of_plain("--evict", "plain", "--yes")
     if server.version_num < 170000:
         assert code == 4

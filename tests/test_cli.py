@@ -27,27 +27,9 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.secrets import without_secrets
 from pgsweep.ui.results import to_json
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_disk import fill_disk
 from tests.fix_results import MB, demo_result, predict_result
-
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
-
-
-def run(
-    *arguments: str | bytes, cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str = ""
-) -> subprocess.CompletedProcess[str]:
-    plain = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", **(env or {})}
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return subprocess.run(
-        [PGSWEEP, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=cwd,
-        env={**kept, **plain},
-        input=stdin,
-    )
 
 
 def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> tuple[float, float]:

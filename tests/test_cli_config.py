@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from tests.test_cli import run
-from tests.test_cluster import needs_root
+from tests.fix_cli import run
+from tests.fix_process import needs_root
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from tests.test_cli import run
+from tests.fix_cli import run
 
 
 def write_trace(path: Path) -> None:

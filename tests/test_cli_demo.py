@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.cli import demo as command_module
-from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import own_tmpdir, wait_until
-
-__all__ = ["own_tmpdir"]
+from tests.fix_cli import PGSWEEP, run
+from tests.fix_process import wait_until
 
 
 def test_a_folder_without_a_server_is_told(tmp_path: Path) -> None:

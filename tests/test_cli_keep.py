@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import PGSWEEP
 from tests.fix_flood import floodable
 
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 QUICK = ("--interval", "100ms", "--report", "100ms")
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fix_shop import shop_under_load
-from tests.test_cli import run
 
 
 @pytest.fixture(scope="module")

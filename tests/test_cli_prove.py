@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_results import MB
-from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import own_tmpdir
-from tests.test_prove import write_trace
-
-__all__ = ["own_tmpdir"]
+from tests.fix_written import write_trace
 
 
 def test_a_small_trace_in_every_form(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.ui.record import record_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_disk import fill_disk
 from tests.fix_results import record_result
-from tests.test_cli import PGSWEEP, run
 
 
 def test_dry_run_prints_the_statements_and_leaves_nothing(server: Cluster, tmp_path: Path) -> None:

@@ -8,9 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -22,9 +19,7 @@ from pgsweep.host.processes import is_running, processes_in
 from pgsweep.pg.bindir import find_server, inspect_bindir, installed_servers, parse_version
 from pgsweep.pg.cluster import Cluster, reap_leftovers
 from tests.fix_cluster import bindirs
-
-needs_cgroup = pytest.mark.skipif(cgroup.find_parent() is None, reason="needs a memory cgroup of our own")
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 CHILD = """
 import sys, time
@@ -36,25 +31,6 @@ print(cluster.run_directory, cluster.data_directory, cluster.postmaster_pid, kee
       cluster.memory_cgroup.path if cluster.memory_cgroup else "-", flush=True)
 time.sleep(60)
 """
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
-@pytest.fixture
-def own_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place for clusters that no other test uses, so that what is left there is ours."""
-    path = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
-    path.chmod(0o755)
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    yield path
-    assert list(path.iterdir()) == []
-    shutil.rmtree(path)
 
 
 class Victim:

@@ -18,8 +18,8 @@ from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, Usage
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import build_conninfo, connect, describe, explained
-from tests.test_cli import run
-from tests.test_cluster import needs_root, wait_until
+from tests.fix_cli import run
+from tests.fix_process import needs_root, wait_until
 
 SECRET = "s3cret-word"
 

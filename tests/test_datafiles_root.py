@@ -15,8 +15,8 @@ import pytest
 
 from pgsweep.host.datafiles import MAX_LINKS, DataFiles, find_data_files, resolve_in_root
 from pgsweep.pg.cluster import Cluster
-from tests.test_cache import answers
-from tests.test_cluster import wait_until
+from tests.fix_cluster import answers
+from tests.fix_process import wait_until
 
 _OPENAT2 = 437  # asm-generic/unistd.h; only alpha has another
 _RESOLVE_IN_ROOT = 0x10  # include/uapi/linux/openat2.h

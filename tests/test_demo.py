@@ -18,35 +18,15 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.host.processes import processes_in
 from pgsweep.records.proof import DemoResult
 from pgsweep.sizing import demo
-from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, DemoPlan, run_demo
-from pgsweep.testbed.truth import Patience
-from tests.test_cluster import own_tmpdir, wait_until
-
-__all__ = ["own_tmpdir"]
-
-MIB = 1024**2
-SMALL = DemoPlan(
-    scale=3,
-    observed_bytes=4 * MIB,
-    sizes_bytes=(2 * MIB, 4 * MIB, 16 * MIB),
-    snapshots_seconds=8,
-    trace_seconds=4,
-    patience=Patience(settle_windows=4, settle_limit_seconds=6, count_windows=3, count_limit_seconds=4),
-)
-
-BRIEF = replace(
-    SMALL,
-    scale=1,
-    snapshots_seconds=1.5,
-    trace_seconds=1,
-    patience=Patience(settle_limit_seconds=1, count_windows=1, count_limit_seconds=1),
-)
+from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, run_demo
+from tests.fix_demo import BRIEF, MIB, SMALL
+from tests.fix_process import wait_until
 
 CHILD = """
 import sys
 from pathlib import Path
 from pgsweep.sizing.demo import run_demo
-from tests.test_demo import BRIEF
+from tests.fix_demo import BRIEF
 
 class Listener:
     def stage(self, title, total_seconds=None):
@@ -138,9 +118,12 @@ def test_interrupted(tmp_path: Path, own_tmpdir: Path, step: str, number: signal
     for line in child.stdout:
         if step in line:
             break
+    else:
+        pytest.fail(f"the demo ended before: {step}")
     run = next((own_tmpdir / f"pgsweep-{os.getuid()}").glob("c-*"), None)
     child.send_signal(number)
-    child.wait(30)
+    # By the signal, or by the exception that Python makes of it; not because it was at its end.
+    assert child.wait(30) == -number
     child.stdout.close()
     common = own_tmpdir / f"pgsweep-{os.getuid()}"
     assert wait_until(lambda: not common.exists())

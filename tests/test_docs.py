@@ -118,5 +118,8 @@ def test_commands_of_the_readme_do_what_they_say(wheel18: Cluster, tmp_path: Pat
 
 def test_exit_codes_stand_in_the_docs() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    for code, _ in EXIT_CODES:
-        assert re.search(rf"\b{code}\b", text)
+    sentence = text.partition("\n## Exit codes\n")[2].strip().partition(".\n")[0]
+    said = [part.partition(" ") for part in sentence.split(", ")]
+    assert [code for code, _, _ in said] == [code for code, _ in EXIT_CODES]
+    for (code, _, words), (_, meaning) in zip(said, EXIT_CODES, strict=True):
+        assert set(re.findall(r"\w{2,}", words)) & set(re.findall(r"\w{2,}", meaning)), code

@@ -28,9 +28,9 @@ from pgsweep.pg.provider import PROVIDERS, read_provider
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
+from tests.fix_process import needs_cgroup, needs_root, wait_until
 from tests.fix_standby import PRIMARY, standby_of
-from tests.test_cli import run
-from tests.test_cluster import needs_cgroup, needs_root, wait_until
 
 SECRET = "s3cret-word"
 SERVER = ["connection", "version", "pg_monitor", "pg_buffercache", "pg_prewarm", "databases"]

@@ -30,8 +30,7 @@ from pgsweep.files import (
     write_whole,
 )
 from pgsweep.warm.run.journal_place import state_folder
-from tests.fix_process import NOBODY
-from tests.test_cluster import needs_root
+from tests.fix_process import NOBODY, needs_root
 
 _WRITES_AND_WAITS = """
 import sys, time

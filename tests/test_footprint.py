@@ -16,7 +16,7 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
-from tests.test_cluster import wait_until
+from tests.fix_process import wait_until
 
 BLOCK = 8192
 SETUP = """

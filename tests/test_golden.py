@@ -11,18 +11,17 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pgsweep.ui.results import to_json
 from pgsweep.ui.view import Result
+from tests.fix_cli import PGSWEEP
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
 GOLDEN = Path(__file__).parent / "golden"
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 
 
 def transcript(commands: list[str], folder: Path) -> str:

@@ -21,9 +21,9 @@ from pgsweep.errors import EvidenceError, HeatError, UsageError
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
 from pgsweep.warm.heat.file import read_heat
+from tests.fix_cli import run
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
-from tests.test_cli import run
 
 MB = 1 << 20
 
@@ -392,7 +392,7 @@ def test_json_without_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_time_that_is_text_in_a_recording_that_was_cut_is_refused(tmp_path: Path) -> None:
-    """How long a cut recording went on is told by the statistics of its parts."""
+    """How long a cut recording went on is what its last rows say."""
     folder = evidence(tmp_path, "sql")
     set_meta(folder, complete=False)
     part = folder / "counters" / "part-00000.parquet"
@@ -425,7 +425,7 @@ def test_a_long_text_in_every_row_is_refused(tmp_path: Path) -> None:
     for text_bytes, words in (
         (1025, "a text in name has 1025 bytes"),
         (39 * MB, f"a text in name has {39 * MB} bytes"),
-        (50 * MB, "it says that its texts have 524"),
+        (50 * MB, "it says that its numbers and texts have 524"),
     ):
         count = len(pq.read_table(folder / "relations" / "part-00000.parquet", columns=["oid"]))
         put(folder, "relations", name=["A" * text_bytes] * count)

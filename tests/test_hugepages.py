@@ -21,9 +21,9 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.sharedmemory import ScratchServer, read_facts
 from pgsweep.records.hugepages import HugePagesResult
+from tests.fix_cli import run
 from tests.fix_hugepages import MB, PAGE, Pages, give, locked_pages, needs_2mb, start_with
-from tests.test_cli import run
-from tests.test_cluster import needs_root
+from tests.fix_process import needs_root
 
 SMALL = {"shared_buffers": "16MB", "max_connections": "20", "autovacuum": "off"}
 SETTINGS = (("128kB", 50), ("48MB", 500), ("512MB", 500))

@@ -17,10 +17,10 @@ from pgsweep.files import Untrusted
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import SETTINGS
 from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb
-from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import needs_root
+from tests.fix_process import needs_root
 
 
 @needs_root

@@ -18,10 +18,9 @@ from pgsweep.host.cgroup import MemoryLimit, huge_page_limit_of
 from pgsweep.host.hugepages import read_pools
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import PGSWEEP
 from tests.fix_hugepages import MB, PAGE, available_pages, needs_2mb
-from tests.fix_process import run_restricted
-from tests.test_cli import PGSWEEP
-from tests.test_cluster import needs_root
+from tests.fix_process import needs_root, run_restricted
 
 
 @needs_root

@@ -17,7 +17,7 @@ from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
 from pgsweep.ui.results import from_json
-from tests.test_cli import run
+from tests.fix_cli import run
 
 MEMINFO = (Path(__file__).parent / "proc/linux-6.18/meminfo").read_text()
 GB = 1 << 30

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kill import scenarios
-from benchmarks.kill.moments import Scenario, kill_at, span_of
+from benchmarks.kill.kills import Scenario, kill_at, span_of
 from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import locked_pages, needs_2mb
-from tests.test_cluster import needs_root
+from tests.fix_process import needs_root
 
 MOMENTS = 3
 

@@ -25,8 +25,8 @@ from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.memory import memory_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
-from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import needs_cgroup, needs_root
+from tests.fix_cli import PGSWEEP, run
+from tests.fix_process import needs_cgroup, needs_root
 
 KB = 1024
 BACKGROUND = {"postmaster", "checkpointer", "background writer", "walwriter", "logical replication launcher"}

@@ -18,9 +18,9 @@ import pytest
 
 from pgsweep._native import PoolReader, peek_relations, postmaster_start_time, read_pool
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import quiet_pair
 from tests.fix_hugepages import available_pages
-from tests.fix_process import NOBODY, run_restricted
-from tests.test_cluster import wait_until
+from tests.fix_process import NOBODY, run_restricted, wait_until
 
 CLONE, CLONE3 = 56, 435
 
@@ -95,18 +95,6 @@ def busy_table(cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
         finally:
             other.rollback()
             connection.execute("DROP TABLE peeked")
-
-
-def quiet_pair(look: Any, ask: Any) -> tuple[Any, Any]:
-    """Return what we saw and what the server says, of a moment in which nothing changed.
-
-    The background writer may write a page between the two; then there is another try.
-    """
-    for _ in range(20):
-        before, said, after = look(), ask(), look()
-        if before == after:
-            return before, said
-    raise AssertionError("the server is never quiet")
 
 
 @pytest.mark.parametrize("options", [{}, {"threads": 1}, {"threads": 3}])

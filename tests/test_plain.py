@@ -22,8 +22,9 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.plain import cleaned, database_word, shell_word, shown, sql_identifier
 from pgsweep.ui.results import from_json, plain, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import PGSWEEP
 from tests.fix_results import doctor_result
-from tests.fix_screen import PGSWEEP, screen_of
+from tests.fix_screen import screen_of
 
 NASTY = (
     "csi\x1b[31m\x1b[2J",

@@ -23,9 +23,9 @@ from pgsweep.sizing.predict import predict
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fuzz.make_seeds import snapshots
-from tests.test_cli import run
 
 ROWS = 5000
 """Of `page`; four are on a block, so that it has 1250 blocks or 10 MB."""

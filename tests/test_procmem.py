@@ -28,7 +28,7 @@ from pgsweep.host.procmem import (
 )
 from pgsweep.pg.cluster import Cluster
 from tests.fix_proc import BACKEND, CAPTURED, POSTMASTER
-from tests.test_cluster import needs_root
+from tests.fix_process import needs_root
 
 KB = 1024
 

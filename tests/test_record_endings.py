@@ -20,8 +20,7 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from tests.fix_page import load_running
-from tests.fix_recording import WhenRecording
-from tests.test_record_sql import RECORDERS, Recorder
+from tests.fix_recording import RECORDERS, Recorder, WhenRecording
 
 
 @RECORDERS

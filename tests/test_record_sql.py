@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ConnectionFailed, MissingAbility
-from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
@@ -18,11 +16,8 @@ from pgsweep.pg.catalog import read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
-from pgsweep.records.prediction import RecordResult
 from tests.fix_page import load_running
-
-Recorder = Callable[..., RecordResult]
-RECORDERS = pytest.mark.parametrize("record", [record_sql, record_peek])
+from tests.fix_recording import RECORDERS, Recorder
 
 
 class Heard:

@@ -19,8 +19,8 @@ import pytest
 
 from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.pg.cluster import Cluster
+from tests.fix_cluster import quiet_pair
 from tests.fix_process import NOBODY, run_restricted
-from tests.test_peek import quiet_pair
 
 CACHESTAT = 451
 PAGE = mmap.PAGESIZE

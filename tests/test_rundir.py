@@ -16,7 +16,7 @@ from pgsweep.host.processes import is_running, processes_in
 from pgsweep.pg.identity import choose_server_user
 from pgsweep.pg.rundir import RunState, make_run_folder, postmaster_lines, remove_run, write_state
 from pgsweep.regular import NotRegular, open_of
-from tests.test_cluster import needs_root, wait_until
+from tests.fix_process import needs_root, wait_until
 
 pytestmark = needs_root
 

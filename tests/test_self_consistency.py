@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.estimate import Doubt, judged
+from pgsweep.records.prediction import Level
+from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged, without_unknown
 from pgsweep.sizing.inference.self_consistency import (
     Part,
     part_doubts,
@@ -32,8 +33,36 @@ def test_the_gravest_doubt_decides_and_comes_first() -> None:
     assert judged(doubts) == ("refused", ["b", "c", "a"])
 
 
+def curve(half_widths: list[float], level: Level = "reliable") -> Estimate:
+    middle = np.full(len(half_widths), 0.3)
+    return Estimate(
+        sizes_blocks=tuple(1024 << at for at in range(len(half_widths))),
+        miss_ratio=middle,
+        low=middle - half_widths,
+        high=middle + half_widths,
+        lap_seconds=1.0,
+        level=level,
+        reasons=[],
+    )
+
+
+def test_a_size_with_a_wide_interval_is_not_known() -> None:
+    kept, unknown = without_unknown(curve([0.02, 0.01, 0.039, 0.05]))
+    assert kept.sizes_blocks == (1024, 2048, 4096) and unknown == [8192]
+    assert len(kept.miss_ratio) == len(kept.low) == len(kept.high) == 3
+    assert kept.level == "rough" and kept.reasons[0].startswith("at 64 MB the miss ratio is not known")
+    assert without_unknown(curve([0.02, 0.039]))[1] == []
+
+
+def test_a_curve_without_any_known_size_is_refused() -> None:
+    kept, unknown = without_unknown(curve([0.05, 0.2, 0.3]))
+    assert kept.level == "refused" and unknown == [1024, 2048, 4096]
+    assert kept.reasons[0].startswith("at 3 sizes")
+    assert without_unknown(curve([0.2], "refused"))[1] == [], "nothing of it is shown anyway"
+
+
 def test_what_agrees_raises_no_doubt() -> None:
-    assert part_doubts([GOOD], 8000, seconds=60) == []
+    assert part_doubts([GOOD], 8000, seconds=60, miss_ratio=0.02) == []
     assert today_doubts(0.320, 0.319, 0.001) == []
     assert stranger_doubts(0.02, 0.01) == []
     assert shift_doubts(["a", "b"], np.array([50.0, 50.0]), np.array([55.0, 48.0])) == []
@@ -48,13 +77,17 @@ def test_another_miss_ratio_today_than_measured(predicted: float, level: str) ->
 
 @pytest.mark.parametrize(("expected", "level"), [(800.0, "rough"), (5000.0, "refused")])
 def test_a_relation_whose_misses_are_not_explained_is_named(expected: float, level: str) -> None:
-    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60)
+    [doubt] = part_doubts(
+        [GOOD, replace(GOOD, name="big", expected_misses=expected)], 8000, seconds=60, miss_ratio=0.02
+    )
     assert doubt.level == level
     assert "`big`" in doubt.reason
 
 
 def test_residents_that_are_not_seen() -> None:
-    [doubt] = part_doubts([GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60)
+    [doubt] = part_doubts(
+        [GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60, miss_ratio=0.02
+    )
     assert doubt.level == "refused"
     assert "`big`" in doubt.reason
 

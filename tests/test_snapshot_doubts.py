@@ -50,7 +50,7 @@ def test_plain_reads_are_shown(tmp_path: Path) -> None:
     ("law", "pages", "level", "words"),
     [
         ("loop", 1500, "refused", "read relations from end to end"),
-        ("moving", 6000, "rough", "the load moves"),
+        ("moving", 6000, "refused", "the load moves"),
     ],
 )
 def test_what_does_not_come_at_random_is_not_reliable(
@@ -109,7 +109,9 @@ def test_doubts_know_their_thresholds() -> None:
     halves = [np.array([0.41, 0.19]), np.array([0.43, 0.21])]
     error = np.array([0.002, 0.002])
     assert drift_doubts(np.array([0.42, 0.20]), halves, error) == []
-    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["rough"]
+    assert [doubt.level for doubt in drift_doubts(np.array([0.417, 0.205]), halves, error)] == ["rough"]
+    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["refused"]
+    assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves[:1], error)] == ["rough"]
     assert width_doubts([100], np.array([0.1]), np.array([0.14])) == []
     [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.2]))
     assert wide.level == "rough" and "1 MB" in wide.reason

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pgsweep.evidence.clock_passes import PassClock
-from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, Pace
+from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, SnapshotSchedule
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
@@ -41,7 +41,7 @@ def test_laps_are_estimated_from_allocations() -> None:
     assert still.effective_snapshots == 1.0
 
 
-def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> None:
+def test_the_time_of_a_clock_pass_is_that_of_the_hand(server: Cluster, database: str) -> None:
     """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
     frames = 2048
     clock = PassClock(frames)
@@ -75,28 +75,28 @@ def test_the_lap_time_is_that_of_the_hand(server: Cluster, database: str) -> Non
     assert 0.8 * seen_lap_seconds < clock.pass_seconds < 1.6 * seen_lap_seconds
 
 
-def test_the_pace_keeps_its_duty_and_ends() -> None:
+def test_the_schedule_keeps_its_duty_and_ends() -> None:
     rng = np.random.default_rng(1)
     clock = steady_clock(100, pass_seconds=0.5, interval_seconds=1.0)
-    pace = Pace(0.1, seconds=None, max_snapshots=None, clock=clock, rng=rng)
-    assert pace.share <= 0.025
-    assert pace.reason_to_end(LEAST_SECONDS + 1) == "enough"
-    assert pace.reason_to_end(LEAST_SECONDS - 1) is None
-    assert Pace(1.0, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng).interval_seconds == 10
-    assert Pace(0.2, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng).interval_seconds == 2.5
-    pace = Pace(0.004, seconds=40, max_snapshots=None, clock=PassClock(8192), rng=rng)
+    schedule = SnapshotSchedule(0.1, seconds=None, max_snapshots=None, clock=clock, rng=rng)
+    assert schedule.share <= 0.025
+    assert schedule.reason_to_end(LEAST_SECONDS + 1) == "enough"
+    assert schedule.reason_to_end(LEAST_SECONDS - 1) is None
+    for cost_seconds, interval_seconds in ((1.0, 10), (0.2, 2.5)):
+        long = SnapshotSchedule(cost_seconds, seconds=10, max_snapshots=None, clock=PassClock(8192), rng=rng)
+        assert long.interval_seconds == interval_seconds
+    schedule = SnapshotSchedule(0.004, seconds=40, max_snapshots=None, clock=PassClock(8192), rng=rng)
     times = []
-    while pace.due_seconds < 40:
-        times.append(pace.due_seconds)
-        pace.choose_next(pace.due_seconds)
+    while schedule.due_seconds < 40:
+        times.append(schedule.due_seconds)
+        schedule.choose_next(schedule.due_seconds)
     assert 40 <= len(times) <= 62
-    assert pace.reason_to_end(39.9) is None
-    assert pace.reason_to_end(40.0) == "time"
+    assert schedule.reason_to_end(39.9) is None
+    assert schedule.reason_to_end(40.0) == "time"
     slow = steady_clock(6, pass_seconds=100.0, interval_seconds=1.0)
-    pace = Pace(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
-    pace.choose_next(6.0)
-    assert pace.interval_seconds == 10.0
-    assert pace.reason_to_end(600) is None
-    assert (
-        Pace(0.1, seconds=None, max_snapshots=None, clock=PassClock(5), rng=rng).reason_to_end(61) == "still"
-    )
+    schedule = SnapshotSchedule(0.004, seconds=None, max_snapshots=None, clock=slow, rng=rng)
+    schedule.choose_next(6.0)
+    assert schedule.interval_seconds == 10.0
+    assert schedule.reason_to_end(600) is None
+    still = SnapshotSchedule(0.1, seconds=None, max_snapshots=None, clock=PassClock(5), rng=rng)
+    assert still.reason_to_end(61) == "still"

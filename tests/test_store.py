@@ -17,20 +17,8 @@ from hypothesis import strategies as st
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence import writer as writer_module
 from pgsweep.evidence.store import TABLES, Evidence, EvidenceMeta, EvidenceWriter
-from tests.fix_process import NOBODY
-from tests.test_cluster import needs_root
-
-META = EvidenceMeta(source="trace", pgsweep_version="0.1.0", server_version_num=180006, database="app")
-
-
-def accesses(count: int, *, begin: int = 0) -> dict[str, Any]:
-    """Return rows that do not compress well, so that parts have a size to speak of."""
-    rng = np.random.default_rng(begin)
-    columns: dict[str, Any] = {name: np.zeros(count, dtype=kind) for name, kind in TABLES["accesses"].items()}
-    columns["time_ns"] = np.arange(begin, begin + count, dtype=np.uint64) * np.uint64(1000)
-    columns["block"] = rng.integers(0, 1 << 32, count, dtype=np.uint32)
-    columns["rel"] = rng.integers(0, 1 << 32, count, dtype=np.uint32)
-    return columns
+from tests.fix_process import NOBODY, needs_root
+from tests.fix_written import META, accesses
 
 
 def counters(count: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.store import Evidence, EvidenceWriter
 from tests.fix_disk import fill_disk
-from tests.test_store import META, accesses
+from tests.fix_written import META, accesses
 
 
 def test_an_error_before_the_first_row_leaves_nothing(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def run_writer(path: Path, body: str) -> subprocess.Popen[str]:
     script = f"""
         import sys, time, os, resource
         from pathlib import Path
-        from tests.test_store import META, accesses
+        from tests.fix_written import META, accesses
         from pgsweep.errors import EvidenceError
         from pgsweep.evidence.store import EvidenceWriter
         path = Path({str(path)!r})

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from tests.test_cli import PGSWEEP
-from tests.test_cluster import wait_until
+from tests.fix_cli import PGSWEEP
+from tests.fix_process import wait_until
 
 _NO_READER = "2> >(true)"
 

@@ -12,7 +12,7 @@ import pytest
 
 from pgsweep.evidence.subject import subject_of
 from pgsweep.pg.cluster import Cluster
-from tests.test_cli import run
+from tests.fix_cli import run
 
 COMMANDS = (
     ["cache"],

@@ -27,7 +27,8 @@ from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
-from tests.fix_screen import PGSWEEP, screen_of
+from tests.fix_cli import PGSWEEP
+from tests.fix_screen import screen_of
 
 BLOCK = 8192
 ODD = "odd\x1b[31m\nname 表"
@@ -379,18 +380,18 @@ def test_looking_by_sql_is_held_back(tmp_path: Path) -> None:
 
 def test_orders_and_filter(quiet: str) -> None:
     with opened(quiet) as access:
-        moment = Live(access).look()
+        caches = Live(access).look()
     for sort in SORTS:
-        sample = moment.sample(TopView(sort=sort))
-        turned = moment.sample(TopView(sort=sort, reverse=True))
+        sample = caches.sample(TopView(sort=sort))
+        turned = caches.sample(TopView(sort=sort, reverse=True))
         assert [r.relation for r in turned.relations] == [r.relation for r in sample.relations[::-1]]
         assert sample.relations_found == len(sample.relations) > 50
-    most = moment.sample(TopView(sort="pool", limit=3))
+    most = caches.sample(TopView(sort="pool", limit=3))
     assert len(most.relations) == 3
-    sizes = [row.shared_buffers_bytes for row in moment.sample(TopView()).relations]
+    sizes = [row.shared_buffers_bytes for row in caches.sample(TopView()).relations]
     assert sizes == sorted(sizes, reverse=True)
     assert most.relations_found > 50
-    assert [r.relation for r in moment.sample(TopView(filter="PUBLIC.HOT")).relations] == ["hot"]
+    assert [r.relation for r in caches.sample(TopView(filter="PUBLIC.HOT")).relations] == ["hot"]
     assert set(KEYS) == set(SORTS)
     assert len({key for key, _ in KEYS.values()} - set("qhr")) == len(SORTS)
 
@@ -400,8 +401,8 @@ def test_catalogs_folded_are_one_row_with_their_sums(quiet: str) -> None:
         live = Live(access)
         live.look()
         live.await_files(30)
-        moment = live.look()
-        apart, folded = moment.sample(TopView()), moment.sample(TopView(fold=True))
+        caches = live.look()
+        apart, folded = caches.sample(TopView()), caches.sample(TopView(fold=True))
     [row] = [r for r in folded.relations if r.relation.startswith("(system catalogs: ")]
     catalogs = [r for r in apart.relations if (r.table_schema or r.schema) in SYSTEM_SCHEMAS]
     assert len(catalogs) > 10

@@ -24,9 +24,9 @@ from pgsweep.pg.connect import PIN, connect
 from pgsweep.pg.prewarm import require_prewarm
 from pgsweep.pg.trust import find_distrust
 from pgsweep.pg.userpath import resolve_relation
+from tests.fix_cli import run
 from tests.fix_hostile import enter
-from tests.test_cli import run
-from tests.test_cluster import wait_until
+from tests.fix_process import wait_until
 
 MALLORY, WATCHER = "trust_mallory", "trust_watcher"
 

@@ -13,8 +13,8 @@ from pgsweep.records.prediction import DiskPoint, MemoryPrediction, PredictResul
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
 from tests.fix_results import MB, predict_result
-from tests.test_cli import run
 
 GB = 1024 * MB
 

@@ -206,5 +206,5 @@ def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"\{[^{}]*:(,|\.[12]g\}|g\})", line):
                 found.append(f"{path.relative_to(sources)}:{number}: {line.strip()}")
-    allowed = ("{every:g}", "asked_seconds:g", "{pace.seconds:g}")
+    allowed = ("{every:g}", "asked_seconds:g", "{schedule.seconds:g}")
     assert [line for line in found if not any(word in line for word in allowed)] == []

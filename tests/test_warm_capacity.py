@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import psycopg
@@ -20,12 +19,12 @@ from pgsweep.warm.capacity import page_cache_budget
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import plan, run
-from tests.test_cluster import needs_cgroup
-from tests.test_warm_plan import host
-from tests.test_warm_run import drop_files
+from tests.fix_cli import PGSWEEP
+from tests.fix_memory import host
+from tests.fix_process import needs_cgroup
+from tests.fix_warm import drop_files
 
 MB = 1 << 20
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 
 
 def captured(folder: Path, kind: str, options: str, paths: str) -> Path:

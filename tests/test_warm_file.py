@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import run
+from tests.fix_cli import run
 
 URI = "postgresql://ann:sesame@db1/shop"
 

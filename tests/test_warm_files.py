@@ -10,7 +10,7 @@ import pytest
 from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.warm import files
 from pgsweep.warm.files import read_ahead
-from tests.test_cluster import wait_until
+from tests.fix_process import wait_until
 
 LENGTH = 48 << 20
 

@@ -19,8 +19,8 @@ from pgsweep.warm.run.journal import Header, is_held, read_header, read_journal
 from pgsweep.warm.run.journal_place import find_journal, place_for, state_folder
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
+from tests.fix_cli import run as pgsweep
 from tests.fix_warm import as_reader
-from tests.test_cli import run as pgsweep
 
 ORDERS = Selection(relations=["orders"])
 

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
-from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepResult
+from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.warm.keep.keep import Keeper, KeepOptions
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
 
@@ -47,12 +47,12 @@ class Running:
     """A keeper in a thread of its own."""
 
     def __init__(self, conninfo: str, options: KeepOptions) -> None:
-        self.moments: list[WarmKeepMoment] = []
+        self.samples: list[WarmKeepSample] = []
         self.notes: list[str] = []
         self.result: WarmKeepResult | None = None
         self.error: PgsweepError | None = None
         self._stop = threading.Event()
-        self._keeper = Keeper(conninfo, options, report=self.moments.append, note=self.notes.append)
+        self._keeper = Keeper(conninfo, options, report=self.samples.append, note=self.notes.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -66,7 +66,7 @@ class Running:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert self._thread.is_alive(), self.error
-            assert time.monotonic() < deadline, (self.moments[-3:], self.notes)
+            assert time.monotonic() < deadline, (self.samples[-3:], self.notes)
             time.sleep(0.02)
 
     def end(self) -> WarmKeepResult:
@@ -77,7 +77,7 @@ class Running:
         return self.result
 
     def share(self) -> float:
-        shares = [share for _, share in self.moments[-1].relations] if self.moments else []
+        shares = [share for _, share in self.samples[-1].relations] if self.samples else []
         return min((share for share in shares if share is not None), default=0.0)
 
 
@@ -98,12 +98,12 @@ def keeping(conninfo: str, *names: str, **options: object) -> Iterator[Running]:
 def test_a_table_stays_in_spite_of_a_flood(shop: str, source: Literal["peek", "sql"]) -> None:
     with flood(shop), keeping(shop, "hot", indexes=True, source=source) as running:
         running.until(lambda: running.share() == 1.0)
-        begun = len(running.moments)
+        begun = len(running.samples)
         running.until(
-            lambda: sum(moment.touched_blocks for moment in running.moments[begun:]) > 2 * HOT_BLOCKS
+            lambda: sum(sample.touched_blocks for sample in running.samples[begun:]) > 2 * HOT_BLOCKS
         )
         result = running.end()
-        shares = [moment.relations for moment in running.moments[begun:]]
+        shares = [sample.relations for sample in running.samples[begun:]]
         kept = [share for relations in shares for _, share in relations if share is not None]
         # Rounds are late where the machine is busy, and the pool of a test turns fast.
         assert sum(kept) / len(kept) > 0.6
@@ -138,7 +138,7 @@ def test_without_a_flood_next_to_nothing_is_done_and_counts_are_the_servers(shop
         oid = connection.execute("SELECT 'calm'::regclass::oid").fetchone()
         connection.execute("SELECT pg_stat_reset_single_table_counters(%s)", oid)
         with keeping(shop, "calm", interval_seconds=0.1) as running:
-            running.until(lambda: running.share() == 1.0 and len(running.moments) > 6)
+            running.until(lambda: running.share() == 1.0 and len(running.samples) > 6)
             result = running.end()
         assert resident(shop, "calm") == set(range(blocks))
         assert result.read_blocks == missing > 0
@@ -169,8 +169,8 @@ def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
             for block in hot:
                 connection.execute("SELECT f FROM hot WHERE ctid = %s::tid", [f"({block},1)"]).fetchone()
             time.sleep(0.05)
-        begun = len(running.moments)
-        running.until(lambda: sum(moment.touched_blocks for moment in running.moments[begun:]) > 2 * len(hot))
+        begun = len(running.samples)
+        running.until(lambda: sum(sample.touched_blocks for sample in running.samples[begun:]) > 2 * len(hot))
         present = resident(shop)
         result = running.end()
     [row] = result.relations
@@ -183,7 +183,7 @@ def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
 
 def test_no_two_keep_the_same_relation(shop: str) -> None:
     with keeping(shop, "hot", interval_seconds=0.1) as running:
-        running.until(lambda: bool(running.moments))
+        running.until(lambda: bool(running.samples))
         with pytest.raises(PgsweepError, match="`hot` is being kept already") as caught:
             Keeper(shop, KeepOptions(names=["flood", "hot"], budget_bytes=1 << 20)).run(seconds=1)
         assert "pg_terminate_backend" in str(caught.value.hint)
@@ -201,13 +201,13 @@ def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None
             running.until(lambda: running.share() == 1.0)
             connection.execute("VACUUM FULL mine")
             running.until(lambda: any("mine was rewritten" in note for note in running.notes))
-            begun = len(running.moments)
-            running.until(lambda: len(running.moments) > begun + 2 and running.share() == 1.0)
+            begun = len(running.samples)
+            running.until(lambda: len(running.samples) > begun + 2 and running.share() == 1.0)
             with psycopg.connect(shop) as blocker:
                 blocker.execute("LOCK TABLE mine IN ACCESS EXCLUSIVE MODE")
                 blocker.execute("TRUNCATE other")
-                begun = len(running.moments)
-                running.until(lambda: len(running.moments) > begun + 3)
+                begun = len(running.samples)
+                running.until(lambda: len(running.samples) > begun + 3)
             connection.execute("INSERT INTO other SELECT generate_series(1, 9000)")
             running.until(lambda: any("other was rewritten" in note for note in running.notes))
             running.until(lambda: len(resident(shop, "other")) == 40)
@@ -313,8 +313,8 @@ def test_a_server_that_restarts_is_found_again_and_filled_again() -> None:
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE application_name = 'pgsweep warm keep'"
                 )
-            begun = len(running.moments)
-            running.until(lambda: len(running.moments) > begun + 3)
+            begun = len(running.samples)
+            running.until(lambda: len(running.samples) > begun + 3)
             with pytest.raises(PgsweepError, match="being kept already"):
                 Keeper(cluster.conninfo(), KeepOptions(names=["hot"])).run(seconds=1)
             result = running.end()

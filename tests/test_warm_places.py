@@ -14,10 +14,17 @@ from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions, prepare
 from pgsweep.warm.run.run import Listener, run
+from tests.fix_process import needs_root
 from tests.fix_standby import PRIMARY, standby_of
-from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
-from tests.test_warm_run import drop_files, needs_root
-from tests.test_warm_work import carry_out
+from tests.fix_warm import (
+    as_reader,
+    carry_out,
+    database_to_warm,
+    drop_files,
+    evict_all,
+    piece_of,
+    resident_blocks,
+)
 
 PUBLIC = Selection(schemas=["public"])
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsweep.errors import MissingAbility, UsageError
-from pgsweep.host.procfile import HostMemory
 from pgsweep.records.warm import WarmResult
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
@@ -19,8 +18,9 @@ from pgsweep.warm.run.plan import beyond, make_plan, rank
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
+from tests.fix_memory import host
+from tests.fix_process import wait_until
 from tests.fix_warm import as_reader
-from tests.test_cluster import wait_until
 
 MB = 1 << 20
 
@@ -105,24 +105,6 @@ def test_never_more_than_the_pool_holds(buffers: int, given_bytes: int | None) -
     assert budget.budget_bytes + budget.reserve_bytes == buffers * 8192
     if given_bytes is not None:
         assert budget.budget_bytes <= given_bytes
-
-
-def host(available: int, *, shmem: int = 0) -> HostMemory:
-    return HostMemory(
-        total=16000 * MB,
-        available=available,
-        free=0,
-        anonymous=0,
-        page_tables=0,
-        shmem=shmem,
-        page_cache=0,
-        huge_pages=0,
-        slab=0,
-        swap_total=0,
-        swap_free=0,
-        commit_limit=None,
-        committed=None,
-    )
 
 
 def test_the_page_cache_gets_what_is_available_less_what_the_pool_will_take() -> None:

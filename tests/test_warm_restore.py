@@ -27,9 +27,9 @@ from tests.fix_heated import (
     touch,
     usage,
 )
+from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import evict_all
-from tests.test_cluster import wait_until
 
 
 @pytest.mark.parametrize("bin_folder", [None, DEBIAN_BINDIR], ids=["wheel18", "debian15"])

@@ -32,9 +32,9 @@ from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.outcome import WorkState
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_heated import altered, restored, saved, touch, usage
-from tests.test_cli import PGSWEEP, run
-from tests.test_cluster import wait_until
+from tests.fix_process import wait_until
 
 
 class Told:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,15 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmRelation, WarmResult
-from pgsweep.testbed.cold import drop_from_page_cache
 from pgsweep.ui.numbers import format_bytes, known_bytes
 from pgsweep.ui.results import from_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.warm.block_ranges import calls_of
 from pgsweep.warm.run.journal import Header, Journal, read_journal
-from tests.fix_warm import as_reader, evict_all, piece_of, resident_blocks
-from tests.test_cluster import wait_until
-
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="looks into the server's files")
+from tests.fix_cli import PGSWEEP
+from tests.fix_process import needs_root, wait_until
+from tests.fix_warm import as_reader, drop_files, evict_all, piece_of, resident_blocks
 
 
 def state_in(folder: Path) -> dict[str, str]:
@@ -60,15 +56,6 @@ def result_of(done: subprocess.CompletedProcess[str]) -> WarmResult:
     result = from_json(done.stdout.encode(), "stdout")
     assert isinstance(result, WarmResult)
     return result
-
-
-def drop_files(cluster: Cluster, conninfo: str, *names: str) -> None:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("CHECKPOINT")
-        for name in names:
-            row = connection.execute("SELECT pg_relation_filepath(%s::regclass)", [name]).fetchone()
-            assert row is not None
-            drop_from_page_cache(Path(cluster.data_directory) / row[0])
 
 
 def test_a_run_is_verified_block_by_block(server: Cluster, towarm: str, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from pgsweep.warm.run.journal import read_journal
 from pgsweep.warm.run.plan import make_plan
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import plan, run
+from tests.fix_cli import run as pgsweep
 from tests.fix_warm import database_to_warm, evict_all, heat_meta
-from tests.test_cli import run as pgsweep
 
 OWN = Selection(schemas=["public"])
 Levels = list[int]

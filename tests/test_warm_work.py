@@ -17,11 +17,11 @@ from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.prewarm import by_fork
 from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
-from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState
+from pgsweep.warm.outcome import WorkOptions, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
 from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
 from pgsweep.warm.work import Work
-from tests.fix_warm import as_reader, database_to_warm, evict_all, piece_of, resident_blocks
+from tests.fix_warm import as_reader, carry_out, database_to_warm, evict_all, piece_of, resident_blocks
 
 
 class OnceBegun:
@@ -37,23 +37,6 @@ class OnceBegun:
     def join(self) -> None:
         """Wait until it is done."""
         self._thread.join()
-
-
-def carry_out(
-    conninfo: str,
-    pieces: list[BlockRange],
-    *,
-    stop: threading.Event | None = None,
-    progress: Callable[[WorkState], None] | None = None,
-    **options: float,
-) -> WorkOutcome:
-    chosen = msgspec.convert(options, WorkOptions)
-    work = Work(
-        calls_of(pieces, chosen.call_blocks),
-        lambda: PrewarmReader(conninfo, "buffer", server_started=work.server_started),
-        chosen,
-    )
-    return work.run(stop or threading.Event(), progress)
 
 
 def test_what_is_asked_for_is_read(towarm: str) -> None:

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cluster import own_tmpdir
 from tools.reference import ROOT
-
-__all__ = ["own_tmpdir"]
 
 DEMO = """
 import sys

@@ -94,7 +94,7 @@ MAINTENANCE = (
 
 
 class Started(Silent):
-    """Tells when the recording has begun."""
+    """Notes when the recording has begun."""
 
     def __init__(self) -> None:
         self.event = threading.Event()

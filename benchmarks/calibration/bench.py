@@ -33,7 +33,7 @@ from pgsweep.testbed.generator import draw
 
 HERE = Path(__file__).parent
 LINES = HERE / "cases.jsonl"
-_POINT = ("factor", "truth", "predicted", "low", "high", "truth_noise", "settled")
+_POINT = ("factor", "truth", "predicted", "low", "high", "truth_noise", "settled", "shown")
 BINDIRS = {"wheel": None, "debian": Path("/usr/lib/postgresql/15/bin")}
 
 

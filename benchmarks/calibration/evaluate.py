@@ -14,7 +14,7 @@ import numpy as np
 
 from pgsweep.errors import PgsweepError
 from pgsweep.evidence.store import Evidence
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.predict import judge as judge_evidence
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
 from pgsweep.testbed.stretches import Stretch
 from pgsweep.testbed.synthetic import draw_synthetic, simulate
@@ -33,6 +33,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         error: predicted minus measured miss ratio.
         truth_noise: standard error of the truth, as far as its repetition shows it.
         settled: whether the pool was in the state that the workload makes of it, as far as stretches show.
+        shown: whether the user sees the point: the curve is not refused, and the interval not too wide.
     """
 
     factor: float
@@ -42,6 +43,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     truth_noise: float = 0.0
     settled: bool = True
+    shown: bool = True
 
     @property
     def error(self) -> float:
@@ -80,7 +82,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> float:
-        return max((abs(point.error) for point in self.points if point.settled), default=0.0)
+        return max((abs(point.error) for point in self.points if point.settled and point.shown), default=0.0)
 
     @property
     def mean(self) -> float:
@@ -289,32 +291,35 @@ def judge(
     """
     began = time.monotonic()
     try:
-        result = predict(evidence, sizes_bytes=sizes)
+        found = judge_evidence(evidence, sizes_bytes=sizes)
+        kept, _ = found.shown()
     except PgsweepError as error:
         # An error that says why is a refusal.
         return msgspec.structs.replace(frame, level="refused", reasons=(str(error),))
     except Exception as error:
         return msgspec.structs.replace(frame, reasons=(f"{type(error).__name__}: {error}",))
-    verdict: Any = result.verdict
-    level = verdict.level
+    estimate = found.estimate
     points = tuple(
         Point(
-            factor=round(point.shared_buffers_bytes / observed_bytes, 4),
-            truth=round(measured[point.shared_buffers_bytes], 6),
-            predicted=round(point.miss_ratio, 6),
-            low=round(point.low, 6),
-            high=round(point.high, 6),
+            factor=round(blocks * BLOCK_BYTES / observed_bytes, 4),
+            truth=round(measured[blocks * BLOCK_BYTES], 6),
+            predicted=round(float(ratio), 6),
+            low=round(float(low), 6),
+            high=round(float(high), 6),
             truth_noise=round(noise, 6),
-            settled=at_rest is None or at_rest[point.shared_buffers_bytes],
+            settled=at_rest is None or at_rest[blocks * BLOCK_BYTES],
+            shown=kept.usable and blocks in kept.sizes_blocks,
         )
-        for point in result.points
+        for blocks, ratio, low, high in zip(
+            estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high, strict=True
+        )
     )
     now = [point.predicted for point in points if point.factor == 1.0]
     return msgspec.structs.replace(
         frame,
-        level=str(level),
-        reasons=tuple(str(reason) for reason in verdict.reasons),
+        level=kept.level,
+        reasons=tuple(kept.reasons),
         points=points,
-        today=round(now[0] - result.observed.miss_ratio, 6) if now else None,
+        today=round(now[0] - found.observed.miss_ratio, 6) if now else None,
         predict_seconds=round(time.monotonic() - began, 2),
     )

@@ -34,6 +34,8 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     refused = [outcome for outcome in outcomes if outcome.level == "refused"]
     judged = [outcome for outcome in refused if outcome.points]
     needless = [outcome for outcome in judged if outcome.mean < SMALL_ERROR]
+    settled = [point for outcome in shown for point in outcome.points if point.settled]
+    withheld = [point for point in settled if not point.shown]
     silent = [outcome for outcome in outcomes if outcome.level == "reliable" and outcome.worst > SILENT_ERROR]
     now = [abs(outcome.today) for outcome in shown if outcome.today is not None]
     return found | {
@@ -41,6 +43,10 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "refused": len(refused),
         "refused_unjudged": len(refused) - len(judged),
         "refused_needlessly": share(len(needless), len(outcomes)),
+        "points_withheld": share(len(withheld), len(settled)),
+        "points_withheld_needlessly": share(
+            sum(abs(point.error) < SMALL_ERROR for point in withheld), len(settled)
+        ),
         "failed": sum(outcome.level == "failed" for outcome in outcomes),
         "silent_failures": len(silent),
         "silent_failures_beyond_noise": sum(_beyond_noise(outcome) > SILENT_ERROR for outcome in silent),
@@ -57,8 +63,10 @@ def share(part: int, whole: int) -> float | None:
 
 
 def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
-    """Return every point whose truth had settled, with its outcome."""
-    return [(outcome, point) for outcome in outcomes for point in outcome.points if point.settled]
+    """Return every point that is shown and whose truth had settled, with its outcome."""
+    return [
+        (outcome, point) for outcome in outcomes for point in outcome.points if point.settled and point.shown
+    ]
 
 
 def describe(chosen: Sequence[Pair]) -> dict[str, Any]:
@@ -127,5 +135,7 @@ def scans_name(scan_share: float) -> str:
 
 def _beyond_noise(outcome: Outcome) -> float:
     """Return the largest error that twice the truth's own noise does not explain."""
-    errors = [abs(point.error) - 2 * point.truth_noise for point in outcome.points if point.settled]
+    errors = [
+        abs(point.error) - 2 * point.truth_noise for point in outcome.points if point.settled and point.shown
+    ]
     return max(errors, default=0.0)

@@ -101,7 +101,7 @@ def one(
     """Return the first sample that nobody disturbed.
 
     A program that takes huge pages for a moment leaves no trace in their number; so a sample that is wrong is
-    taken again, and counts as wrong if it is wrong six times. `attempts` tells.
+    taken again, and counts as wrong if it is wrong six times. `attempts` counts them.
     """
     wrong: list[dict[str, Any]] = []
     for number in range(1, 21):

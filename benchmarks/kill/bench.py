@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.kill.moments import Moment, kill_at, samples, span_of, summary
+from benchmarks.kill.kills import Kill, kill_at, samples, span_of, summary
 from benchmarks.kill.scenarios import hugepages, killed_server, record, warm_keep, warm_run
 from benchmarks.samples import keep, refuse_debug_build
 
@@ -26,19 +26,19 @@ LOCK = Path(tempfile.gettempdir()) / "pgsweep-hugepages.lock"
 """Tests that change huge pages hold it too."""
 
 
-def former() -> tuple[list[Moment], dict[str, float]]:
+def former() -> tuple[list[Kill], dict[str, float]]:
     """Return what earlier runs kept, where this one runs only some of the scenarios."""
     file = HERE / "samples.json"
     if not ONLY or not file.exists():
         return [], {}
     content = json.loads(file.read_text())
-    return [Moment(**sample) for sample in content["samples"]], content["summary"]["span_seconds"]
+    return [Kill(**sample) for sample in content["samples"]], content["summary"]["span_seconds"]
 
 
 def main() -> None:
     """Kill each command at so many moments, and keep the samples."""
     refuse_debug_build()
-    moments, spans = former()
+    kills, spans = former()
     chance = random.Random(10)
     with (
         LOCK.open("a") as lock,
@@ -63,10 +63,10 @@ def main() -> None:
             begin = time.monotonic()
             for number in range(MOMENTS):
                 if time.monotonic() - begin < SECONDS:
-                    moments.append(kill_at(scenario, cluster, folder / str(number), chance, span))
-            print(f"{scenario.name}: {json.dumps(summary(moments)[scenario.name])}", flush=True)
-    found = {"span_seconds": spans, **summary(moments)}
-    keep(HERE, found, samples(moments))
+                    kills.append(kill_at(scenario, cluster, folder / str(number), chance, span))
+            print(f"{scenario.name}: {json.dumps(summary(kills)[scenario.name])}", flush=True)
+    found = {"span_seconds": spans, **summary(kills)}
+    keep(HERE, found, samples(kills))
     print(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.kill.moments import Left, Scenario, pgsweep
+from benchmarks.kill.kills import Remaining, Scenario, pgsweep
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.hugepages import read_pools
 from pgsweep.pg.cluster import Cluster
@@ -57,7 +57,7 @@ def hugepages(cluster: Cluster, *, buffers: str) -> Scenario:
         state = (folder / "lib/hugepages.json").exists()
         done = pgsweep(["hugepages", "--undo", *places(folder)], folder)
         if done.returncode != (0 if state else 1) or (not state and "nothing to undo" not in done.stderr):
-            raise Left(f"undo from {pages} pages: {done.stderr}")
+            raise Remaining(f"undo from {pages} pages: {done.stderr}")
         peak[0] = max(peak[0], pages)  # the first run is not killed
         words = "no page" if pages == before else "all pages" if pages == peak[0] else "some pages"
         return words if state else "nothing"
@@ -95,17 +95,17 @@ def record(cluster: Cluster, source: str, *, seconds: int) -> Scenario:
         if found in ("cut", "complete"):
             refused = pgsweep(command(folder), folder)
             if refused.returncode != 2 or "exists already" not in refused.stderr:
-                raise Left(f"evidence was not kept: {refused.stderr}")
+                raise Remaining(f"evidence was not kept: {refused.stderr}")
             shutil.rmtree(path)  # as the hint says
             return found
         done = pgsweep(command(folder), folder)
         if done.returncode == 1 and "not a single snapshot" in done.stderr:
             return found  # it could begin, and a busy machine gave it no time
         if done.returncode != 0 or not Evidence.open(path).complete:
-            raise Left(f"the next recording fails after {found}: {done.stderr}")
+            raise Remaining(f"the next recording fails after {found}: {done.stderr}")
         spare = [str(file) for file in path.rglob(".*")]
         if spare:
-            raise Left(f"beside the evidence: {spare}")
+            raise Remaining(f"beside the evidence: {spare}")
         shutil.rmtree(path)
         return found
 
@@ -123,7 +123,7 @@ def warm_run(cluster: Cluster, *, rate: str = "20MB") -> Scenario:
         aside = list((folder / "state").rglob("*.part"))
         done = pgsweep([*command(folder), *(["--resume"] if journals else [])], folder)
         if done.returncode != 0:
-            raise Left(f"the next run fails: {done.stderr}")
+            raise Remaining(f"the next run fails: {done.stderr}")
         (folder / "result.json").unlink()
         return "journal" if journals else "journal aside" if aside else "nothing"
 
@@ -144,7 +144,7 @@ def warm_keep(cluster: Cluster, *, seconds: int = 3) -> Scenario:
         begin = time.monotonic()
         done = pgsweep([*command(folder)[:-3], "1s", "-o", "result.json"], folder)
         if done.returncode != 0:
-            raise Left(f"the next keep fails after {time.monotonic() - begin:.1f} s: {done.stderr}")
+            raise Remaining(f"the next keep fails after {time.monotonic() - begin:.1f} s: {done.stderr}")
         (folder / "result.json").unlink()
         return "nothing"
 

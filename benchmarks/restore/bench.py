@@ -150,7 +150,7 @@ def is_warm(cluster: Cluster, warmer: subprocess.Popen[bytes] | None, arm: str, 
 
 
 def sample(cluster: Cluster, run: Run, begin: float, stop: threading.Event) -> None:
-    """Note the workload's hit ratio four times a second; its backends tell their counts once a second."""
+    """Note the workload's hit ratio four times a second; its backends report their counts once a second."""
     query = """
         SELECT coalesce(sum(io.hits), 0), coalesce(sum(io.reads), 0)
         FROM pg_stat_activity AS a, pg_stat_get_backend_io(a.pid) AS io

@@ -31,7 +31,7 @@ RUN_SECONDS = 3
 
 
 class Started(Silent):
-    """Tells when the recording has begun."""
+    """Notes when the recording has begun."""
 
     def __init__(self) -> None:
         self.event = threading.Event()

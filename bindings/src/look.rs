@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Tell how much of each file lies in the page cache.
+/// Return how much of each file lies in the page cache.
 #[pyfunction]
 #[pyo3(signature = (paths, *, maps=false, block_bytes=8192, threads=None, method=None))]
 pub fn page_cache<'py>(

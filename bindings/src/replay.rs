@@ -129,7 +129,7 @@ impl PoolContents {
         Contents {
             pages: &self.pages,
             usage_counts: &self.usage_counts,
-            frames: self.frames.as_deref(),
+            buffers: self.frames.as_deref(),
             hand: self.hand,
         }
     }
@@ -293,11 +293,11 @@ pub fn replay_outcomes<'py>(
     )?;
     result.set_item(
         "frame_pages",
-        Array1::from(seen.frame_pages).into_pyarray(py),
+        Array1::from(seen.buffer_pages).into_pyarray(py),
     )?;
     result.set_item(
         "frame_usage_counts",
-        Array1::from(seen.frame_usage_counts).into_pyarray(py),
+        Array1::from(seen.buffer_usage_counts).into_pyarray(py),
     )?;
     result.set_item("hand", seen.hand)?;
     Ok(result)

@@ -86,7 +86,7 @@ struct File {
     end: u32,
 }
 
-struct Files<'a> {
+struct Reads<'a> {
     request: &'a FileRequest<'a>,
     lists: PageLists,
     files: Vec<File>,
@@ -102,7 +102,7 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
     let files = check(request)?;
     let per_block = request.pages_per_block;
     let n_pages = files.last().map_or(0, |file| file.end);
-    let mut files = Files {
+    let mut reads = Reads {
         request,
         lists: PageLists::new(n_pages, request.capacity_pages, request.policy),
         files,
@@ -110,11 +110,11 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
         disk_pages: 0,
     };
     for &block in request.resident {
-        let (_, first) = files.place(block);
+        let (_, first) = reads.place(block);
         for page in first..first + per_block {
-            if !files.lists.has(page) {
-                files.lists.add(page, 0, false);
-                files.lists.access(page);
+            if !reads.lists.has(page) {
+                reads.lists.add(page, 0, false);
+                reads.lists.access(page);
             }
         }
     }
@@ -124,45 +124,45 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
         disk_pages: Vec::with_capacity(n),
         ..FileOutcomes::default()
     };
-    let refaulted_before = files.lists.refaulted();
+    let refaulted_before = reads.lists.refaulted();
     if request.gathered.is_some() {
-        files.lists.gather_statistics();
+        reads.lists.gather_statistics();
     }
     let mut gathered = request.gathered.unwrap_or_default();
     for (k, &block) in request.blocks.iter().enumerate() {
         while let Some((_, later)) = gathered.split_first().filter(|&(&at, _)| at <= k as u64) {
-            files.lists.gather_statistics();
+            reads.lists.gather_statistics();
             gathered = later;
         }
         let operation = request.operations.map_or(0, |operations| operations[k]);
-        let (file, first) = files.place(block);
+        let (file, first) = reads.place(block);
         let mut missing = 0;
-        files.disk_pages = 0;
+        reads.disk_pages = 0;
         for page in first..first + per_block {
-            let there = files.lists.has(page);
+            let there = reads.lists.has(page);
             if operation == Operation::Drop as u8 {
-                files.lists.remove(page);
+                reads.lists.remove(page);
             } else if !there && operation == Operation::Write as u8 {
-                files.lists.add(page, 0, true);
+                reads.lists.add(page, 0, true);
             }
             missing += u8::from(!there && operation == Operation::Read as u8);
         }
         if operation == Operation::Read as u8 {
             let stream = request.streams.map_or(0, |streams| streams[k]);
-            files.read(file, first, stream);
+            reads.read(file, first, stream);
         }
         outcomes.missing_pages.push(missing);
-        outcomes.disk_pages.push(files.disk_pages);
+        outcomes.disk_pages.push(reads.disk_pages);
     }
     let n_blocks = request.files.last().copied().unwrap_or(0);
     let cached = |block: u32| {
-        let (_, first) = files.place(block);
+        let (_, first) = reads.place(block);
         let pages = first..first + per_block;
-        pages.filter(|&page| files.lists.has(page)).count() as u8
+        pages.filter(|&page| reads.lists.has(page)).count() as u8
     };
     outcomes.cached_pages = (0..n_blocks).map(cached).collect();
-    outcomes.refaulted_pages = files.lists.refaulted() - refaulted_before;
-    outcomes.active_pages = files.lists.active();
+    outcomes.refaulted_pages = reads.lists.refaulted() - refaulted_before;
+    outcomes.active_pages = reads.lists.active();
     Ok(outcomes)
 }
 
@@ -199,7 +199,7 @@ fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
         refuse!("operations and streams need one entry for each of the {n} blocks");
     }
     let known = |all: &[u8]| all.iter().all(|&one| one <= Operation::Drop as u8);
-    if !request.operations.is_none_or(known) {
+    if !request.operations.map_or(true, known) {
         refuse!("an operation is 0 (read), 1 (write) or 2 (drop)");
     }
     let mut blocks = request.blocks.iter().chain(request.resident);
@@ -223,7 +223,7 @@ fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
     Ok(files)
 }
 
-impl Files<'_> {
+impl Reads<'_> {
     /// The file of a block, and its first page.
     fn place(&self, block: u32) -> (usize, u32) {
         let begins = self.request.files;

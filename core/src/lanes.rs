@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::frames::{page_states, Contents, Frames, Lane, ABSENT, LOADED, NO_PAGE};
+use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, LOADED, NO_PAGE};
 use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
@@ -80,14 +80,14 @@ pub(crate) struct LaneResult {
     pub group_misses: Vec<u64>,
     pub hand: u32,
     pub passes: u64,
-    /// Frames and their usage counts at the end; only where asked for.
+    /// Buffers and their usage counts at the end; only where asked for.
     pub final_pages: Vec<u32>,
     pub final_usage: Vec<u8>,
 }
 
 /// One pool among the lanes.
 struct OnePool {
-    frames: Frames,
+    buffers: BufferPool,
     rings: HashMap<u32, StrategyRing>,
     /// Buffers of a ring by strategy class at this size.
     ring_buffers: [u32; 4],
@@ -117,16 +117,16 @@ impl<'a, const L: usize> Lanes<'a, L> {
             .enumerate()
             .map(|(lane, (&n, warm))| {
                 let rules = &setting.rules;
-                let mut frames = Frames::new(n, setting.n_pages, rules, setting.drops);
+                let mut buffers = BufferPool::new(n, setting.n_pages, rules, setting.drops);
                 if let Some(contents) = warm {
-                    frames.warm(&mut states, lane, contents);
+                    buffers.warm(&mut states, lane, contents);
                 }
                 let ring = |class| {
                     Strategy::from_class(class)
                         .map_or(0, |strategy| rules.ring_buffers(strategy, n))
                 };
                 OnePool {
-                    frames,
+                    buffers,
                     rings: HashMap::new(),
                     ring_buffers: [ring(0), ring(1), ring(2), ring(3)],
                     misses: 0,
@@ -167,11 +167,11 @@ impl<'a, const L: usize> Lanes<'a, L> {
         let states = &self.states;
         for (k, (lane, result)) in self.pools.iter_mut().zip(&mut results).enumerate() {
             result.group_misses = std::mem::take(&mut lane.group_misses);
-            result.hand = lane.frames.hand();
-            result.passes = lane.frames.passes();
+            result.hand = lane.buffers.hand();
+            result.passes = lane.buffers.passes();
             if keep {
                 let usage = |&page: &u32| states.get(page as usize).map_or(0, |s| s[k] - 1);
-                result.final_pages = lane.frames.pages();
+                result.final_pages = lane.buffers.pages();
                 result.final_usage = result.final_pages.iter().map(usage).collect();
             }
         }
@@ -219,7 +219,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 while lanes != 0 {
                     let lane = lanes.trailing_zeros() as usize / 8;
                     lanes &= lanes - 1;
-                    evicted = pools[lane].frames.load(states, lane, page);
+                    evicted = pools[lane].buffers.load(states, lane, page);
                     pools[lane].count_miss(page, counted, groups);
                 }
             }
@@ -252,12 +252,12 @@ impl<'a, const L: usize> Lanes<'a, L> {
         let lane = &mut self.pools[k];
         let rules = &self.setting.rules;
         if flag & DROP != 0 {
-            lane.frames.invalidate(states, k, page);
+            lane.buffers.invalidate(states, k, page);
             return (Outcome::Drop, NO_PAGE);
         }
         let class = flag & STRATEGY_MASK;
         let ring = owner.filter(|owner| {
-            class != 1 || rules.scan_uses_ring(owner.blocks, lane.frames.n_buffers())
+            class != 1 || rules.scan_uses_ring(owner.blocks, lane.buffers.n_buffers())
         });
         let ring = ring.filter(|_| lane.ring_buffers[class as usize] > 0);
         let resident = states[page as usize][k] != ABSENT;
@@ -277,9 +277,9 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 .rings
                 .entry(owner.id)
                 .or_insert_with(|| StrategyRing::new(buffers));
-            evicted = ring.load(&mut lane.frames, states, k, page);
+            evicted = ring.load(&mut lane.buffers, states, k, page);
         } else {
-            evicted = lane.frames.load(states, k, page);
+            evicted = lane.buffers.load(states, k, page);
         }
         if let Some(owner) = owner.filter(|owner| owner.last) {
             lane.rings.remove(&owner.id);

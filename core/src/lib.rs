@@ -3,9 +3,9 @@
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
 
+mod buffers;
 pub mod dense;
 pub mod files;
-mod frames;
 pub mod lanes;
 pub mod model;
 pub mod objects;
@@ -13,7 +13,7 @@ pub mod page_cache;
 mod parallel;
 /// What a pool holds.
 pub mod pool {
-    pub use crate::frames::{Contents, NO_PAGE};
+    pub use crate::buffers::{Contents, NO_PAGE};
 }
 pub mod replay;
 mod ring;

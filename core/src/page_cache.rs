@@ -239,7 +239,7 @@ impl PageLists {
         let ratio = if gigabytes == 0 {
             1
         } else {
-            (10 * gigabytes).isqrt()
+            ((10 * gigabytes) as f64).sqrt() as u64
         };
         inactive * ratio < active
     }

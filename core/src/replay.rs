@@ -61,9 +61,9 @@ pub struct Outcomes {
     /// By access, the page that went for the one that came, [`NO_PAGE`] where none did.
     pub evicted_pages: Vec<u32>,
     /// Page of each buffer used so far at the end, [`NO_PAGE`] where there is none.
-    pub frame_pages: Vec<u32>,
+    pub buffer_pages: Vec<u32>,
     /// Usage count of each of these buffers.
-    pub frame_usage_counts: Vec<u8>,
+    pub buffer_usage_counts: Vec<u8>,
     /// Where the hand ended.
     pub hand: u32,
 }
@@ -107,7 +107,7 @@ pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
 pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
     if request.sizes.len() != 1 {
         refuse!(
-            "outcomes are told for one size, not {}",
+            "outcomes are returned for one size, not {}",
             request.sizes.len()
         );
     }
@@ -127,8 +127,8 @@ pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
     Ok(Outcomes {
         outcomes: seen.outcomes,
         evicted_pages: seen.evicted,
-        frame_pages: result.final_pages,
-        frame_usage_counts: result.final_usage,
+        buffer_pages: result.final_pages,
+        buffer_usage_counts: result.final_usage,
         hand: result.hand,
     })
 }
@@ -190,9 +190,9 @@ fn prepare<'a>(request: &Request<'a>) -> Result<(Setting<'a>, Vec<u64>), InputEr
 
 fn check_contents(contents: &Contents<'_>, size: u32, rules: &Rules) -> Result<(), InputError> {
     let n = contents.pages.len();
-    if contents.usage_counts.len() != n || contents.frames.is_some_and(|f| f.len() != n) {
+    if contents.usage_counts.len() != n || contents.buffers.is_some_and(|f| f.len() != n) {
         refuse!(
-            "a warm start needs one usage count, and one frame if any, for each of its {n} pages"
+            "a warm start needs one usage count, and one buffer if any, for each of its {n} pages"
         );
     }
     if n > size as usize {
@@ -222,9 +222,9 @@ fn check_contents(contents: &Contents<'_>, size: u32, rules: &Rules) -> Result<(
     if contents.pages.contains(&NO_PAGE) || twice(contents.pages) {
         refuse!("a warm start names a page twice, or the id 4294967295");
     }
-    if let Some(frames) = contents.frames {
-        if twice(frames) || frames.iter().any(|&frame| frame >= size) {
-            refuse!("a warm start names a frame twice, or one outside the pool of {size} blocks");
+    if let Some(buffers) = contents.buffers {
+        if twice(buffers) || buffers.iter().any(|&buffer| buffer >= size) {
+            refuse!("a warm start names a buffer twice, or one outside the pool of {size} blocks");
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Rings: the few buffers that a large scan, a bulk write or VACUUM keeps to.
 
-use crate::frames::{Frames, Lane, LOADED};
+use crate::buffers::{BufferPool, Lane, LOADED};
 
 /// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
 #[derive(Clone, Debug)]
@@ -21,29 +21,29 @@ impl StrategyRing {
     }
 
     /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible; return the
-    /// page that goes, as [`Frames::place`] does.
+    /// page that goes, as [`BufferPool::place`] does.
     pub fn load<const L: usize>(
         &mut self,
-        frames: &mut Frames,
+        buffers: &mut BufferPool,
         states: &mut [[u8; L]],
         lane: Lane,
         page: u32,
     ) -> u32 {
         let slot = self.next;
         let filled = slot < self.slots.len();
-        let frame = if filled && frames.reclaim(states, lane, self.slots[slot]) {
+        let buffer = if filled && buffers.reclaim(states, lane, self.slots[slot]) {
             self.slots[slot]
         } else {
             // The slot is empty, or its page "escapes": it stays in the pool.
-            frames.victim(states, lane)
+            buffers.victim(states, lane)
         };
         if filled {
-            self.slots[slot] = frame;
+            self.slots[slot] = buffer;
         } else {
-            self.slots.push(frame);
+            self.slots.push(buffer);
         }
         self.next = (slot + 1) % self.capacity as usize;
-        let evicted = frames.place(page, frame);
+        let evicted = buffers.place(page, buffer);
         states[page as usize][lane] = LOADED;
         evicted
     }

@@ -74,7 +74,7 @@ impl Trace<'_> {
             .iter()
             .fold(0, |largest, &page| largest.max(page));
         if largest == u32::MAX {
-            refuse!("page ids are dense and below 4294967295, which marks an empty frame");
+            refuse!("page ids are dense and below 4294967295, which marks an empty buffer");
         }
         let n_pages = if self.pages.is_empty() {
             0
@@ -132,7 +132,7 @@ impl Trace<'_> {
                 Some((&at, &id)) if at == position as u64 => {
                     if class == 1 && id as usize >= blocks.len() {
                         refuse!(
-                            "access {position} is part of scan {id}, but owner_blocks tells the \
+                            "access {position} is part of scan {id}, but owner_blocks gives the \
                              table's blocks only of the first {}",
                             blocks.len()
                         );

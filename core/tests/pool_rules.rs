@@ -95,13 +95,13 @@ impl Pool {
         self.end().outcomes.last() == Some(&HIT)
     }
 
-    fn frame_of(&self, page: u32) -> Option<usize> {
-        self.end().frame_pages.iter().position(|&p| p == page)
+    fn buffer_of(&self, page: u32) -> Option<usize> {
+        self.end().buffer_pages.iter().position(|&p| p == page)
     }
 
     fn usage_count(&self, page: u32) -> Option<u8> {
-        let frame = self.frame_of(page)?;
-        Some(self.end().frame_usage_counts[frame])
+        let buffer = self.buffer_of(page)?;
+        Some(self.end().buffer_usage_counts[buffer])
     }
 
     fn passes(&self) -> u64 {
@@ -122,10 +122,10 @@ fn a_loaded_page_has_usage_count_1_and_hits_raise_it_to_5() {
 }
 
 #[test]
-fn frames_fill_in_order_and_the_hand_stays_at_0() {
+fn buffers_fill_in_order_and_the_hand_stays_at_0() {
     for version in [15, 18, 19] {
         let end = Pool::filled(version, 16).end();
-        assert_eq!(end.frame_pages, (0..16).collect::<Vec<_>>());
+        assert_eq!(end.buffer_pages, (0..16).collect::<Vec<_>>());
         assert_eq!(end.hand, 0);
     }
 }
@@ -136,11 +136,11 @@ fn the_sweep_decrements_and_takes_the_first_at_0() {
     pool.read(0);
     pool.read(100);
     assert!(!pool.hit());
-    // One pass takes every count from 1 to 0 (page 0: from 2 to 1); the second reaches frame 0 (1 to 0) and takes
-    // frame 1.
+    // One pass takes every count from 1 to 0 (page 0: from 2 to 1); the second reaches buffer 0 (1 to 0) and takes
+    // buffer 1.
     assert_eq!(pool.usage_count(0), Some(0));
     assert_eq!(pool.usage_count(1), None);
-    assert_eq!(pool.frame_of(100), Some(1));
+    assert_eq!(pool.buffer_of(100), Some(1));
     assert_eq!(pool.usage_count(15), Some(0));
     assert_eq!(pool.end().hand, 2);
 }
@@ -164,27 +164,30 @@ fn a_page_at_5_survives_five_visits() {
 }
 
 #[test]
-fn dropped_frames_are_taken_last_in_first_out_up_to_18() {
+fn dropped_buffers_are_taken_last_in_first_out_up_to_18() {
     let mut pool = Pool::filled(18, 16);
     pool.drop(3);
     pool.drop(9);
     pool.read(100);
     pool.read(101);
-    assert_eq!((pool.frame_of(100), pool.frame_of(101)), (Some(9), Some(3)));
+    assert_eq!(
+        (pool.buffer_of(100), pool.buffer_of(101)),
+        (Some(9), Some(3))
+    );
     assert_eq!(pool.end().hand, 0);
 }
 
 #[test]
-fn dropped_frames_wait_for_the_hand_from_19() {
+fn dropped_buffers_wait_for_the_hand_from_19() {
     let mut pool = Pool::filled(19, 16);
     pool.drop(9);
     pool.drop(3);
     pool.read(100);
-    assert_eq!(pool.frame_of(100), Some(3));
+    assert_eq!(pool.buffer_of(100), Some(3));
     assert_eq!(pool.usage_count(2), Some(0));
     assert_eq!(pool.end().hand, 4);
     pool.read(101);
-    assert_eq!(pool.frame_of(101), Some(9));
+    assert_eq!(pool.buffer_of(101), Some(9));
 }
 
 #[test]
@@ -194,10 +197,10 @@ fn a_listed_frame_in_use_is_passed_over() {
     for page in 100..104 {
         pool.read_through(page, ring);
     }
-    let frame = pool.frame_of(100);
+    let buffer = pool.buffer_of(100);
     pool.drop(100);
-    pool.read_through(104, ring); // the ring reuses the frame though it is on the list
-    assert_eq!(pool.frame_of(104), frame);
+    pool.read_through(104, ring); // the ring reuses the buffer though it is on the list
+    assert_eq!(pool.buffer_of(104), buffer);
     pool.read(105);
     assert_eq!(
         pool.usage_count(104),
@@ -216,7 +219,7 @@ fn a_scan_keeps_to_its_ring() {
     }
     let end = pool.end();
     assert!(end.outcomes[1024..].iter().all(|&outcome| outcome != HIT));
-    assert_eq!(end.frame_pages.iter().filter(|&&p| p >= 2000).count(), 32);
+    assert_eq!(end.buffer_pages.iter().filter(|&&p| p >= 2000).count(), 32);
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn a_ring_page_that_others_use_escapes() {
     pool.read_through(2033, ring);
     assert_eq!(pool.usage_count(2001), None);
     let end = pool.end();
-    assert_eq!(end.frame_pages.iter().filter(|&&p| p >= 2000).count(), 33);
+    assert_eq!(end.buffer_pages.iter().filter(|&&p| p >= 2000).count(), 33);
 }
 
 #[test]

@@ -248,13 +248,13 @@ proptest! {
         prop_assert_eq!(&got.outcomes, &expected);
         prop_assert_eq!(&got.evicted_pages, &evicted);
         for (k, buffer) in reference.buffers.iter().enumerate() {
-            let page = got.frame_pages.get(k).copied().unwrap_or(NO_PAGE);
-            prop_assert_eq!(page, buffer.page.unwrap_or(NO_PAGE), "frame {}", k);
+            let page = got.buffer_pages.get(k).copied().unwrap_or(NO_PAGE);
+            prop_assert_eq!(page, buffer.page.unwrap_or(NO_PAGE), "buffer {}", k);
             if buffer.page.is_some() {
-                prop_assert_eq!(got.frame_usage_counts[k], buffer.usage, "frame {}", k);
+                prop_assert_eq!(got.buffer_usage_counts[k], buffer.usage, "buffer {}", k);
             }
         }
-        if reference.free.is_empty() && got.frame_pages.len() == n as usize {
+        if reference.free.is_empty() && got.buffer_pages.len() == n as usize {
             prop_assert_eq!(got.hand as usize, reference.hand);
         }
     }
@@ -318,18 +318,18 @@ proptest! {
         let trace = |pages| Trace { pages, ..Trace::default() };
         let whole = outcomes(&request(trace(&pages), rules, &sizes)).unwrap();
         let first = outcomes(&request(trace(&pages[..cut]), rules, &sizes)).unwrap();
-        prop_assume!(first.frame_pages.len() == n as usize);
-        let frames: Vec<u32> = (0..n).collect();
+        prop_assume!(first.buffer_pages.len() == n as usize);
+        let buffers: Vec<u32> = (0..n).collect();
         let warm = [Some(Contents {
-            pages: &first.frame_pages,
-            usage_counts: &first.frame_usage_counts,
-            frames: Some(&frames),
+            pages: &first.buffer_pages,
+            usage_counts: &first.buffer_usage_counts,
+            buffers: Some(&buffers),
             hand: first.hand,
         })];
         let rest = Request { warm: &warm, ..request(trace(&pages[cut..]), rules, &sizes) };
         let rest = outcomes(&rest).unwrap();
         prop_assert_eq!(&rest.outcomes[..], &whole.outcomes[cut..]);
-        prop_assert_eq!(rest.frame_pages, whole.frame_pages);
-        prop_assert_eq!(rest.frame_usage_counts, whole.frame_usage_counts);
+        prop_assert_eq!(rest.buffer_pages, whole.buffer_pages);
+        prop_assert_eq!(rest.buffer_usage_counts, whole.buffer_usage_counts);
     }
 }

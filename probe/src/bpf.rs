@@ -159,7 +159,7 @@ pub fn load_program(code: &[u64], attachment: Attachment) -> Result<OwnedFd> {
 
 /// Which point of a function's execution is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum ProbePoint {
     /// The instruction at the offset is about to be executed.
     Instruction,
     /// The function that begins at the offset has returned.
@@ -182,15 +182,15 @@ pub fn attach(
     attachment: Attachment,
     executable: &Path,
     file_offset: u64,
-    moment: Moment,
+    point: ProbePoint,
 ) -> Result<Attached> {
     let program = load_program(code, attachment)?;
     let path = CString::new(executable.as_os_str().as_encoded_bytes()).map_err(|e| {
         ProbeError::system("the server's path has a null byte", io::Error::other(e))
     })?;
     let event = match attachment {
-        Attachment::Link => link(&program, &path, file_offset, moment)?,
-        Attachment::PerfEvent => perf_event(&program, &path, file_offset, moment)?,
+        Attachment::Link => link(&program, &path, file_offset, point)?,
+        Attachment::PerfEvent => perf_event(&program, &path, file_offset, point)?,
     };
     Ok(Attached {
         _program: program,
@@ -198,11 +198,11 @@ pub fn attach(
     })
 }
 
-fn link(program: &OwnedFd, path: &CString, file_offset: u64, moment: Moment) -> Result<OwnedFd> {
+fn link(program: &OwnedFd, path: &CString, file_offset: u64, point: ProbePoint) -> Result<OwnedFd> {
     let offsets = [file_offset];
-    let flags = match moment {
-        Moment::Instruction => 0,
-        Moment::Return => BPF_F_UPROBE_MULTI_RETURN,
+    let flags = match point {
+        ProbePoint::Instruction => 0,
+        ProbePoint::Return => BPF_F_UPROBE_MULTI_RETURN,
     };
     let mut attributes = Attributes::default();
     attributes[0] = pair(program.as_raw_fd() as u32, 0);
@@ -235,13 +235,13 @@ fn perf_event(
     program: &OwnedFd,
     path: &CString,
     file_offset: u64,
-    moment: Moment,
+    point: ProbePoint,
 ) -> Result<OwnedFd> {
     // struct perf_event_attr: type, size; config (bit 0: return probe, see the PMU's format/retprobe); ...;
     // config1 = path, config2 = offset.
     let mut attributes = [0u64; PERF_ATTR_SIZE_VER1 as usize / 8];
     attributes[0] = pair(uprobe_pmu()?, PERF_ATTR_SIZE_VER1 as u32);
-    attributes[1] = u64::from(moment == Moment::Return);
+    attributes[1] = u64::from(point == ProbePoint::Return);
     attributes[7] = path.as_ptr() as u64;
     attributes[8] = file_offset;
     // SAFETY: the attributes say their own size, and the path they point to outlives the call. Process -1 and processor

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::bpf::{self, Attachment, Moment};
+use crate::bpf::{self, Attachment, ProbePoint};
 use crate::error::{ProbeError, Result};
 use crate::event::Kind;
 use crate::programs::{build, Common, Words};
@@ -79,7 +79,7 @@ pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
     );
     nanoseconds_a_call();
     let without = nanoseconds_a_call();
-    let probe = bpf::attach(&code, attachment, &path, offset, Moment::Instruction)?;
+    let probe = bpf::attach(&code, attachment, &path, offset, ProbePoint::Instruction)?;
     nanoseconds_a_call();
     let with = nanoseconds_a_call();
     drop(probe);

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bpf::{self, Attached, Attachment, Moment};
+use crate::bpf::{self, Attached, Attachment, ProbePoint};
 use crate::elf::Symbol;
 use crate::error::{ProbeError, Result};
 use crate::event::Kind;
@@ -137,7 +137,7 @@ impl Probes {
                 info,
                 Words::Nothing,
                 vacuum.vaddr,
-                Moment::Return,
+                ProbePoint::Return,
             )?;
         }
         // Extending a relation looks like a miss up to version 15, where it goes through BufferAlloc.
@@ -194,7 +194,14 @@ impl Probes {
             offset_bytes: site.vaddr.wrapping_sub(function.vaddr),
             emulated: site.emulated,
         };
-        self.attach_at(server, common, info, words, site.vaddr, Moment::Instruction)
+        self.attach_at(
+            server,
+            common,
+            info,
+            words,
+            site.vaddr,
+            ProbePoint::Instruction,
+        )
     }
 
     fn attach_entry(
@@ -213,7 +220,7 @@ impl Probes {
             info,
             words,
             symbol.vaddr,
-            Moment::Instruction,
+            ProbePoint::Instruction,
         )
     }
 
@@ -224,7 +231,7 @@ impl Probes {
         info: ProbeInfo,
         words: Words,
         vaddr: u64,
-        moment: Moment,
+        point: ProbePoint,
     ) -> Result<()> {
         let offset = server.executable.file_offset(vaddr).ok_or_else(|| {
             ProbeError::missing(
@@ -238,7 +245,7 @@ impl Probes {
             self.attachment,
             &server.executable_path(),
             offset,
-            moment,
+            point,
         )?;
         self.attached().push(attached);
         self.infos.push(info);

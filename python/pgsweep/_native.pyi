@@ -20,6 +20,7 @@ __all__ = [
     "Rules",
     "Tracer",
     "__version__",
+    "access_files",
     "build_profile",
     "check_tracing",
     "clock_law",
@@ -84,10 +85,10 @@ class Rules:
     @property
     def usage_cap(self) -> int: ...
     def ring_buffers(self, strategy: int, size_blocks: int) -> int:
-        """Tell the buffers of a new ring (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none."""
+        """Return how many buffers a new ring has (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none."""
 
     def scan_uses_ring(self, table_blocks: int, size_blocks: int) -> bool:
-        """Tell whether a scan of a table of so many blocks uses a ring in a pool of this size."""
+        """Return whether a scan of a table of this many blocks uses a ring in a pool of this size."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -190,7 +191,7 @@ def replay_outcomes(
     owner_blocks: NDArray[np.uint32] | None = None,
     warm: PoolContents | None = None,
 ) -> ReplayOutcomes:
-    """Replay a trace through one pool and tell what became of every access.
+    """Replay a trace through one pool and return the outcome of every access.
 
     Arguments and errors as for `replay`.
     """
@@ -452,14 +453,14 @@ def page_cache(
     threads: int | None = None,
     method: str | None = None,
 ) -> PageCacheMaps:
-    """Tell how much of each file lies in the operating system's page cache, without touching it.
+    """Return how much of each file lies in the operating system's page cache, without touching it.
 
-    A file's error is EPERM where the kernel would not tell the truth: to whoever neither owns a file nor
+    A file's error is EPERM where the kernel would not answer truthfully: to whoever neither owns a file nor
     may write it, mincore(2) calls all of it resident.
 
     Args:
         paths: files.
-        maps: tell blocks apart.
+        maps: list each block.
         block_bytes: size of these, a power of two.
         threads: how many; None is one per processor, at most 8.
         method: `cachestat` or `mincore`; by default the former where the kernel has it. Maps need the latter.

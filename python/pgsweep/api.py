@@ -27,7 +27,7 @@ from pgsweep.records.kernel import KernelResult
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.records.warm import WarmResult
-from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepResult
+from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import PoolSource, opened
 from pgsweep.warm.heat import check, restore, save
 from pgsweep.warm.heat.file import read_heat
@@ -209,7 +209,7 @@ def warm_keep(
     *,
     seconds: float | None = None,
     stop: threading.Event | None = None,
-    report: Callable[[WarmKeepMoment], None] | None = None,
+    report: Callable[[WarmKeepSample], None] | None = None,
 ) -> WarmKeepResult:
     """Keep relations resident until a time or a stop (`pgsweep warm keep`).
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pgsweep._native import drop_page_cache
 from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.pg.catalog import find_relation
+from pgsweep.pg.catalog import RelationPlace, find_relation
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.evict import evict
+from pgsweep.pg.evict import evict, evict_statement
+from pgsweep.pg.prewarm import written_out
 from pgsweep.residency.access import Access
 
 
@@ -46,16 +47,12 @@ def evict_relation(access: Access, name: str) -> Evicted:
         UsageError: there is no such relation, or it has no storage of its own.
         MissingAbility: the server cannot do it, or not for this role.
     """
-    place = find_relation(access.connection, name)
-    if place is None:
-        raise UsageError(f"`{name}` has no blocks of its own", hint="name a table, an index or a partition")
+    place = _place(access, name)
     with connect(access.conninfo, inspection=False) as connection, explained():
-        buffers, pinned = evict(connection, place)
-    if not access.sees_page_cache or access.postmaster_pid is None:
+        buffers, pinned = evict(connection, evict_statement(connection, place))
+    paths = _paths(access, place)
+    if paths is None:
         return Evicted(buffers, pinned, None, 0)
-    files = find_data_files(access.postmaster_pid, access.server.version_num, [place.database_oid])
-    mine = (place.tablespace_oid, place.database_oid, place.filenode)
-    paths = [path for fork, path in zip(files.forks, files.paths, strict=True) if fork[:3] == mine]
     for path in paths:
         # Pages that are not on disk yet would stay.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -65,3 +62,37 @@ def evict_relation(access: Access, name: str) -> Evicted:
             os.close(descriptor)
     errors = drop_page_cache(paths)
     return Evicted(buffers, pinned, len(paths), int((errors != 0).sum()))
+
+
+def written_plan(access: Access, name: str) -> list[str]:
+    """Return the statement and the system calls by which `evict_relation` would do it.
+
+    Args:
+        access: the server.
+        name: as `regclass` reads it.
+
+    Raises:
+        UsageError: there is no such relation, or it has no storage of its own.
+        MissingAbility: the server cannot do it, or not for this role.
+    """
+    place = _place(access, name)
+    with connect(access.conninfo) as connection, explained():
+        statement = written_out(connection, evict_statement(connection, place))
+    calls = [f"posix_fadvise({path}, 0, 0, POSIX_FADV_DONTNEED)" for path in _paths(access, place) or []]
+    return [f"{statement};", *calls]
+
+
+def _place(access: Access, name: str) -> RelationPlace:
+    place = find_relation(access.connection, name)
+    if place is None:
+        raise UsageError(f"`{name}` has no blocks of its own", hint="name a table, an index or a partition")
+    return place
+
+
+def _paths(access: Access, place: RelationPlace) -> list[str] | None:
+    """Return the relation's files; None where the page cache cannot be reached from here."""
+    if not access.sees_page_cache or access.postmaster_pid is None:
+        return None
+    files = find_data_files(access.postmaster_pid, access.server.version_num, [place.database_oid])
+    mine = (place.tablespace_oid, place.database_oid, place.filenode)
+    return [path for fork, path in zip(files.forks, files.paths, strict=True) if fork[:3] == mine]

@@ -11,7 +11,7 @@ from pgsweep.cli.common import HELP_NAMES, common_options, pool_source_option
 from pgsweep.cli.completing import relation_names
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.observing import observing
-from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.output import Output, output_options, write_stdout
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import UsageError
 from pgsweep.plain import cleaned
@@ -60,6 +60,9 @@ _MAP_CELLS = 512
     help="First evict a relation of DBNAME from both caches; asks. PostgreSQL 17 and later, as a superuser.",
 )
 @click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="With --evict: print the statement and system calls; do nothing."
+)
 @pool_source_option
 @output_options
 @common_options
@@ -77,6 +80,7 @@ def command(
     map_of: str | None,
     evicted: str | None,
     yes: bool,
+    dry_run: bool,
     source: Literal["auto", "peek", "sql"],
 ) -> None:
     r"""Show what lies in shared_buffers, in the page cache, in both, in neither.
@@ -96,6 +100,9 @@ def command(
     """
     if everything and top is not None:
         raise UsageError("--all and --top contradict each other", hint="leave one of them out")
+    if dry_run:
+        _dry_run(settings, target, evicted)
+        return
     if evicted is not None:
         _ask(target, evicted, yes=yes)
     import msgspec
@@ -123,6 +130,26 @@ def command(
     if everything:
         result = msgspec.structs.replace(result, top=len(result.relations))
     output.write(with_provenance(result, settings.arguments, server=target.server))
+
+
+def _dry_run(settings: Settings, target: Target, relation: str | None) -> None:
+    """Print how a relation would be taken out of the caches.
+
+    Raises:
+        UsageError: no relation is named.
+    """
+    from pgsweep.cache.evict import written_plan
+    from pgsweep.residency.access import opened
+
+    if relation is None:
+        raise UsageError("--dry-run goes with --evict", hint="without --evict `cache` changes nothing")
+
+    def plan(conninfo: str) -> list[str]:
+        with opened(conninfo) as access:
+            return written_plan(access, relation)
+
+    write_stdout("".join(f"{line}\n" for line in target.use(plan)))
+    settings.say("dry run: nothing was changed")
 
 
 def _ask(target: Target, relation: str, *, yes: bool) -> None:

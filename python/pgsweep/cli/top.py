@@ -17,7 +17,7 @@ from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from pgsweep.cache.top.live import Live
-    from pgsweep.cache.top.sample import Moment
+    from pgsweep.cache.top.sample import CacheSample
     from pgsweep.cli.settings import Settings
     from pgsweep.errors import PgsweepError
     from pgsweep.records.top import TopView
@@ -199,7 +199,7 @@ def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Set
         os.environ["NO_COLOR"] = "1"  # Textual reads this variable
 
     def feed_of(
-        show: Callable[[Moment], None],
+        show: Callable[[CacheSample], None],
         fail: Callable[[PgsweepError, float], None],
         give_up: Callable[[Exception], None],
     ) -> Feed:

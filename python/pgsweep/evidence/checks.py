@@ -22,9 +22,9 @@ MOST_PART_BYTES: Final = 256 << 20
 MOST_TEXT_BYTES: Final = 1024
 """A name has at most 63 bytes (NAMEDATALEN, pg_config_manual.h), a counter's is made of three."""
 
-MOST_TEXTS_BYTES: Final = 40 << 20
-"""All texts of a part; the recorder counts each as 64 bytes of the 32 MB that it lets wait, and most are
-shorter. Reading them takes four times as much."""
+MOST_TEXTS_BYTES: Final = 48 << 20
+"""A part that holds texts, uncompressed; the recorder counts each text as 64 bytes of the 32 MB that it lets
+wait, and most are shorter. Reading them takes four times as much."""
 
 _TEXT_BYTES: Final = 64
 _MOST_BLOCKS: Final = 2**32 - 2

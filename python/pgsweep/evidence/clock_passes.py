@@ -22,7 +22,7 @@ _FEWEST_MOVES = 10
 
 
 class PassClock:
-    """Tells the time of a clock pass: from where it stood, else from snapshots and allocations."""
+    """Measures the time of a clock pass: from where the hand stood, else from snapshots and allocations."""
 
     def __init__(self, pool_buffers: int) -> None:
         self._pool_buffers = pool_buffers
@@ -41,7 +41,7 @@ class PassClock:
         allocations: float,
         hand_buffers: int | None = None,
     ) -> None:
-        """Tell of one snapshot.
+        """Add one snapshot.
 
         Args:
             seconds: when it was taken.
@@ -84,7 +84,7 @@ class PassClock:
 
     @property
     def pool_is_full(self) -> bool:
-        """Tell whether the last snapshot found (nearly) all buffers in use."""
+        """Return whether the last snapshot found (nearly) all buffers in use."""
         return bool(self._full) and self._full[-1]
 
     @property
@@ -105,7 +105,7 @@ class PassClock:
 
     @property
     def suffices(self) -> bool:
-        """Tell whether the observation is long enough."""
+        """Return whether the observation is long enough."""
         return self.passes >= WANTED_PASSES and self.effective_snapshots >= WANTED_SNAPSHOTS
 
     def wanted_seconds(self, interval_seconds: float) -> float:

@@ -24,7 +24,7 @@ from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.evidence.snapshot_schedule import Pace
+from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import find_postmaster
@@ -148,12 +148,12 @@ class PeekView:
         whole = self.sample.modulus == 1
         return snapshot_of(pool, None if whole else self.sample.contains(pool["rel"], pool["block"]))
 
-    def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
         return counters_share, [
             f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
-            f"{pace.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {pace.share:.1%} of one "
-            f"processor here, the counters {counters_share:.2%} of one backend's time"
+            f"{schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it {schedule.share:.1%} of "
+            f"one processor here, the counters {counters_share:.2%} of one backend's time"
         ]
 
     def measured(self, seconds: float) -> dict[str, float]:

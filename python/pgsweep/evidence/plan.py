@@ -54,7 +54,11 @@ _SNAPSHOTS: Final[_Steps] = (
     ("MEMORY", _ONCE, 140000),
     *_CATALOG,
     _TEMPORARY,
-    ("SNAPSHOT", "a few times before, to tell its cost; then at random times, one in each interval", 140000),
+    (
+        "SNAPSHOT",
+        "a few times first, to measure its cost; then at a random time in each interval",
+        140000,
+    ),
     *_COUNTERS,
 )
 

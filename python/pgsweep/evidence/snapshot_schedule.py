@@ -42,7 +42,7 @@ def least_seconds(action: Callable[[], object]) -> float:
     return min(taken)
 
 
-class Pace:
+class SnapshotSchedule:
     """The times of the snapshots: one at random in each slot, and slots become longer where passes are long.
 
     Args:

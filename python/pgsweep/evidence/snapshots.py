@@ -28,7 +28,7 @@ from pgsweep.evidence.observe import (
 )
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
-from pgsweep.evidence.snapshot_schedule import Pace, least_seconds
+from pgsweep.evidence.snapshot_schedule import SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
@@ -87,7 +87,7 @@ class View(Protocol):
             PoolGone: the server went away.
         """
 
-    def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         """Return the share of one backend's time that the recording takes, and the sentences that say so."""
 
     def measured(self, seconds: float) -> dict[str, float]:
@@ -142,14 +142,16 @@ class Recording:
         self._view.take()
         counters.settle(float(self._server.settings["bgwriter_delay"]) / 1000)
         cost_seconds = least_seconds(self._view.take)
-        pace = Pace(cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng)
-        expected = self._tell_cost(pace, counters)
+        schedule = SnapshotSchedule(
+            cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng
+        )
+        expected = self._tell_cost(schedule, counters)
 
         self._started = time.monotonic()
         log = CounterLog(counters, self._writer, self._now)
         log.sample(full=True)
         accesses_before = self._accesses(log)
-        ended_by = self._observe(log, pace)
+        ended_by = self._observe(log, schedule)
         if self._clock.snapshots == 0:
             if ended_by == "interrupt":
                 raise KeyboardInterrupt
@@ -160,7 +162,7 @@ class Recording:
         if ended_by != "server":
             length_seconds = self._finish(log, begin, databases)
         accesses = max(0.0, self._accesses(log) - accesses_before)
-        self._judge(log, accesses, pace)
+        self._judge(log, accesses, schedule)
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
@@ -212,27 +214,27 @@ class Recording:
         database = self._server.database
         return log.value("database", "blks_hit", database) + log.value("database", "blks_read", database)
 
-    def _tell_cost(self, pace: Pace, counters: CounterReader) -> float:
+    def _tell_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
         """Say what the recording will cost, and return the share of one backend's time."""
         quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
         slow_seconds = least_seconds(lambda: (counters.relations(), counters.io()))
         slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
         share, sentences = self._view.cost(
-            pace, quick_seconds / pace.interval_seconds + slow_seconds / slow_interval_seconds
+            schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
         )
         for sentence in sentences:
             self._progress.note(sentence)
         return share
 
-    def _observe(self, log: CounterLog, pace: Pace) -> str:
+    def _observe(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         """Take snapshots until something ends it, and return what.
 
         Raises:
             SessionLost: the connection was lost before the first snapshot.
         """
-        self._progress.stage("recording snapshots", pace.seconds)
+        self._progress.stage("recording snapshots", schedule.seconds)
         try:
-            return self._loop(log, pace)
+            return self._loop(log, schedule)
         except KeyboardInterrupt:
             return "interrupt"
         except QueryCanceled:
@@ -261,27 +263,27 @@ class Recording:
             self._warnings.append("the server was stopped, restarted or crashed; the evidence ends there")
             return "server"
 
-    def _loop(self, log: CounterLog, pace: Pace) -> str:
+    def _loop(self, log: CounterLog, schedule: SnapshotSchedule) -> str:
         counters_due = COUNTER_SECONDS
         while True:
             now = self._now()
             if self._stop.is_set():
                 return "interrupt"
-            reason = pace.reason_to_end(now)
+            reason = schedule.reason_to_end(now)
             if reason is not None:
                 return reason
-            if now >= pace.due_seconds:
+            if now >= schedule.due_seconds:
                 log.sample()
                 self._take(log)
-                self._advise(pace)
+                self._advise(schedule)
                 now = self._now()
-                pace.choose_next(now)
+                schedule.choose_next(now)
                 counters_due = now + COUNTER_SECONDS
             elif now >= counters_due:
                 log.sample()
                 counters_due = now + COUNTER_SECONDS
             else:
-                until = min(pace.due_seconds, counters_due, pace.seconds or math.inf)
+                until = min(schedule.due_seconds, counters_due, schedule.seconds or math.inf)
                 self._stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
 
@@ -328,23 +330,23 @@ class Recording:
             )
         return length_seconds
 
-    def _advise(self, pace: Pace) -> None:
-        """Tell once how long the observation must be, as soon as the hand's pace is known."""
+    def _advise(self, schedule: SnapshotSchedule) -> None:
+        """Say once how long the observation must be, as soon as the speed of the hand is known."""
         pass_seconds = self._clock.pass_seconds
         if self._advised or self._clock.snapshots < 8 or self._now() < 5.0 or math.isinf(pass_seconds):
             return
         self._advised = True
         text = (
             f"the clock hand goes round once in about {format_count(pass_seconds)} s; "
-            f"{pace.wanted_seconds:.0f} s give enough data"
+            f"{schedule.wanted_seconds:.0f} s give enough data"
         )
-        if pace.seconds is None:
+        if schedule.seconds is None:
             self._progress.note(text)
-            self._progress.stage("recording snapshots until there is enough data", pace.wanted_seconds)
-        elif pace.seconds < pace.wanted_seconds:
-            self._progress.note(f"{text}, {pace.seconds:.0f} s are few")
+            self._progress.stage("recording snapshots until there is enough data", schedule.wanted_seconds)
+        elif schedule.seconds < schedule.wanted_seconds:
+            self._progress.note(f"{text}, {schedule.seconds:.0f} s are few")
 
-    def _judge(self, log: CounterLog, accesses: float, pace: Pace) -> None:
+    def _judge(self, log: CounterLog, accesses: float, schedule: SnapshotSchedule) -> None:
         """Add what a reader of this evidence must know."""
         clock = self._clock
         if self._server.settings.get("track_counts") == "off":
@@ -362,7 +364,7 @@ class Recording:
         elif not clock.suffices:
             self._advice.append(
                 f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
-                f"independent snapshots; record for about {pace.wanted_seconds:.0f} s"
+                f"independent snapshots; record for about {schedule.wanted_seconds:.0f} s"
             )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pgsweep.evidence.observe import first_meta, seed_of, session
-from pgsweep.evidence.snapshot_schedule import Pace
+from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import Recording, sample_of, tell_sample
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
@@ -105,13 +105,14 @@ class _SqlView:
     def take(self) -> Snapshot:
         return self._reader.take()
 
-    def cost(self, pace: Pace, counters_share: float) -> tuple[float, list[str]]:
-        share = pace.share + counters_share
-        count = math.ceil(pace.seconds / pace.interval_seconds) if pace.seconds else None
-        length = "" if count is None else f", about {count} in {pace.seconds:g} s"
+    def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
+        share = schedule.share + counters_share
+        count = math.ceil(schedule.seconds / schedule.interval_seconds) if schedule.seconds else None
+        length = "" if count is None else f", about {count} in {schedule.seconds:g} s"
         sentences = [
             f"expected cost: one snapshot of {self._server.shared_buffers_blocks} buffers takes "
-            f"{pace.cost_seconds * 1e3:.1f} ms of one backend{length}; counters too: {share:.2%} of its time"
+            f"{schedule.cost_seconds * 1e3:.1f} ms of one backend{length}; "
+            f"counters too: {share:.2%} of its time"
         ]
         memory_bytes = self._reader.server_memory_bytes
         if memory_bytes > 64 << 20:

@@ -122,7 +122,7 @@ class HostChecks:
         enable = None
         available: bool | None
         if seen is None:
-            available, why = None, "which process is the server's is told by a session only"
+            available, why = None, "only a session says which process is the server's"
             running = ", ".join(_described(pid) for pid in postmasters())
             why += f"; servers that run here: {running}" if running else "; no server runs here"
         elif search.pid is not None:
@@ -168,7 +168,7 @@ class HostChecks:
         needed_for = ["record --source peek", "cache", "top"]
         if self._seen is None or self._search.pid is None:
             return self._without_process("peek", needed_for)
-        told = self._seen.shared_buffers_blocks
+        expected = self._seen.shared_buffers_blocks
         try:
             # All of them, as the commands do: a layout that differs shows where pages are in use.
             found = peek_relations(self._search.pid, self._seen.version_num)["buffers"]
@@ -176,8 +176,8 @@ class HostChecks:
             return _ability("peek", False, str(error.args[0]), None, needed_for)
         except OSError as error:
             return _ability("peek", False, str(error.args[-1]), self._as_root, needed_for)
-        if found != told:
-            why = f"its memory says {found} buffers, the server {told}: the layout is not the one known here"
+        if found != expected:
+            why = f"its memory says {found} buffers, the server {expected}: its layout is not known here"
             return _ability("peek", False, why, None, needed_for)
         why = f"the descriptors of all {found} buffers can be read from the server's memory"
         return _ability("peek", True, why, None, needed_for)
@@ -190,9 +190,9 @@ class HostChecks:
         found = page_cache([f"/proc/{self._search.pid}/cwd/{self._seen.file}"])
         error = int(found["error"][0])
         if error:
-            why = f"the kernel does not tell what it holds of the server's files: {os.strerror(error)}"
+            why = f"the kernel does not say what it holds of the server's files: {os.strerror(error)}"
             return _ability("page_cache", False, why, self._as_root, needed_for)
-        why = f"the server's files can be opened, and {found['method']}(2) tells what is held of them"
+        why = f"the server's files can be opened, and {found['method']}(2) says what is cached"
         return _ability("page_cache", True, why, None, needed_for)
 
     def _trace(self) -> Ability:
@@ -236,9 +236,7 @@ class HostChecks:
         if used:
             return _ability("huge_pages", True, "the server's shared memory lies in huge pages", None, [])
         if seen.huge_pages_status is None and memory is None:
-            why = (
-                "servers before version 17 do not tell whether they use them, and its process cannot be seen"
-            )
+            why = "servers before version 17 do not say whether they use them, and its process cannot be seen"
             return _ability("huge_pages", None, why, None, [])
         why = f"huge_pages is {seen.huge_pages}, and the shared memory lies in ordinary pages"
         if needed is None or needed < 0:

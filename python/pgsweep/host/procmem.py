@@ -305,7 +305,9 @@ def read_private(
             return found
     if not folder.exists():
         return None
-    return PrivateMemory(None, refused=f"this user may not read it ({refused})" if refused else "not told")
+    return PrivateMemory(
+        None, refused=f"this user may not read it ({refused})" if refused else "the kernel does not say"
+    )
 
 
 def _by_rollup(folder: Path) -> PrivateMemory | None:

@@ -16,10 +16,8 @@ _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
 
 
-def evict(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[int, int]:
-    """Return how many of a relation's buffers were evicted, and how many stay because they are pinned.
-
-    A dirty buffer is written first, by the server itself.
+def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[bytes, list[int]]:
+    """Return the statement that evicts a relation's buffers, and its arguments.
 
     Args:
         connection: a superuser's session in the relation's database.
@@ -50,6 +48,18 @@ def evict(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[in
         )
     require_trusted(connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="leave out --evict")
     text = compose("evict", version_num, schema=found.schema)
-    row = connection.execute(text.encode(), [place.oid, place.database_oid, place.tablespace_oid]).fetchone()
+    return text.encode(), [place.oid, place.database_oid, place.tablespace_oid]
+
+
+def evict(connection: psycopg.Connection[Any], statement: tuple[bytes, list[int]]) -> tuple[int, int]:
+    """Return how many buffers were evicted, and how many stay because they are pinned.
+
+    A dirty buffer is written first, by the server itself.
+
+    Args:
+        connection: a session that may change something.
+        statement: of `evict_statement`.
+    """
+    row = connection.execute(*statement).fetchone()
     assert row is not None
     return int(row[0]), int(row[1])

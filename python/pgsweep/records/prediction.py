@@ -121,6 +121,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     """A curve of miss ratios over sizes of shared_buffers.
 
     Attributes:
+        unknown_bytes: requested sizes at which the interval is too wide to be shown; they have no point.
         no_eviction: where nothing was evicted, what follows from that; else null.
         memory: what the page cache makes of the misses; null where the evidence does not allow to say.
     """
@@ -130,6 +131,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed
     points: list[CurvePoint]
     verdict: Verdict
+    unknown_bytes: list[int] = []
     no_eviction: NoEviction | None = None
     memory: MemoryPrediction | None = None
     provenance: Provenance | None = None

@@ -34,7 +34,7 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-class WarmKeepMoment(msgspec.Struct, frozen=True, kw_only=True):
+class WarmKeepSample(msgspec.Struct, frozen=True, kw_only=True):
     """What was done since the line of progress before this one.
 
     Attributes:

@@ -83,15 +83,15 @@ class CacheSnapshotter:
             for first, part in zip([0, *edges.tolist()], np.split(block, edges), strict=True):
                 spc, db, rel, fork = names[first].tolist()
                 forks[spc, db, rel, fork] = part
-        picture = CacheSnapshot(pool=forks)
+        snapshot = CacheSnapshot(pool=forks)
         if self._access.sees_page_cache:
-            self._add_page_cache(picture)
-        return picture
+            self._add_page_cache(snapshot)
+        return snapshot
 
-    def _add_page_cache(self, picture: CacheSnapshot) -> None:
+    def _add_page_cache(self, snapshot: CacheSnapshot) -> None:
         found = fork_pages(self._access, self._databases)
         if isinstance(found, ForkPages):
-            picture.cached_pages, picture.size_bytes = found.cached_pages, found.size_bytes
+            snapshot.cached_pages, snapshot.size_bytes = found.cached_pages, found.size_bytes
 
 
 @dataclass(frozen=True, slots=True)

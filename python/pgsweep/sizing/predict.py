@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.plain import shell_word
@@ -25,6 +23,7 @@ from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 if TYPE_CHECKING:
     from pgsweep import _native
     from pgsweep.evidence.exported import ExportedTrace
+    from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.sizing.inference.accesses import Trace
     from pgsweep.sizing.inference.estimate import Doubt, Estimate
@@ -38,9 +37,33 @@ LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
 
 MOST_SIZES = 1000
 
+_SNAPSHOTS = ("sql", "peek")
+
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
-__all__ = ["predict"]
+__all__ = ["predict", "predict_window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What evidence came to: a curve, also where it may not be shown, and what it was made of."""
+
+    source: str
+    estimate: Estimate
+    observed: Observed
+    warnings: list[str] = field(default_factory=list)
+    no_eviction: NoEviction | None = None
+    recorded: Evidence | ExportedTrace | None = None
+    trace: Trace | None = None
+
+    def shown(self) -> tuple[Estimate, list[int]]:
+        """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
+
+        Of a trace all are shown: where its interval is wide, its ends are states that a pool can be in.
+        """
+        from pgsweep.sizing.inference.estimate import without_unknown
+
+        return without_unknown(self.estimate) if self.source in _SNAPSHOTS else (self.estimate, [])
 
 
 def predict(
@@ -66,6 +89,31 @@ def predict(
         UsageError: a size is too small, or a memory is given for evidence that says nothing of the page
         cache.
     """
+    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    if found.recorded is None or found.trace is None:
+        if memory_bytes is not None:
+            what = (
+                "evidence made of snapshots" if found.source in _SNAPSHOTS else "a trace recorded by others"
+            )
+            raise UsageError(
+                f"{what} does not say what comes from disk, so --ram is not possible",
+                hint="record a trace on the server's host: sudo pgsweep record --source trace -o "
+                "NAME.evidence",
+            )
+        return _result(found)
+    from pgsweep.sizing.disk_reads import predict_memory
+
+    rules = rules_of(found.recorded.meta)
+    return predict_memory(
+        found.recorded, _result(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
+    )
+
+
+def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Judged:
+    """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
+
+    It is for judging the method (benchmarks/calibration).
+    """
     if sizes_bytes is not None:
         _check_sizes(sizes_bytes)
     _check_threads()
@@ -76,16 +124,14 @@ def predict(
 
         exported = ExportedTrace.open(evidence)
         if exported is None:
-            if memory_bytes is not None:
-                raise _no_page_cache("a trace that pgsweep did not record")
             return _from_foreign_trace(evidence, sizes_bytes)
         sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
-        return _from_trace(exported, sizes, seed, memory_bytes)
+        return _from_trace(exported, sizes, seed)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
         raise EvidenceError(
-            f"`{evidence}` does not tell the size of shared_buffers",
+            f"`{evidence}` does not give the size of shared_buffers",
             cause="the recording was cut before the server had answered",
             hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
@@ -97,31 +143,37 @@ def predict(
             cause="the recording was cut short before its first part was written",
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
-    if source in {"sql", "peek"}:
-        if memory_bytes is not None:
-            raise _no_page_cache("evidence made of snapshots")
+    if source in _SNAPSHOTS:
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed, memory_bytes)
+    return _from_trace(opened, sizes, seed)
 
 
-def _no_page_cache(what: str) -> UsageError:
-    return UsageError(
-        f"{what} does not say what comes from disk, so --ram is not possible",
-        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
-    )
+def predict_window(evidence: JoinedEvidence, *, seed: int = 0) -> PredictResult:
+    """Predict from a window over recordings of snapshots, from an eighth to eight times today's size.
+
+    Args:
+        evidence: the window.
+        seed: as for `predict`.
+
+    Raises:
+        EvidenceError: it holds no access.
+    """
+    _check_threads()
+    sizes = _blocks(None, evidence.meta.shared_buffers_blocks)
+    return _result(_from_snapshots(evidence, sizes, seed, any_size=True))
 
 
-def _warnings(evidence: Evidence | ExportedTrace) -> list[str]:
+def _warnings(evidence: Evidence | ExportedTrace | JoinedEvidence) -> list[str]:
     newer = beyond_tested(evidence.meta.server_version_num)
     return [*([newer] if newer else []), *evidence.warnings]
 
 
-def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> PredictResult:
+def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged:
     """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
     from pgsweep import _native
     from pgsweep.evidence.oracle_general import read_oracle_general
@@ -139,12 +191,12 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Predic
     observed = Observed(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
     )
-    return _result("import", estimate, observed, trace.warnings)
+    return Judged(source="import", estimate=estimate, observed=observed, warnings=trace.warnings)
 
 
 def _from_snapshots(
-    evidence: Evidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
-) -> PredictResult:
+    evidence: Evidence | JoinedEvidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
+) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.inference.estimate import Doubt, judged, refused
@@ -168,8 +220,12 @@ def _from_snapshots(
     totals = read_totals(counters, relations, meta.database)
     if meta.settings.get("track_counts") == "off":
         why = "track_counts is off: the server counts no accesses, and nothing is known of its misses"
-        none = _observed(meta, 0.0, 0, totals.seconds)
-        return _result(meta.source, refused(Doubt("refused", why)), none, _warnings(evidence))
+        return Judged(
+            source=meta.source,
+            estimate=refused(Doubt("refused", why)),
+            observed=_observed(meta, 0.0, 0, totals.seconds),
+            warnings=_warnings(evidence),
+        )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
         raise _nothing_seen(meta)
@@ -188,10 +244,12 @@ def _from_snapshots(
     if calm is not None:
         if any_size:
             sizes_blocks = tuple(sorted({*sizes_blocks, _rounded_up(calm.known_from_blocks)}))
-        found = estimate_unfilled(calm, totals, sizes_blocks)
-        result = _result(meta.source, found, observed, warnings)
-        return msgspec.structs.replace(
-            result, no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks)
+        return Judged(
+            source=meta.source,
+            estimate=estimate_unfilled(calm, totals, sizes_blocks),
+            observed=observed,
+            warnings=warnings,
+            no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
         )
     found = estimate(
         seen.snapshots,
@@ -214,7 +272,12 @@ def _from_snapshots(
         *(Doubt(found.level, text) for text in found.reasons),
     ]
     level, reasons = judged(doubts)
-    return _result(meta.source, replace(found, level=level, reasons=reasons), observed, warnings)
+    return Judged(
+        source=meta.source,
+        estimate=replace(found, level=level, reasons=reasons),
+        observed=observed,
+        warnings=warnings,
+    )
 
 
 def _rounded_up(blocks: int) -> int:
@@ -252,10 +315,7 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     return doubts
 
 
-def _from_trace(
-    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int, memory_bytes: int | None
-) -> PredictResult:
-    from pgsweep.sizing.disk_reads import predict_memory
+def _from_trace(evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int) -> Judged:
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -274,8 +334,14 @@ def _from_trace(
     )
     misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
     observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
-    result = _result("trace", found, observed, _warnings(evidence))
-    return predict_memory(evidence, result, trace, rules_of(meta), memory_bytes=memory_bytes, seed=seed)
+    return Judged(
+        source="trace",
+        estimate=found,
+        observed=observed,
+        warnings=_warnings(evidence),
+        recorded=evidence,
+        trace=trace,
+    )
 
 
 def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
@@ -422,8 +488,9 @@ def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, .
     return tuple(sorted({min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS}))
 
 
-def _result(source: str, found: Estimate, observed: Observed, warnings: list[str]) -> PredictResult:
-    """Return the record of an estimate; a refused one has no points."""
+def _result(found: Judged) -> PredictResult:
+    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
+    estimate, unknown = found.shown()
     points = [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
@@ -432,9 +499,17 @@ def _result(source: str, found: Estimate, observed: Observed, warnings: list[str
             high=float(high),
         )
         for blocks, ratio, low, high in zip(
-            found.sizes_blocks, found.miss_ratio, found.low, found.high, strict=True
+            estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high, strict=True
         )
-        if found.level != "refused"
+        if estimate.level != "refused"
     ]
-    verdict = Verdict(level=found.level, reasons=list(dict.fromkeys([*found.reasons, *warnings])))
-    return PredictResult(source=source, observed=observed, points=points, verdict=verdict)
+    return PredictResult(
+        source=found.source,
+        observed=found.observed,
+        points=points,
+        unknown_bytes=[blocks * BLOCK_BYTES for blocks in unknown] if points else [],
+        verdict=Verdict(
+            level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
+        ),
+        no_eviction=found.no_eviction,
+    )

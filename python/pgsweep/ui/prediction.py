@@ -78,7 +78,7 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
 
 def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:
     """Return the sizes asked for in ascending order, with None where nothing is known."""
-    unknown = result.no_eviction.unknown_bytes if result.no_eviction is not None else []
+    unknown = result.unknown_bytes + (result.no_eviction.unknown_bytes if result.no_eviction else [])
     found: list[tuple[int, CurvePoint | None]] = [(p.shared_buffers_bytes, p) for p in result.points]
     return sorted([*found, *((size, None) for size in unknown)], key=lambda entry: entry[0])
 

@@ -58,7 +58,7 @@ def _take_any_byte() -> None:
     setattr(linux_driver, "getincrementaldecoder", decoder)  # noqa: B010 - not among what it exports
 
 
-class Moment(Protocol):
+class CacheSample(Protocol):
     """One look, from which any relations can be had in any order."""
 
     def sample(self, view: TopView) -> TopSample:
@@ -81,7 +81,7 @@ class Control(Protocol):
         """End."""
 
 
-Show = Callable[[Moment], None]
+Show = Callable[[CacheSample], None]
 Fail = Callable[[PgsweepError, float], None]
 Break = Callable[[Exception], None]
 
@@ -132,9 +132,9 @@ class TopApp(App[None]):
     class Taken(Message):
         """A look was taken."""
 
-        def __init__(self, moment: Moment) -> None:
+        def __init__(self, caches: CacheSample) -> None:
             super().__init__()
-            self.moment = moment
+            self.caches = caches
 
     class Failed(Message):
         """A look failed."""
@@ -166,7 +166,7 @@ class TopApp(App[None]):
         self._order, self._turned, self._wanted = view.sort, view.reverse, view.filter
         self._folded = view.fold
         self._unicode = unicode
-        self._moment: Moment | None = None
+        self._caches: CacheSample | None = None
         self._sample: TopSample | None = None
         self._trouble: TopApp.Failed | None = None
         self._paused = False
@@ -217,10 +217,10 @@ class TopApp(App[None]):
         self._signalled = True
         self.exit()
 
-    def _take(self, moment: Moment) -> None:
+    def _take(self, caches: CacheSample) -> None:
         """Pass a look on, from the thread that took it."""
         with contextlib.suppress(RuntimeError):
-            self.post_message(self.Taken(moment))
+            self.post_message(self.Taken(caches))
 
     def _tell(self, error: PgsweepError, retry_seconds: float) -> None:
         with contextlib.suppress(RuntimeError):
@@ -240,7 +240,7 @@ class TopApp(App[None]):
 
     def on_top_app_taken(self, message: Taken) -> None:
         """Show a look."""
-        self._moment, self._trouble = message.moment, None
+        self._caches, self._trouble = message.caches, None
         self._draw()
 
     def on_top_app_failed(self, message: Failed) -> None:
@@ -366,7 +366,7 @@ class TopApp(App[None]):
     def _page(self, width: int, height: int) -> list[Text]:
         terminal = self._terminal(width)
         foot = [as_text(line) for line in legend(terminal, order=self._order, paused=self._paused)]
-        if self._moment is None:
+        if self._caches is None:
             waiting = "connecting" if self._trouble is None else self._trouble_text(self._trouble)
             middle = [as_text(cut([(waiting, ())], terminal))]
             return filled([self._bar(terminal)], middle, foot, height)
@@ -378,7 +378,7 @@ class TopApp(App[None]):
             limit=self._first_row + height,
             fold=self._folded,
         )
-        sample = self._sample = self._moment.sample(view)
+        sample = self._sample = self._caches.sample(view)
         self._first_row = min(self._first_row, max(0, sample.relations_found - 1))
         self._remember(sample)
         top = [self._bar(terminal)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgsweep.plain import shown
-from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepRelation, WarmKeepResult
+from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepRelation, WarmKeepResult, WarmKeepSample
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
@@ -19,22 +19,22 @@ HONESTY = (
 )
 
 
-def moment_line(moment: WarmKeepMoment) -> str:
+def sample_line(sample: WarmKeepSample) -> str:
     """Return what went on as one line: residence, what was done, what it cost."""
-    least = sorted(moment.relations, key=lambda pair: 2.0 if pair[1] is None else pair[1])
-    named = moment.relations if len(least) <= _NAMED else least[:_NAMED]
+    least = sorted(sample.relations, key=lambda pair: 2.0 if pair[1] is None else pair[1])
+    named = sample.relations if len(least) <= _NAMED else least[:_NAMED]
     parts = [f"{shown(name)} {percent(share)}" for name, share in named]
     if len(least) > len(named):
         parts.append(f"{len(least) - len(named)} others")
-    rate = 1 / moment.seconds
-    cost = f"{percent(moment.backend_share)} of a backend"
-    if moment.access_share is not None:
-        cost += f", {percent(moment.access_share)} of all accesses"
-    lap = "stands still" if moment.lap_seconds is None else f"goes round in {seconds(moment.lap_seconds)}"
-    touched, read = count(round(moment.touched_blocks * rate)), count(round(moment.read_blocks * rate))
+    rate = 1 / sample.seconds
+    cost = f"{percent(sample.backend_share)} of a backend"
+    if sample.access_share is not None:
+        cost += f", {percent(sample.access_share)} of all accesses"
+    hand = "stands still" if sample.lap_seconds is None else f"goes round in {seconds(sample.lap_seconds)}"
+    touched, read = count(round(sample.touched_blocks * rate)), count(round(sample.read_blocks * rate))
     return (
-        f"{moment.at[11:19]} UTC resident: {', '.join(parts)}; a second: {count(moment.rounds * rate)} "
-        f"rounds, {touched} blocks touched, {read} read; cost {cost}; the hand {lap}"
+        f"{sample.at[11:19]} UTC resident: {', '.join(parts)}; a second: {count(sample.rounds * rate)} "
+        f"rounds, {touched} blocks touched, {read} read; cost {cost}; the hand {hand}"
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from pgsweep.cache.top.live import Live
-from pgsweep.cache.top.sample import Moment
+from pgsweep.cache.top.sample import CacheSample
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.failures import DriverError, first_line
 from pgsweep.pg.retry import Pauses
@@ -39,7 +39,7 @@ class Feed:
         self,
         reopen: Opener,
         interval_seconds: float,
-        show: Callable[[Moment], None],
+        show: Callable[[CacheSample], None],
         fail: Callable[[PgsweepError, float], None],
         give_up: Callable[[Exception], None],
     ) -> None:
@@ -124,7 +124,7 @@ def _told(error: Exception) -> PgsweepError:
     return PgsweepError(first_line(error))
 
 
-def take_twice(live: Live, interval_seconds: float) -> Moment:
+def take_twice(live: Live, interval_seconds: float) -> CacheSample:
     """Return one sample with rates and the page cache, from two readings `interval_seconds` apart.
 
     Raises:

@@ -2,8 +2,8 @@
 
     with opened("dbname=shop") as access:
         live = Live(access)
-        moment = live.look()
-        print(moment.sample(TopView(sort="change", limit=20)))
+        caches = live.look()
+        print(caches.sample(TopView(sort="change", limit=20)))
 
 What it costs the server: the counters and the states of backends, three short statements a second at most;
 the pool nothing by peek, and by SQL one pass of pg_buffercache a look, which is why looks are then so far
@@ -18,7 +18,6 @@ import datetime
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
-from pgsweep.cache.top.sample import Moment, padded
+from pgsweep.cache.top.sample import CacheSample, Reading, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import cancel, explained, ping, session_lives
@@ -65,19 +64,6 @@ _FILES_SHARE: Final = 0.05
 """Catalogs and page cache are looked at no more often than that, and for no larger share of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The server's cumulative counters at one time, summed over databases and backend types."""
-
-    at: float
-    hits: float
-    reads: float
-    transactions: float
-    allocations: float
-    evictions: float | None
-    hand_buffers: int | None
-
-
 class Live:
     """Looks at one server again and again.
 
@@ -106,7 +92,7 @@ class Live:
         self._statement_seconds = 0.0
         self._look_seconds = 0.0
         self._counters_cost = 0.0
-        self._readings: deque[_Reading] = deque()
+        self._readings: deque[Reading] = deque()
         self._usage_history: deque[tuple[float, NDArray[np.int64]]] = deque()
         self._backends: TopBackends | None = None
         self._max_connections = int(server.settings.get("max_connections", "0"))
@@ -122,7 +108,7 @@ class Live:
         share = _POOL_SHARE if self._access.pool_source == "sql" else _OWN_SHARE
         return max(self.interval_seconds, self._look_seconds / share)
 
-    def look(self, *, with_counters: bool = False) -> Moment:
+    def look(self, *, with_counters: bool = False) -> CacheSample:
         """Look once.
 
         Args:
@@ -149,7 +135,7 @@ class Live:
             rows, known = self._directory.find(pool.spc, pool.db, pool.rel)
         self._read_counters(pool, now, needed=with_counters)
         self._start_on_files(now)
-        return self._moment(pool, rows, now)
+        return self._sample(pool, rows, now)
 
     def await_files(self, seconds: float) -> None:
         """Wait until the page cache has been read, at most this long."""
@@ -160,7 +146,7 @@ class Live:
         """End a statement that is running, from another thread; the session then ends with an error."""
         cancel(self._access.connection)
 
-    def _moment(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> Moment:
+    def _sample(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> CacheSample:
         access, server = self._access, self._access.server
         count = len(self._directory.rows)
         usage = np.zeros((count, 6), dtype=np.int64)
@@ -199,7 +185,9 @@ class Live:
             missing=[*access.missing, *self._directory.names.missing, *self._files_missing],
         )
         # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
-        return Moment(head, self._directory.rows, usage, dirty, pinned, change, self._files, now)
+        return CacheSample(
+            head, self._directory.rows, usage, dirty, pinned, change, self._files, now, self._readings[-1]
+        )
 
     def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
         """Return by how many buffers a second each row grows."""
@@ -250,7 +238,7 @@ class Live:
         self._statement_seconds += cost
         if readings:  # the first time it includes planning
             self._counters_cost = cost
-        reading = _Reading(
+        reading = Reading(
             at=now,
             hits=_total(counters, "database", "blks_hit"),
             reads=_total(counters, "database", "blks_read"),

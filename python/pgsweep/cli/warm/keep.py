@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import threading
 
     from pgsweep.cli.settings import Settings
-    from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
+    from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
     from pgsweep.warm.keep.keep import KeepOptions
 
 
@@ -149,11 +149,11 @@ def command(
 def _keep(
     conninfo: str, options: KeepOptions, seconds: float | None, stop: threading.Event, settings: Settings
 ) -> WarmKeepResult:
-    from pgsweep.ui.warm_keep import moment_line
+    from pgsweep.ui.warm_keep import sample_line
     from pgsweep.warm.keep.keep import Keeper
 
-    def report(moment: WarmKeepMoment) -> None:
-        settings.say(moment_line(moment))
+    def report(sample: WarmKeepSample) -> None:
+        settings.say(sample_line(sample))
 
     return Keeper(conninfo, options, report=report, note=settings.say).run(seconds=seconds, stop=stop)
 

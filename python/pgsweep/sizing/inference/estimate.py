@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records.prediction import LEVELS, Level
+from pgsweep.units import BLOCK_BYTES, format_bytes
 
 Floats = NDArray[np.float64]
 
 RELIABLE: Final[Level] = "reliable"
 ROUGH: Final[Level] = "rough"
 REFUSED: Final[Level] = "refused"
+
+
+UNKNOWN_WIDTH: Final = 0.04
+"""Half an interval; where it is wider the miss ratio is unknown, and none is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +82,31 @@ def refused(*doubts: Doubt) -> Estimate:
         level=level,
         reasons=reasons,
     )
+
+
+def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
+    """Return the curve without the sizes of which the evidence says too little, and these sizes in blocks.
+
+    Where none is left the curve is refused.
+    """
+    wide = (found.high - found.low) / 2 > UNKNOWN_WIDTH
+    if found.level == "refused" or not wide.any():
+        return found, []
+    unknown = [size for size, is_wide in zip(found.sizes_blocks, wide, strict=True) if is_wide]
+    names = " and ".join(format_bytes(size * BLOCK_BYTES) for size in unknown)
+    doubt = Doubt(
+        "refused" if wide.all() else "rough",
+        f"at {names if len(unknown) <= 2 else f'{len(unknown)} sizes'} the miss ratio is not known to "
+        f"± {UNKNOWN_WIDTH:.0%}: record for longer, or ask for sizes nearer to today's",
+    )
+    level, reasons = judged([doubt, *(Doubt(found.level, reason) for reason in found.reasons)])
+    kept = replace(
+        found,
+        sizes_blocks=tuple(size for size in found.sizes_blocks if size not in unknown),
+        miss_ratio=found.miss_ratio[~wide],
+        low=found.low[~wide],
+        high=found.high[~wide],
+        level=level,
+        reasons=reasons,
+    )
+    return kept, unknown

@@ -33,6 +33,10 @@ MODEL_ERROR_PER_OCTAVE_UP = 0.001
 MODEL_ERROR_OF_SCANS = 0.08
 """What the model itself adds to the interval, in miss ratio."""
 
+LATE_SHARE: Final = (0.0, 0.005, 0.02, 0.1)
+"""Of the accesses of a visit after its first, those that come so late that a pool of the same size, a half, a
+quarter, an eighth may have evicted the page: what snapshots do not show."""
+
 RELIABLE_WIDTH: Final = 0.025
 """Half an interval; a wider one is rough."""
 
@@ -49,6 +53,7 @@ class Beside:
         ordered: share of the misses on pages that come in the order of their blocks.
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
+        followers: accesses for each first one of a visit, whenever they come.
     """
 
     noise: float
@@ -57,6 +62,7 @@ class Beside:
     halves: list[Floats] = field(default_factory=list)
     ordered: float = 0.0
     late: float = 0.0
+    followers: float = 0.0
 
 
 def short_error(passes: float, *, by_paths: bool) -> float:
@@ -130,6 +136,8 @@ def around(
     below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
     above = np.hypot(above, beside.short / 4 * down)
     # Where the accesses of a visit come late, a smaller pool may miss each of them.
+    apart = np.interp(down, range(len(LATE_SHARE)), LATE_SHARE)
+    above = np.hypot(above, np.minimum(apart * beside.followers * point, 1 - point))
     above = np.hypot(above, np.minimum(beside.late * point * np.minimum(down / 2, 1.0), 1 - point))
     centre = corrected(point, beside.halves, relative_size)
     return np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)

@@ -12,11 +12,13 @@ the hand.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import factorial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from pgsweep.sizing.inference.rates import GRID, Rates
 from pgsweep.sizing.inference.sightings import Sightings
@@ -72,37 +74,64 @@ def path_likelihoods(
     alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
     pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
     states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
-    one = _one_step(batch)
-    powers = [one]
-
-    def after(steps: int) -> Floats:
-        """Return the chain's matrix to a power, by squaring."""
-        product: Floats | None = None
-        bit = 0
-        while steps:
-            if bit == len(powers):
-                powers.append(powers[-1] @ powers[-1])
-            if steps & 1:
-                product = powers[bit] if product is None else product @ powers[bit]
-            steps >>= 1
-            bit += 1
-        return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
-
+    chain = _Chain.of(batch)
     # After very many clock passes the chain is stationary.
-    forgotten = _FORGOTTEN_LAPS * STEPS
-    resting = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))
-    logs = resting[states[:, 0]]
-    for at in range(len(chosen) - 1):
-        before, then = states[:, at], states[:, at + 1]
-        for steps in np.unique(ended[:, at]).tolist():
-            here = ended[:, at] == steps
-            if steps >= forgotten:
-                logs[here] += resting[then[here]]
-                continue
-            moved = after(steps)
-            table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
-            logs[here] += table[before[here] * _STATES + then[here]]
+    ended = np.minimum(ended, _FORGOTTEN_LAPS * STEPS)
+    # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
+    moves, which = np.unique(
+        ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:], return_inverse=True
+    )
+    tables = np.empty((len(moves), len(GRID)))
+    all_steps = moves // (_STATES * _STATES)
+    for steps in np.unique(all_steps).tolist():
+        here = all_steps == steps
+        tables[here] = chain.logs(steps)[moves[here] % (_STATES * _STATES)]
+    width = ended.shape[1]
+    taken = csr_array(
+        (np.ones(which.size), which.ravel(), np.arange(0, which.size + 1, width)),
+        shape=(len(ended), len(moves)),
+    )
+    logs = chain.resting[states[:, 0]] + taken @ tables
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
+
+
+class _Chain:
+    """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
+
+    def __init__(self, batch: Floats) -> None:
+        self._one = _one_step(batch)
+        self._powers = {1: self._one}
+        self._logs: dict[int, Floats] = {}
+        self.resting = np.log(np.maximum(_at_rest(self._one), _LEAST * _LEAST))
+
+    @classmethod
+    def of(cls, batch: Floats) -> _Chain:
+        """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
+        return _chain(batch.tobytes())
+
+    def logs(self, steps: int) -> Floats:
+        """Return logarithms of the transition probabilities, shape (states * states, grid)."""
+        if steps >= _FORGOTTEN_LAPS * STEPS:
+            return np.tile(self.resting, (_STATES, 1))
+        if steps not in self._logs:
+            moved = self._after(steps) if steps else np.broadcast_to(np.eye(_STATES), self._one.shape)
+            self._logs[steps] = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
+        return self._logs[steps]
+
+    def _after(self, steps: int) -> Floats:
+        """Return the chain's matrix to a power, from the nearest smaller ones that are known."""
+        if steps not in self._powers:
+            near = max(known for known in self._powers if known < steps)
+            rest = steps - near
+            if rest > near:
+                near, rest = steps // 2, steps - steps // 2
+            self._powers[steps] = self._after(near) @ self._after(rest)
+        return self._powers[steps]
+
+
+@lru_cache(maxsize=16)
+def _chain(batch: bytes) -> _Chain:
+    return _Chain(np.frombuffer(batch))
 
 
 def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Floats | None:

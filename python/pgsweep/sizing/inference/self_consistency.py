@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,10 @@ _TODAY_ROUGH, _TODAY_REFUSED = 0.003, 0.03
 """By how much the miss ratio predicted at today's size may differ from the measured one, beside its noise."""
 
 _MISSES_ROUGH, _MISSES_REFUSED = 0.25, 0.8
-"""Misses that relations have too many or too few, of all."""
+_MISS_RATIO_ROUGH, _MISS_RATIO_REFUSED = 0.002, 0.01
+"""Misses that relations have too many or too few: of all misses, and of all accesses."""
 
-_RESIDENT_ROUGH, _RESIDENT_REFUSED = 0.05, 0.2
+_RESIDENT_ROUGH, _RESIDENT_REFUSED = 0.05, 0.09
 """Of the pool."""
 
 _FOREIGN_ROUGH, _FOREIGN_REFUSED = 0.1, 0.8
@@ -41,6 +43,10 @@ _ORDER_ROUGH, _ORDER_REFUSED = 0.05, 0.2
 _DRIFT_ROUGH, _DRIFT_MATTERS, _CERTAIN_ERROR = 1.2, 0.002, 0.0003
 """By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
 error that is there in any case."""
+
+_DRIFT_REFUSED: Final = 0.01
+"""The product of both. On simulated loads (benchmarks/calibration, even seeds) it tells those that move, with
+errors of up to tens of points, from others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +85,13 @@ def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]
     ]
 
 
-def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float) -> list[Doubt]:
+def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_ratio: float) -> list[Doubt]:
     """Return what speaks against the parts that a curve is made of.
 
     Args:
         pool: buffers, of those that were looked at.
         seconds: for how long misses were counted.
+        miss_ratio: of the database, as counted.
     """
     doubts = []
     total = max(sum(part.counted_misses for part in parts), 1e-9)
@@ -94,11 +101,12 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float) -> list[D
         for p in parts
     ]
     share = sum(off) / total
-    if share > _MISSES_ROUGH:
+    if share > _MISSES_ROUGH or share * miss_ratio > _MISS_RATIO_ROUGH:
         worst = parts[int(np.argmax(off))]
+        far = share > _MISSES_REFUSED or share * miss_ratio > _MISS_RATIO_REFUSED
         doubts.append(
             Doubt(
-                "refused" if share > _MISSES_REFUSED else "rough",
+                "refused" if far else "rough",
                 f"the usage counts let expect {worst.expected_misses:,.0f} misses a second on "
                 f"`{worst.name}`, the server counted {worst.counted_misses:,.0f}: its pages are not visited "
                 "as the method assumes (scans, bulk operations, or relations that come and go)",
@@ -198,15 +206,22 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
         error: standard errors of `whole`.
     """
     if len(halves) < 2:
-        return []
+        return [
+            Doubt(
+                "rough",
+                "there are too few snapshots to compare the halves of the recording, and so to see whether "
+                "the load moves: record for longer",
+            )
+        ]
     apart = whole - np.mean(halves, axis=0)
     chance = error + _CERTAIN_ERROR
-    drift = min(-apart[0] / chance[0], apart[1] / chance[1])
-    if drift <= _DRIFT_ROUGH or np.abs(apart).max() < _DRIFT_MATTERS:
+    drift = float(min(-apart[0] / chance[0], apart[1] / chance[1]))
+    most = float(np.abs(apart).max())
+    if drift <= _DRIFT_ROUGH or most < _DRIFT_MATTERS:
         return []
     return [
         Doubt(
-            "rough",
+            "refused" if drift * most > _DRIFT_REFUSED else "rough",
             "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
             f"pages, read more often, than the whole does (at twice the size {whole[1]:.1%} would be missed "
             f"by the whole, {np.mean([half[1] for half in halves]):.1%} by its halves)",

@@ -216,7 +216,8 @@ def estimate(
     growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
     in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
     ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
-    late = [late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups]
+    late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
+    followers = np.array([float(r.batch @ np.arange(len(r.batch))) for r in rates])
     relative_size = np.asarray(looked_at) / pool_blocks
     low, high = interval(
         point,
@@ -229,7 +230,8 @@ def estimate(
             scans=_scan_share(totals),
             halves=halves,
             ordered=ordered,
-            late=float((np.array(late) * missed).sum() / max(float(missed.sum()), 1e-9)),
+            late=float((late * missed).sum() / max(float(missed.sum()), 1e-9)),
+            followers=float((followers * missed).sum() / max(float(missed.sum()), 1e-9)),
         ),
     )
 
@@ -264,7 +266,12 @@ def estimate(
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
             ),
-            *part_doubts(parts, pool, seconds=totals.seconds * sampling_rate),
+            *part_doubts(
+                parts,
+                pool,
+                seconds=totals.seconds * sampling_rate,
+                miss_ratio=totals.misses / (totals.hits + totals.misses),
+            ),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
             *_scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
             *order_doubts(ordered),

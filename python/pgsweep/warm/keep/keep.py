@@ -35,7 +35,7 @@ from pgsweep.pg.keep import (
 )
 from pgsweep.pg.prewarm import written_out
 from pgsweep.pg.retry import Pauses
-from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepPlan, WarmKeepResult
+from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.units import BLOCK_BYTES, format_bytes
 from pgsweep.warm.keep.choice import stretches
@@ -95,7 +95,7 @@ class Keeper:
         conninfo: str,
         options: KeepOptions,
         *,
-        report: Callable[[WarmKeepMoment], None] | None = None,
+        report: Callable[[WarmKeepSample], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         self._conninfo = with_name(conninfo, APPLICATION_NAME)
@@ -269,7 +269,7 @@ class Keeper:
     def _tell_of(self, rounds: Rounds) -> None:
         if self._report is None or self._ledger.at - self._reported.at < self._options.report_seconds:
             return
-        self._report(self._ledger.moment(self._reported, self._relations, rounds.hand.pass_seconds))
+        self._report(self._ledger.sample(self._reported, self._relations, rounds.hand.pass_seconds))
         self._reported = self._ledger.copy()
 
     def _note(self, text: str) -> None:

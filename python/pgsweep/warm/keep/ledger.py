@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pgsweep.records.warm_keep import WarmKeepMoment, WarmKeepResult
+from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access
 from pgsweep.warm.keep.state import Tracked
 
@@ -59,14 +59,14 @@ class Ledger:
         """Count no block as resident for the given time: no snapshot was possible, or the pool is empty."""
         self.kept += self.kept_blocks * seconds
 
-    def moment(self, before: Ledger, relations: Sequence[Tracked], lap_seconds: float) -> WarmKeepMoment:
+    def sample(self, before: Ledger, relations: Sequence[Tracked], pass_seconds: float) -> WarmKeepSample:
         """Return what is new since an earlier copy of this ledger."""
         seconds = max(self.at - before.at, 1e-9)
         share = None
         if self.all_accesses is not None and before.all_accesses is not None:
             total = self.all_accesses - before.all_accesses
             share = min(1.0, (self.own_accesses - before.own_accesses) / total) if total > 0 else 0.0
-        return WarmKeepMoment(
+        return WarmKeepSample(
             at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             seconds=seconds,
             rounds=self.rounds - before.rounds,
@@ -76,7 +76,7 @@ class Ledger:
             lost_blocks=self.lost_blocks - before.lost_blocks,
             backend_share=(self.statement_seconds - before.statement_seconds) / seconds,
             access_share=share,
-            lap_seconds=None if math.isinf(lap_seconds) else lap_seconds,
+            lap_seconds=None if math.isinf(pass_seconds) else pass_seconds,
             interval_seconds=self.interval_seconds,
         )
 

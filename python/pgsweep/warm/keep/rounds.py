@@ -172,11 +172,11 @@ class Rounds:
                 self._due["counters"] = now + _COUNTERS_SECONDS
                 self._count_accesses()
             pool = self._take()
-        moment = time.monotonic()
-        seconds = 0.0 if self._looked_at is None else moment - self._looked_at
-        self._looked_at = moment
+        now = time.monotonic()
+        seconds = 0.0 if self._looked_at is None else now - self._looked_at
+        self._looked_at = now
         self.tokens = min(self.tokens + self._rate_blocks * seconds, self.burst)
-        self.hand.add(moment, pool, self._allocations)
+        self.hand.add(now, pool, self._allocations)
         self._ledger.shortest_pass_seconds = min(self._ledger.shortest_pass_seconds, self.hand.pass_seconds)
         active = [relation for relation in self._relations if relation.active]
         for relation in active:

@@ -278,7 +278,7 @@ def read_header(path: Path) -> Header:
         raise UsageError(
             f"`{path}` is no journal of `pgsweep warm run`",
             cause=str(error),
-            hint="name the file that the stopped run told of",
+            hint="name the file that the stopped run named",
         ) from error
     if header.schema != SCHEMA:
         raise UsageError(

@@ -48,7 +48,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Kill:
     """One kill.
 
     Attributes:
@@ -77,7 +77,7 @@ class Span:
     work_seconds: float
 
 
-class Left(AssertionError):
+class Remaining(AssertionError):
     """Something is there that must not be."""
 
 
@@ -99,11 +99,11 @@ def environment(folder: Path, name: str) -> dict[str, str]:
     return {**os.environ, "PGAPPNAME": name, "XDG_STATE_HOME": str(folder / "state")}
 
 
-def kill_at(scenario: Scenario, cluster: Cluster, folder: Path, chance: random.Random, span: Span) -> Moment:
+def kill_at(scenario: Scenario, cluster: Cluster, folder: Path, chance: random.Random, span: Span) -> Kill:
     """Kill the command at one random moment, and run the next.
 
     Raises:
-        Left: something stays that must not.
+        Remaining: something stays that must not.
     """
     folder.mkdir()
     name = f"kill-{secrets.token_hex(6)}"
@@ -128,15 +128,15 @@ def kill_at(scenario: Scenario, cluster: Cluster, folder: Path, chance: random.R
     files = sum(path.is_file() for path in folder.rglob("*"))
     found = scenario.next_run(folder)
     if left := scenario.left(folder):
-        raise Left(f"{scenario.name}, killed after {delay:.3f} s: {left}")
-    return Moment(scenario.name, from_begin, round(delay, 4), ended, round(gone, 3), files, found)
+        raise Remaining(f"{scenario.name}, killed after {delay:.3f} s: {left}")
+    return Kill(scenario.name, from_begin, round(delay, 4), ended, round(gone, 3), files, found)
 
 
 def span_of(scenario: Scenario, folder: Path) -> Span:
     """Return how long the command takes when nobody kills it, and undo what it did.
 
     Raises:
-        Left: it fails.
+        Remaining: it fails.
     """
     folder.mkdir()
     begin = time.monotonic()
@@ -157,40 +157,40 @@ def span_of(scenario: Scenario, folder: Path) -> Span:
         end = time.monotonic()
         log.seek(0)
         if process.returncode != 0:
-            raise Left(f"{scenario.name} fails by itself: {log.read()}")
+            raise Remaining(f"{scenario.name} fails by itself: {log.read()}")
     scenario.next_run(folder)
     if left := scenario.left(folder):
-        raise Left(f"{scenario.name}, not killed: {left}")
+        raise Remaining(f"{scenario.name}, not killed: {left}")
     return Span(end - begin, end - (begun or begin))
 
 
-def summary(moments: list[Moment]) -> dict[str, Any]:
+def summary(kills: list[Kill]) -> dict[str, Any]:
     """Return what was found, by scenario."""
     found: dict[str, Any] = {}
-    for name in dict.fromkeys(moment.scenario for moment in moments):
-        mine = [moment for moment in moments if moment.scenario == name]
-        words = [moment.found for moment in mine]
+    for name in dict.fromkeys(kill.scenario for kill in kills):
+        mine = [kill for kill in kills if kill.scenario == name]
+        words = [kill.found for kill in mine]
         found[name] = {
             "moments": len(mine),
-            "ended_before": sum(moment.ended for moment in mine),
-            "with_files_left": sum(moment.files > 0 for moment in mine),
-            "gone_seconds_max": max(moment.gone_seconds for moment in mine),
+            "ended_before": sum(kill.ended for kill in mine),
+            "with_files_left": sum(kill.files > 0 for kill in mine),
+            "gone_seconds_max": max(kill.gone_seconds for kill in mine),
             "found": {word: words.count(word) for word in sorted(set(words))},
             "left_after_next_run": 0,  # anything else ends the benchmark
         }
     return found
 
 
-def samples(moments: list[Moment]) -> list[dict[str, Any]]:
+def samples(kills: list[Kill]) -> list[dict[str, Any]]:
     """Return the raw samples."""
-    return [asdict(moment) for moment in moments]
+    return [asdict(kill) for kill in kills]
 
 
 def _wait_until_gone(cluster: Cluster, name: str) -> float:
     """Wait until no process, session or breakpoint of a run is there; return how long that took.
 
     Raises:
-        Left: one stays.
+        Remaining: one stays.
     """
     begin = time.monotonic()
     while True:
@@ -200,7 +200,7 @@ def _wait_until_gone(cluster: Cluster, name: str) -> float:
         if not alive:
             return time.monotonic() - begin
         if time.monotonic() - begin > PATIENCE_SECONDS:
-            raise Left(f"still there after {PATIENCE_SECONDS:.0f} s: {alive}")
+            raise Remaining(f"still there after {PATIENCE_SECONDS:.0f} s: {alive}")
         time.sleep(0.01)
 
 

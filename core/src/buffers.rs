@@ -1,7 +1,7 @@
 //! The buffers of a pool: usage counts, the clock sweep, the free list.
 //!
 //! A page's state is one byte: 0 while it is absent, usage_count + 1 while it is in the pool. So a hit
-//! touches this byte and nothing else. The bytes do not belong to [`Frames`] but to its caller, as
+//! touches this byte and nothing else. The bytes do not belong to [`BufferPool`] but to its caller, as
 //! `[[u8; L]]`, page by page, with one column (`lane`) for each of L pools that are replayed together:
 //! see [`crate::lanes`].
 
@@ -18,7 +18,7 @@ pub struct Contents<'a> {
     /// Their usage counts.
     pub usage_counts: &'a [u8],
     /// Their buffers, from 0; without, they fill the buffers from 0 in the order given.
-    pub frames: Option<&'a [u32]>,
+    pub buffers: Option<&'a [u32]>,
     /// The buffer that the sweep examines next.
     pub hand: u32,
 }
@@ -47,7 +47,7 @@ pub(crate) fn page_states<const L: usize>(
 
 /// The buffers of one pool, its hand and its free list; the states of pages lie outside.
 #[derive(Clone, Debug)]
-pub(crate) struct Frames {
+pub(crate) struct BufferPool {
     /// Page of each buffer that was ever used, at most `n_buffers`; the rest is free, in order.
     page_of: Vec<u32>,
     n_buffers: u32,
@@ -62,10 +62,10 @@ pub(crate) struct Frames {
     /// that the sweep need not ask.
     none: u32,
     /// Buffer of each page; kept only where pages can be dropped.
-    frame_of: Vec<u32>,
+    buffer_of: Vec<u32>,
 }
 
-impl Frames {
+impl BufferPool {
     pub fn new(n_buffers: u32, n_pages: u32, rules: &Rules, drops: bool) -> Self {
         Self {
             page_of: Vec::with_capacity(n_buffers.min(n_pages) as usize),
@@ -76,7 +76,7 @@ impl Frames {
             listed: Vec::new(),
             has_free_list: rules.has_free_list(),
             none: n_pages,
-            frame_of: if drops {
+            buffer_of: if drops {
                 vec![0; n_pages as usize]
             } else {
                 Vec::new()
@@ -92,14 +92,14 @@ impl Frames {
         contents: &Contents<'_>,
     ) {
         let n_buffers = self.n_buffers as usize;
-        if contents.frames.is_some() {
+        if contents.buffers.is_some() {
             self.page_of = vec![self.none; n_buffers];
         } else {
             self.page_of = vec![self.none; contents.pages.len()];
         }
         for (k, (&page, &usage)) in contents.pages.iter().zip(contents.usage_counts).enumerate() {
-            let frame = contents.frames.map_or(k as u32, |frames| frames[k]);
-            self.place(page, frame);
+            let buffer = contents.buffers.map_or(k as u32, |buffers| buffers[k]);
+            self.place(page, buffer);
             states[page as usize][lane] = usage + 1;
         }
         if self.has_free_list {
@@ -132,10 +132,10 @@ impl Frames {
 
     /// Record that a buffer holds a page; return the page that it held, [`NO_PAGE`] if none.
     #[inline]
-    pub fn place(&mut self, page: u32, frame: u32) -> u32 {
-        let evicted = std::mem::replace(&mut self.page_of[frame as usize], page);
-        if !self.frame_of.is_empty() {
-            self.frame_of[page as usize] = frame;
+    pub fn place(&mut self, page: u32, buffer: u32) -> u32 {
+        let evicted = std::mem::replace(&mut self.page_of[buffer as usize], page);
+        if !self.buffer_of.is_empty() {
+            self.buffer_of[page as usize] = buffer;
         }
         if evicted == self.none {
             NO_PAGE
@@ -145,11 +145,11 @@ impl Frames {
     }
 
     /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`); return the page that
-    /// goes, as [`Frames::place`] does.
+    /// goes, as [`BufferPool::place`] does.
     #[inline(always)]
     pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) -> u32 {
-        let frame = self.victim(states, lane);
-        let evicted = self.place(page, frame);
+        let buffer = self.victim(states, lane);
+        let evicted = self.place(page, buffer);
         states[page as usize][lane] = LOADED;
         evicted
     }
@@ -159,9 +159,9 @@ impl Frames {
         &mut self,
         states: &mut [[u8; L]],
         lane: Lane,
-        frame: u32,
+        buffer: u32,
     ) -> bool {
-        let page = self.page_of[frame as usize];
+        let page = self.page_of[buffer as usize];
         if page == self.none {
             return true;
         }
@@ -180,17 +180,17 @@ impl Frames {
             return;
         }
         *state = ABSENT;
-        let frame = self.frame_of[page as usize];
-        self.page_of[frame as usize] = self.none;
+        let buffer = self.buffer_of[page as usize];
+        self.page_of[buffer as usize] = self.none;
         if self.has_free_list {
-            let frame = frame as usize;
-            if self.listed.len() <= frame {
-                self.listed.resize(frame + 1, false);
+            let buffer = buffer as usize;
+            if self.listed.len() <= buffer {
+                self.listed.resize(buffer + 1, false);
             }
             // A ring may use a listed buffer meanwhile; the server then leaves it where it is.
-            if !self.listed[frame] {
-                self.listed[frame] = true;
-                self.free.push(frame as u32);
+            if !self.listed[buffer] {
+                self.listed[buffer] = true;
+                self.free.push(buffer as u32);
             }
         }
     }
@@ -199,8 +199,8 @@ impl Frames {
     #[inline(always)]
     pub fn victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         if !self.free.is_empty() {
-            if let Some(frame) = self.listed_victim(states, lane) {
-                return frame;
+            if let Some(buffer) = self.listed_victim(states, lane) {
+                return buffer;
             }
         }
         // Never-used buffers come in order from the initial free list, and where there is none, from the
@@ -252,32 +252,32 @@ impl Frames {
     }
 
     #[inline(always)]
-    fn take<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, frame: usize) -> u32 {
-        let page = self.page_of[frame];
+    fn take<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, buffer: usize) -> u32 {
+        let page = self.page_of[buffer];
         if page == self.none {
             states[page as usize][lane] = USAGE_0;
         }
-        self.hand = frame as u32 + 1;
+        self.hand = buffer as u32 + 1;
         if self.hand == self.n_buffers {
             self.hand = 0;
             self.passes += 1;
         }
-        frame as u32
+        buffer as u32
     }
 
     /// Take the first buffer of the free list that nothing uses; skip, for good, those in use.
     #[cold]
     fn listed_victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> Option<u32> {
-        while let Some(frame) = self.free.pop() {
-            self.listed[frame as usize] = false;
-            let page = self.page_of[frame as usize];
+        while let Some(buffer) = self.free.pop() {
+            self.listed[buffer as usize] = false;
+            let page = self.page_of[buffer as usize];
             if page == self.none {
-                return Some(frame);
+                return Some(buffer);
             }
             let state = &mut states[page as usize][lane];
             if *state == USAGE_0 {
                 *state = ABSENT;
-                return Some(frame);
+                return Some(buffer);
             }
         }
         None
@@ -292,23 +292,23 @@ mod tests {
     #[test]
     fn a_warm_pool_continues_where_the_server_was() {
         let rules = Rules::new(18, RingSettings::default()).unwrap();
-        let mut frames = Frames::new(16, 100, &rules, true);
+        let mut buffers = BufferPool::new(16, 100, &rules, true);
         let mut states: Vec<[u8; 1]> = page_states(100, |_| ABSENT);
         let contents = Contents {
             pages: &[10, 11, 12],
             usage_counts: &[0, 3, 5],
-            frames: Some(&[4, 2, 7]),
+            buffers: Some(&[4, 2, 7]),
             hand: 2,
         };
-        frames.warm(&mut states, 0, &contents);
+        buffers.warm(&mut states, 0, &contents);
         assert_eq!(states[12][0], 6);
         for page in 20..33 {
-            frames.load(&mut states, 0, page); // the 13 free buffers, ascending
+            buffers.load(&mut states, 0, page); // the 13 free buffers, ascending
         }
-        assert_eq!(frames.pages()[..5], [20, 21, 11, 22, 10]);
-        frames.load(&mut states, 0, 40);
-        assert_eq!(frames.pages()[4], 40);
-        assert_eq!(frames.hand(), 5);
+        assert_eq!(buffers.pages()[..5], [20, 21, 11, 22, 10]);
+        buffers.load(&mut states, 0, 40);
+        assert_eq!(buffers.pages()[4], 40);
+        assert_eq!(buffers.hand(), 5);
         assert_eq!(states[11][0], 3);
     }
 }

@@ -1,0 +1,26 @@
+"""Small plans of the demo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgsweep.sizing.demo import DemoPlan
+from pgsweep.testbed.truth import Patience
+
+MIB = 1024**2
+SMALL = DemoPlan(
+    scale=3,
+    observed_bytes=4 * MIB,
+    sizes_bytes=(2 * MIB, 4 * MIB, 16 * MIB),
+    snapshots_seconds=8,
+    trace_seconds=4,
+    patience=Patience(settle_windows=4, settle_limit_seconds=6, count_windows=3, count_limit_seconds=4),
+)
+
+BRIEF = replace(
+    SMALL,
+    scale=1,
+    snapshots_seconds=1.5,
+    trace_seconds=1,
+    patience=Patience(settle_limit_seconds=1, count_windows=1, count_limit_seconds=1),
+)

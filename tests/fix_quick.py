@@ -1,0 +1,80 @@
+"""Which tests `make test-quick` leaves out: those that use a server, which is found out here, and slow ones.
+
+A test uses a server if it, a fixture of its, or a helper in tests/ that one of them calls names what starts a
+server. It is slow if it is marked so; one without the mark fails if it takes longer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+STARTS_SERVERS = ("pgsweep.pg.cluster", "pgsweep.testbed", "pgsweep.sizing.demo", "pgsweep.sizing.prove")
+OURS = ("tests.", "benchmarks.")
+MOST_PROCESSOR_SECONDS = 5.0
+"""Of this process and those that it waited for: other work on the machine does not count."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    known: dict[object, bool] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and any(
+            _uses_a_server(each, known) for each in _functions(item)
+        ):
+            item.add_marker(pytest.mark.server)
+    # What takes longest begins first; otherwise one long file would keep one processor busy at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    begin = os.times()
+    result = yield
+    taken = sum(os.times()[:4]) - sum(begin[:4])
+    if taken > MOST_PROCESSOR_SECONDS and not any(
+        item.get_closest_marker(name) for name in ("slow", "server")
+    ):
+        pytest.fail(
+            f"takes {taken:.1f} s of a processor: mark it slow, so that `make test-quick` leaves it out"
+        )
+    return result
+
+
+def _functions(item: pytest.Function) -> Iterator[Callable[..., Any]]:
+    """Yield the test and its fixtures."""
+    yield item.function
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        yield definitions[-1].func
+
+
+def _uses_a_server(thing: object, known: dict[object, bool]) -> bool:
+    """Return whether a function, class or program in a text names what starts a server, or one that does."""
+    if isinstance(thing, str):
+        return any(name in thing for name in STARTS_SERVERS)
+    module = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
+    if module.startswith(STARTS_SERVERS):
+        return True
+    if not isinstance(thing, FunctionType | type) or not module.startswith(OURS):
+        return False
+    if thing not in known:
+        known[thing] = False  # where functions call each other
+        inside = vars(thing).values() if isinstance(thing, type) else _named(inspect.unwrap(thing))
+        known[thing] = any(_uses_a_server(each, known) for each in inside)
+    return known[thing]
+
+
+def _named(function: Callable[..., Any]) -> Iterable[object]:
+    """Yield what a function names: globals, what it imports, what inner functions name."""
+    if not isinstance(function, FunctionType):
+        return
+    codes = [function.__code__]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        for name in code.co_names:
+            yield function.__globals__.get(name, name)
