@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.sizing.inference.accesses import Trace
-from pgsweep.sizing.inference.sightings import Table
+from pgsweep.sizing.inference.observations import Table
 
 SEGMENT_BLOCKS: Final = 131_072
 MOST_BLOCKS: Final = 1 << 25

@@ -191,7 +191,7 @@ class BothCaches:
         last = parts[-1]
         counted = (last[1] == _READ) & ((flags[last[2]] & UNCOUNTED) == 0)
         seconds = np.concatenate([trace.seconds[rows[part[2]]] + part[3] for part in parts])
-        frames = seen["frame_pages"]
+        frames = seen["buffer_pages"]
         return _Operations(
             blocks=np.concatenate([part[0] for part in parts]),
             kinds=np.concatenate([part[1] for part in parts]),
@@ -240,11 +240,14 @@ class BothCaches:
         What is visited at rate l and lies in the pool with probability p is read at rate l (1 - p), and is
         cached with probability 1 - exp(-l (1 - p) t), where t is such that the cache is full.
         """
-        lap = min(self._pools.lap_seconds(pool_blocks), 1e9)
+        pass_seconds = min(self._pools.pass_seconds(pool_blocks), 1e9)
         rates = self._earlier.rates
         grid = self._visits.grid
         groups, number = np.unique(self._addresses.group, return_inverse=True)
-        laws = [_native.clock_law(lap * grid, self._visits.batches[group])[:, 0] for group in groups.tolist()]
+        laws = [
+            _native.clock_law(pass_seconds * grid, self._visits.batches[group])[:, 0]
+            for group in groups.tolist()
+        ]
         absent = np.stack(laws)
         fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))
         point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
@@ -293,11 +296,11 @@ class BothCaches:
 
 def _contents(seen: _native.ReplayOutcomes, pool_blocks: int) -> _native.PoolContents:
     """Return what a replay left, as a pool's contents."""
-    there = np.flatnonzero(seen["frame_pages"] != _NO_PAGE)
+    there = np.flatnonzero(seen["buffer_pages"] != _NO_PAGE)
     return _native.PoolContents(
-        seen["frame_pages"][there],
-        seen["frame_usage_counts"][there],
-        frames=there.astype(np.uint32),
+        seen["buffer_pages"][there],
+        seen["buffer_usage_counts"][there],
+        buffers=there.astype(np.uint32),
         hand=seen["hand"] % pool_blocks,
     )
 
