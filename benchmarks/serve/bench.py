@@ -1,9 +1,9 @@
 """What `pgsweep serve` costs and how fast it answers: 20 servers of which 10 are dead, and one large one.
 
-Nine sessions go to one small private server, one to a server with 1,000,000 buffers and 20,000 relations; ten
-addresses have no server. Measured: processor time of the collecting process and of its predictions, its memory
-over the run, times of the server's page and of /metrics, by how much looks come late, and the transactions a
-second of pgbench with and without it, in turns.
+Nine sessions go to one small private server, one to a server with 1,000,000 buffers and 20,000 relations;
+ten addresses have no server. Measured: processor time of the collecting process and of its predictions,
+its memory over the run, times of the server's page and of /metrics, by how much looks come late, and the
+transactions a second of pgbench with and without it, in turns.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _start(config: Path, history: Path) -> tuple[subprocess.Popen[str], str]:
 
 def _rates(small: Cluster, start: Any, turns: int) -> tuple[list[float], list[float]]:
     """Return transactions a second with and without, in turns."""
-    with_it, without = [], []
+    with_it: list[float] = []
+    without: list[float] = []
     for _ in range(turns):
         for collected, rates in ((True, with_it), (False, without)):
             process = start() if collected else None
