@@ -1,4 +1,4 @@
-//! PostgreSQL's buffer pool, exactly, and the mathematics around it.
+//! PostgreSQL's buffer pool, exactly, the mathematics around it, and the record boundaries of what it loads.
 //!
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
@@ -16,4 +16,5 @@ pub mod pool {
 pub mod replay;
 mod ring;
 pub mod rules;
+pub mod split;
 pub mod trace;

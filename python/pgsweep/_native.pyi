@@ -17,6 +17,7 @@ __all__ = [
     "ObjectIds",
     "PoolContents",
     "PoolReader",
+    "RecordSplitter",
     "Rules",
     "Tracer",
     "__version__",
@@ -100,8 +101,8 @@ class PoolContents:
     Args:
         pages: ids of the resident pages, each once.
         usage_counts: their usage counts.
-        frames: their frames, counted from 0 (bufferid - 1); without, they fill the frames from 0 on.
-        hand: the frame that the sweep looks at next.
+        buffers: where they lie, counted from 0 (bufferid - 1); without, they fill the pool from 0 on.
+        hand: the buffer that the sweep looks at next.
     """
 
     def __new__(
@@ -109,7 +110,7 @@ class PoolContents:
         pages: NDArray[np.uint32],
         usage_counts: NDArray[np.uint8],
         *,
-        frames: NDArray[np.uint32] | None = None,
+        buffers: NDArray[np.uint32] | None = None,
         hand: int = 0,
     ) -> PoolContents: ...
 
@@ -128,8 +129,8 @@ class ReplayCounts(TypedDict):
 @type_check_only
 class ReplayOutcomes(TypedDict):
     outcomes: NDArray[np.uint8]  # by access: 0 hit, 1 miss, 2 extension, 3 drop
-    frame_pages: NDArray[np.uint32]  # by frame used so far, at the end; 4294967295 where empty
-    frame_usage_counts: NDArray[np.uint8]
+    buffer_pages: NDArray[np.uint32]  # by buffer used so far, at the end; 4294967295 where empty
+    buffer_usage_counts: NDArray[np.uint8]
     hand: int
 
 @type_check_only
@@ -450,3 +451,37 @@ def mixture_weights_many(
     steps: int = 60,
     gain: float = 1e-3,
 ) -> NDArray[np.float64]: ...
+
+@final
+class RecordSplitter:
+    """Finds where records end in the text formats of COPY, by the server's own rules (copyfromparse.c).
+
+    The input comes in blocks of any length; a splitter begins at the start of a record.
+
+    Args:
+        rule: `csv`, `text` (COPY's text format), or `lines` (every terminator ends a record).
+        quote: of CSV.
+        escape: what keeps a quote of CSV from ending the field; the quote itself by default.
+        terminator: last byte of a line end.
+    """
+
+    def __new__(
+        cls,
+        rule: Literal["csv", "text", "lines"],
+        *,
+        quote: int = ...,
+        escape: int = ...,
+        terminator: int = ...,
+    ) -> RecordSplitter: ...
+    def feed(self, block: bytes) -> tuple[int, int, int]:
+        """Return the end of the last record that ends in the block, and the records and lines up to there.
+
+        The end is -1 where none ends in it. The numbers count from the last end before.
+        """
+
+    def ends(self, block: bytes) -> NDArray[np.uint64]:
+        """Return where each record that ends in the block ends."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the bytes so far end within quotes or after an escape."""

@@ -44,6 +44,11 @@ COMMANDS: dict[str, Entry] = {
     "warm": Entry(
         "warm.group", "The caches", "Warm the caches of a cold server, and keep relations resident"
     ),
+    "load": Entry(
+        "load",
+        "Data",
+        "Load files into a table: fast, and without losing an index or a row",
+    ),
     "memory": Entry(
         "memory.processes",
         "Memory",

@@ -173,17 +173,17 @@ def _from_snapshots(
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.inference.estimate import Doubt, judged, refused
-    from pgsweep.sizing.inference.observations import pool_observations
     from pgsweep.sizing.inference.snapshots import estimate
     from pgsweep.sizing.inference.totals import read_totals
     from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
+    from pgsweep.sizing.inference.used_snapshots import used_snapshots
 
     meta = evidence.meta
     relations = evidence.table("relations")
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
     rate = BlockSample.from_meta(meta.sampling).rate
-    seen = pool_observations(
+    seen = used_snapshots(
         evidence.table("snapshots", columns),
         evidence.table("snapshot_times"),
         counters,
@@ -206,7 +206,7 @@ def _from_snapshots(
     warnings = [*seen.warnings, *_warnings(evidence)]
     calm = unfilled(
         seen.used_blocks,
-        seen.hand_frames,
+        seen.hand_buffers,
         counters,
         relations,
         totals,
@@ -233,7 +233,7 @@ def _from_snapshots(
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=sizes_blocks,
         sampling_rate=rate,
-        hand_frames=seen.hand_frames,
+        hand_buffers=seen.hand_buffers,
         loads_seen=seen.loads,
         rules=rules_of(meta),
         seed=seed,
