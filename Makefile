@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 3
 TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
@@ -47,7 +47,7 @@ fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=6
 	@case "$(TARGET)" in ""|executables|memories) \
 	PGSWEEP_FUZZ_TIME=$(TIME) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET) ;; esac
 
-lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates checked for arm64
+lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates checked without the probe and for arm64
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -55,6 +55,7 @@ lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates 
 	$(BIN)/lint-imports
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --release --quiet -- -D warnings
+	cargo clippy --package pgsweep-bindings --no-default-features --release --quiet -- -D warnings
 	tools/arm64 check
 
 format: setup ## rewrite the sources in the house format

@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fix_page",
     "tests.fix_proc",
     "tests.fix_quick",
+    "tests.fix_serve",
     "tests.fix_warm",
 )
 

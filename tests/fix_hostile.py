@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,15 +79,15 @@ class HostileServer:
                 found.setdefault(match["session"], []).append(match["text"])
         return found
 
-    def commands(self, database: str) -> list[list[str]]:
-        """Return the command lines that look at a server, warm it or measure it, for one database."""
+    def commands(self, database: str) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the command lines that look at or measure one database, and those that warm it, in order."""
         self.rounds += 1
         heat = self.folder / f"{database}-{self.rounds}.heat"
         evidence = self.folder / f"{database}-{self.rounds}"
         at = ["-d", self.cluster.conninfo(database)]
         rows = self.folder / "orders.csv"
         rows.write_text("id,note\n1,x\n", encoding="utf-8")
-        return [
+        looking = [
             ["doctor", *at],
             ["cache", *at],
             ["cache", *at, "--source", "sql", "--by", "relation"],
@@ -101,6 +102,8 @@ class HostileServer:
             ["record", *at, "--source", "trace", "--for", "1s", "-o", f"{evidence}.trace.evidence"],
             ["record", *at, "--source", "sql", "--dry-run"],
             ["load", str(rows), "public.orders", *at, "--plan"],
+        ]
+        warming = [
             ["warm", "plan", *at, "--every-database"],
             ["warm", "plan", *at, "--relations", "public.orders"],
             ["warm", "run", *at, "--relations", "public.orders"],
@@ -109,6 +112,21 @@ class HostileServer:
             ["warm", "check", str(heat), *at],
             ["warm", "keep", "public.orders", *at, "--for", "1s"],
         ]
+        return looking, warming
+
+    def run_all(self, *databases: str) -> dict[str, str]:
+        """Run all commands for these databases; return by command line the exit code and what stderr had.
+
+        Most of their time they wait, so several run at once; those that warm take turns.
+        """
+        rounds = [self.commands(database) for database in databases]
+        looking = [[command] for commands, _ in rounds for command in commands]
+        warming = [command for _, commands in rounds for command in commands]
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            done = list(pool.map(lambda part: [self.run(command) for command in part], [warming, *looking]))
+        return {
+            " ".join(each.args[1:]): f"{each.returncode}: {each.stderr}" for part in done for each in part
+        }
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run pgsweep as its user would."""
@@ -191,8 +209,7 @@ def hostile(bindir: Path | None, tmp_path: Path) -> Iterator[HostileServer]:
         with closing(enter(cluster, "shop")) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
             _fill(connection)
-        for command in server.commands("shop"):
-            server.run(command)
+        server.run_all("shop")
         statements = sorted({text for sent in server.sessions().values() for text in sent})
         with closing(enter(cluster, "postgres")) as connection:
             connection.execute("CREATE DATABASE evil OWNER mallory")

@@ -35,12 +35,12 @@ class Seen:
     relations: dict[str, NDArray[Any]]
     counters: dict[str, NDArray[Any]]
     hands: NDArray[np.int64]
-    frames: int
+    buffers: int
     miss_ratio: float
 
     @property
     def passes(self) -> float:
-        return float(self.hands[-1] - self.hands[0]) / self.frames
+        return float(self.hands[-1] - self.hands[0]) / self.buffers
 
     def predict(self, sizes: list[int], *, hand_seen: bool = False) -> Estimate:
         return estimate(
@@ -49,9 +49,9 @@ class Seen:
             read_totals(self.counters, self.relations, "bench"),
             database_oid=5,
             server_version_num=180000,
-            pool_blocks=self.frames,
+            pool_blocks=self.buffers,
             sizes_blocks=sizes,
-            hand_frames=self.hands if hand_seen else None,
+            hand_buffers=self.hands if hand_seen else None,
         )
 
 
@@ -61,11 +61,11 @@ def truth(accesses: Pages, begin: int, sizes: list[int]) -> NDArray[np.float64]:
     return np.asarray(found["misses"][:, 0] / found["accesses"][0])
 
 
-def record(accesses: Pages, begin: int, *, pages: int, frames: int, snapshots: int, seed: int = 0) -> Seen:
+def record(accesses: Pages, begin: int, *, pages: int, buffers: int, snapshots: int, seed: int = 0) -> Seen:
     """Watch a pool from `begin` to the end of the accesses, one snapshot at random in each slot of time."""
     random = np.random.default_rng(seed)
     cuts = begin + ((np.arange(snapshots) + random.random(snapshots)) / snapshots * (len(accesses) - begin))
-    pool = _native.replay_outcomes(accesses[:begin], frames, RULES)
+    pool = _native.replay_outcomes(accesses[:begin], buffers, RULES)
     hand, missed, previous = int(pool["hand"]), 0, begin
     rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("snapshot", "frame", "block", "usage_count")}
     hands: list[int] = []
@@ -74,19 +74,19 @@ def record(accesses: Pages, begin: int, *, pages: int, frames: int, snapshots: i
         part = accesses[previous:cut]
         if len(part):
             warm = _native.PoolContents(
-                pool["frame_pages"], pool["frame_usage_counts"], hand=int(pool["hand"])
+                pool["buffer_pages"], pool["buffer_usage_counts"], hand=int(pool["hand"])
             )
-            counted = _native.replay(part, [frames], RULES, warm=[warm])
-            hand += int(counted["passes"][0]) * frames + int(counted["hands"][0]) - int(pool["hand"])
-            pool = _native.replay_outcomes(part, frames, RULES, warm=warm)
+            counted = _native.replay(part, [buffers], RULES, warm=[warm])
+            hand += int(counted["passes"][0]) * buffers + int(counted["hands"][0]) - int(pool["hand"])
+            pool = _native.replay_outcomes(part, buffers, RULES, warm=warm)
             missed += int((pool["outcomes"] == 1).sum())
         previous = cut
         counters.append(((cut - begin) / PER_SECOND, cut - begin, missed, hand))
         if number < snapshots:
-            rows["snapshot"].append(np.full(frames, number))
-            rows["frame"].append(np.arange(1, frames + 1))
-            rows["block"].append(pool["frame_pages"].copy())
-            rows["usage_count"].append(pool["frame_usage_counts"].copy())
+            rows["snapshot"].append(np.full(buffers, number))
+            rows["frame"].append(np.arange(1, buffers + 1))
+            rows["block"].append(pool["buffer_pages"].copy())
+            rows["usage_count"].append(pool["buffer_usage_counts"].copy())
             hands.append(hand)
     table: dict[str, NDArray[Any]] = {name: np.concatenate(parts) for name, parts in rows.items()}
     one = np.ones(len(table["frame"]), np.int64)
@@ -113,7 +113,7 @@ def record(accesses: Pages, begin: int, *, pages: int, frames: int, snapshots: i
         },
         counters=dict(zip(names, map(np.array, zip(*values, strict=True)), strict=True)),
         hands=np.array(hands),
-        frames=frames,
+        buffers=buffers,
         miss_ratio=missed / (len(accesses) - begin),
     )  # fmt: skip
 

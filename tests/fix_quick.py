@@ -23,9 +23,7 @@ MOST_PROCESSOR_SECONDS = 5.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     known: dict[object, bool] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and any(
-            _uses_a_server(each, known) for each in _functions(item)
-        ):
+        if isinstance(item, pytest.Function) and any(uses_a_server(each, known) for each in _functions(item)):
             item.add_marker(pytest.mark.server)
     # What takes longest begins first; otherwise one long file would keep one processor busy at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
@@ -53,7 +51,7 @@ def _functions(item: pytest.Function) -> Iterator[Callable[..., Any]]:
         yield definitions[-1].func
 
 
-def _uses_a_server(thing: object, known: dict[object, bool]) -> bool:
+def uses_a_server(thing: object, known: dict[object, bool]) -> bool:
     """Return whether a function, class or program in a text names what starts a server, or one that does."""
     if isinstance(thing, str):
         return any(name in thing for name in STARTS_SERVERS)
@@ -65,7 +63,7 @@ def _uses_a_server(thing: object, known: dict[object, bool]) -> bool:
     if thing not in known:
         known[thing] = False  # where functions call each other
         inside = vars(thing).values() if isinstance(thing, type) else _named(inspect.unwrap(thing))
-        known[thing] = any(_uses_a_server(each, known) for each in inside)
+        known[thing] = any(uses_a_server(each, known) for each in inside)
     return known[thing]
 
 

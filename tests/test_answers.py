@@ -228,6 +228,7 @@ def test_schemas_that_a_server_says_nothing_of_are_not_taken_for_safe(
     assert statements[-1] == "CREATE EXTENSION pg_prewarm SCHEMA pgsweep_extensions"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", range(len(target.COMMANDS)), ids=lambda n: " ".join(target.COMMANDS[n][:2])
 )

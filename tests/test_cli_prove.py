@@ -16,6 +16,7 @@ from tests.fix_results import MB
 from tests.fix_written import write_trace
 
 
+@pytest.mark.slow
 def test_a_small_trace_in_every_form(tmp_path: Path) -> None:
     write_trace(tmp_path / "shop.evidence", accesses=20_000)
     done = run(
@@ -77,6 +78,7 @@ def test_mistakes(arguments: list[str], code: int, words: str, tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
     write_trace(tmp_path / "shop.evidence")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(own_tmpdir)}

@@ -3,26 +3,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgsweep.sizing.inference.curve import LAP_SCALES, Curve, Flow
+from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow
 from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
 
 SECONDS = 30.0
-LAP_SECONDS = 5.0
+PASS_SECONDS = 5.0
 
 
-def group(pages: float, visits_per_lap: float) -> Rates:
+def group(pages: float, visits_per_pass: float) -> Rates:
     every = np.zeros(len(GRID))
-    every[int(np.argmin(np.abs(GRID - visits_per_lap)))] = pages
+    every[int(np.argmin(np.abs(GRID - visits_per_pass)))] = pages
     return Rates(pages=every, batch=SINGLE, hot_batch=SINGLE)
 
 
 def absent(rates: Rates, scale: float) -> float:
-    """Return P(absent) of the group's pages when the lap is so much longer."""
+    """Return P(absent) of the group's pages when the pass is so much longer."""
     return float(rates.law(GRID[None, :] * scale)[0, :, 0] @ rates.pages / rates.pages.sum())
 
 
 def misses_per_second(rates: Rates, scale: float) -> float:
-    return absent(rates, scale) * float(rates.pages @ GRID) / LAP_SECONDS
+    return absent(rates, scale) * float(rates.pages @ GRID) / PASS_SECONDS
 
 
 @pytest.mark.parametrize("blocks", [500, 1000, 1500])
@@ -31,9 +31,9 @@ def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int)
     hot, cold = group(2000, 80.0), group(100_000, 0.05)
     resident = hot.resident() + cold.resident()
     flows = [Flow(misses=0.0), Flow(misses=misses_per_second(cold, 1.0))]
-    curve = Curve([hot, cold], flows, round(resident), LAP_SECONDS, SECONDS)
+    curve = Curve([hot, cold], flows, round(resident), PASS_SECONDS, SECONDS)
 
-    scales = LAP_SCALES
+    scales = PASS_SCALES
     sizes = [2000 * (1 - absent(hot, s)) + 100_000 * (1 - absent(cold, s)) for s in scales]
     scale = float(np.exp(np.interp(np.log(blocks), np.log(sizes), np.log(scales))))
     expected = misses_per_second(hot, scale) + misses_per_second(cold, scale)
@@ -44,5 +44,5 @@ def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int)
 def test_counted_misses_outweigh_the_rates() -> None:
     cold = group(100_000, 0.05)
     counted = 1.5 * misses_per_second(cold, 1.0)
-    curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), LAP_SECONDS, SECONDS)
+    curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), PASS_SECONDS, SECONDS)
     assert curve.miss_rate([cold.pages], round(cold.resident())) == pytest.approx(counted, rel=0.01)

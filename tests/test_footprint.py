@@ -164,6 +164,7 @@ def test_others_at_work_are_noticed(table: str) -> None:
     assert any("others brought in pages" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_the_command_on_a_private_server(tmp_path: Path) -> None:
     setup, out = tmp_path / "setup.sql", tmp_path / "result.json"
     setup.write_text(SETUP)

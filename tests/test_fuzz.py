@@ -14,6 +14,7 @@ SECONDS = 300.0
 """Not reached: the same inputs are run on a slow machine as on a fast one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", target_names())
 def test_no_input_ends_in_anything_but_words(name: str, tmp_path: Path) -> None:
     outcome = fuzz(name, SECONDS, tmp_path, most_runs=RUNS)

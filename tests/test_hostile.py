@@ -23,11 +23,7 @@ def test_no_command_of_a_superuser_runs_what_a_database_owner_made(hostile: Host
             "RESET search_path; ALTER ROLE postgres SET search_path = evil, public, pg_catalog"
         )
     begin = len(hostile.log())
-    said = {}
-    for database in ("evil", "shop"):
-        for command in hostile.commands(database):
-            done = hostile.run(command)
-            said[" ".join(command)] = f"{done.returncode}: {done.stderr}"
+    said = hostile.run_all("evil", "shop")
     log = hostile.log(begin)
     assert SPRUNG not in log, [line for line in log.splitlines() if SPRUNG in line][:5]
     sessions = hostile.sessions(begin)

@@ -33,7 +33,7 @@ from pathlib import Path
 from pgsweep.errors import PgsweepError
 import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
 import pgsweep.evidence.store, pgsweep.sizing.inference.snapshots, pgsweep.sizing.inference.traces
-import pgsweep.sizing.inference.unfilled, pgsweep.sizing.inference.observations
+import pgsweep.sizing.inference.unfilled, pgsweep.sizing.inference.used_snapshots
 import pgsweep.ui.results, pgsweep.warm.heat.file
 from pgsweep.evidence.oracle_general import read_oracle_general
 from pgsweep.sizing.predict import predict
@@ -473,7 +473,7 @@ from pathlib import Path
 import numpy.random, pyarrow.compute, pyarrow.parquet, scipy.optimize
 import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.inference.snapshots
 import pgsweep.sizing.inference.traces, pgsweep.sizing.inference.unfilled
-import pgsweep.sizing.inference.observations, pgsweep.sizing.predict
+import pgsweep.sizing.inference.used_snapshots, pgsweep.sizing.predict
 from pgsweep.ui.results import to_json
 look = pgsweep.sizing.predict._check_threads
 def look_and_be_limited():

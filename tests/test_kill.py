@@ -16,6 +16,8 @@ from tests.fix_process import needs_root
 
 MOMENTS = 3
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -36,7 +38,6 @@ def test_hugepages(cluster: Cluster, tmp_path: Path) -> None:
         kill_often(scenarios.hugepages(cluster, buffers="1GB"), cluster, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [

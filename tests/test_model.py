@@ -23,8 +23,8 @@ def test_law_predicts_the_misses_of_the_simulated_pool(exponent: float) -> None:
     trace = zipf_trace(pages, exponent, accesses, 1)
     weights = np.arange(1, pages + 1) ** -exponent
     rates = weights / weights.sum()
-    laps = np.geomspace(1, 1e8, 160)
-    law = _native.clock_law((rates[:, None] * laps).ravel(), SINGLE)
+    passes = np.geomspace(1, 1e8, 160)
+    law = _native.clock_law((rates[:, None] * passes).ravel(), SINGLE)
     absent = law[:, 0].reshape(pages, -1).T
     for blocks in (500, 2_000, 8_000):
         counts = _native.replay(
@@ -34,8 +34,8 @@ def test_law_predicts_the_misses_of_the_simulated_pool(exponent: float) -> None:
             windows=np.array([accesses // 4, accesses], dtype=np.uint64),
         )
         simulated = float(counts["misses"][0, 0] / counts["accesses"][0])
-        lap = np.interp(blocks, (1 - absent).sum(axis=1), np.arange(len(laps)))
-        predicted = float(np.interp(lap, np.arange(len(laps)), absent @ rates))
+        one_pass = np.interp(blocks, (1 - absent).sum(axis=1), np.arange(len(passes)))
+        predicted = float(np.interp(one_pass, np.arange(len(passes)), absent @ rates))
         assert predicted == pytest.approx(simulated, abs=1.5e-3)
 
 

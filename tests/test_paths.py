@@ -15,7 +15,7 @@ from pgsweep.sizing.inference.rates import GRID, SINGLE
 from pgsweep.sizing.predict import judge
 from pgsweep.units import BLOCK_BYTES
 
-PAGES, FRAMES = 30_000, 3_000
+PAGES, BUFFERS = 30_000, 3_000
 WARM, BETWEEN, SNAPSHOTS = 1_500_000, 5_000, 10
 RULES = _native.Rules(18)
 
@@ -45,26 +45,26 @@ def accesses() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_seen: bool) -> Path:
-    """Write what a recorder would have seen of a pool of FRAMES from WARM on: ten looks within a few laps."""
+    """Write what a recorder would have seen of a pool of BUFFERS from WARM on: in ten looks."""
     end = WARM + BETWEEN * (SNAPSHOTS - 1)
     meta = EvidenceMeta(
         source="peek",
         server_version_num=180000,
-        shared_buffers_blocks=FRAMES,
+        shared_buffers_blocks=BUFFERS,
         database="bench",
         database_oid=5,
         seconds=(end - WARM) / BETWEEN,
         complete=True,
     )
-    begin = _native.replay(accesses[:end], [FRAMES], RULES, windows=np.array([WARM, end], np.uint64))
+    begin = _native.replay(accesses[:end], [BUFFERS], RULES, windows=np.array([WARM, end], np.uint64))
     misses = float(begin["misses"].sum())
     with EvidenceWriter(path, meta) as writer:
         counters = [(0.0, "database", "bench", "blks_read", 0.0), (0.0, "database", "bench", "blks_hit", 0.0)]
         for number in range(SNAPSHOTS):
             until = accesses[: WARM + number * BETWEEN]
-            pool = _native.replay_outcomes(until, FRAMES, RULES)
-            count = len(pool["frame_pages"])
-            assert count == FRAMES
+            pool = _native.replay_outcomes(until, BUFFERS, RULES)
+            count = len(pool["buffer_pages"])
+            assert count == BUFFERS
             like = np.ones(count, np.uint32)
             writer.append(
                 "snapshots",
@@ -75,15 +75,15 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
                     "db": like * 5,
                     "rel": like,
                     "fork": like * 0,
-                    "block": pool["frame_pages"],
-                    "usage_count": pool["frame_usage_counts"],
+                    "block": pool["buffer_pages"],
+                    "usage_count": pool["buffer_usage_counts"],
                     "dirty": like == 0,
                     "pinned": like == 0,
                 },
             )
             if hand_seen:
-                moved = _native.replay(until, [FRAMES], RULES)
-                hand = int(moved["passes"][0]) * FRAMES + int(moved["hands"][0])
+                moved = _native.replay(until, [BUFFERS], RULES)
+                hand = int(moved["passes"][0]) * BUFFERS + int(moved["hands"][0])
                 counters.append((float(number), "pool", "", "hand_frames", float(hand)))
         seconds = float(SNAPSHOTS - 1)
         for scope, key in (("database", "bench"), ("relation", "77")):
@@ -115,7 +115,7 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
 def test_paths_tell_more_than_states_where_snapshots_are_close(
     accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path
 ) -> None:
-    sizes = [FRAMES // 4, FRAMES // 2, FRAMES, FRAMES * 2, FRAMES * 4]
+    sizes = [BUFFERS // 4, BUFFERS // 2, BUFFERS, BUFFERS * 2, BUFFERS * 4]
     true = _native.replay(accesses, sizes, RULES, windows=np.array([WARM, len(accesses)], np.uint64))
     truth = true["misses"][:, 0] / true["accesses"][0]
     errors = {}

@@ -241,15 +241,15 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     size = 1_024
     begin = len(whole.pages) - len(trace.pages)
     before = _native.replay_outcomes(whole.pages[:begin], size, RULES)
-    pages = before["frame_pages"]
+    pages = before["buffer_pages"]
     # Numbers of pages in the whole life, as the stretch has them.
     numbers = np.full(int(whole.pages.max()) + 2, -1, dtype=np.int64)
     numbers[whole.pages[begin:]] = trace.pages
-    frames = np.flatnonzero(numbers[pages] >= 0)
+    buffers = np.flatnonzero(numbers[pages] >= 0)
     start = PoolState(
-        pages=numbers[pages[frames]].astype(np.uint32),
-        usage_counts=before["frame_usage_counts"][frames],
-        frames=frames.astype(np.uint32),
+        pages=numbers[pages[buffers]].astype(np.uint32),
+        usage_counts=before["buffer_usage_counts"][buffers],
+        buffers=buffers.astype(np.uint32),
         hand=before["hand"],
     )
     halves = (np.arange(len(trace.page_group)) % 2).astype(np.int64)
@@ -382,7 +382,7 @@ def test_dropped_pages_leave_the_simulated_pools_at_once() -> None:
     assert len(np.unique(trace.pages[dropped])) == 20
     assert trace.counted.sum() == 60
     left = _native.replay_outcomes(trace.pages, 100, _native.Rules(18), flags=trace.flags)
-    assert sorted(left["frame_pages"][left["frame_pages"] < 2**32 - 1]) == sorted(
+    assert sorted(left["buffer_pages"][left["buffer_pages"] < 2**32 - 1]) == sorted(
         set(trace.pages[trace.page_group[trace.pages] == 0].tolist())
     )
     assert count_visits(trace).of_page.sum() == 60
@@ -429,7 +429,7 @@ def test_pages_made_before_a_trace_and_left_alone_fill_a_part_of_the_pool() -> N
     assert predicted(short, [size]).miss_ratio[0] == pytest.approx(truth, abs=0.01)
     pages, _ = WarmPools(short, count_visits(short), RULES).draw_pages(size, random)
     strangers = np.count_nonzero(pages >= len(short.page_group))
-    held = outcome["frame_pages"]
+    held = outcome["buffer_pages"]
     assert strangers == pytest.approx(np.count_nonzero(trace.page_group[held] == 1), rel=0.35)
 
 

@@ -59,16 +59,16 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     snapshots, times = evidence.table("snapshots"), evidence.table("snapshot_times")
     assert 15 <= len(times["snapshot"]) == result.snapshots <= 30
     for number, used in zip(times["snapshot"], times["used_frames"], strict=True):
-        frames = snapshots["frame"][snapshots["snapshot"] == number]
-        assert len(np.unique(frames)) == len(frames) == used
+        buffers = snapshots["frame"][snapshots["snapshot"] == number]
+        assert len(np.unique(buffers)) == len(buffers) == used
     assert snapshots["usage_count"].max() == 5
 
     counters = evidence.table("counters")
     hand = counters["value"][counters["scope"] == "pool"]
     assert len(hand) == result.snapshots
-    laps = (hand[-1] - hand[0]) / 2048
-    assert laps > 2
-    assert evidence.meta.overhead["laps"] == pytest.approx(laps, rel=0.1)
+    passes = (hand[-1] - hand[0]) / 2048
+    assert passes > 2
+    assert evidence.meta.overhead["laps"] == pytest.approx(passes, rel=0.1)
 
     found = predict(path)
     assert found.source == "peek"

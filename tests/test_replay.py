@@ -148,8 +148,8 @@ def test_extensions_drops_repeats_and_uncounted() -> None:
     assert counts["misses"].tolist() == [[2]]
     seen = replay_outcomes(pages, 16, Rules(18), flags=flags)
     assert seen["outcomes"].tolist() == [2, 0, 1, 3, 1, 1, 0]
-    assert seen["frame_pages"].tolist() == [0, 1, 2]
-    assert seen["frame_usage_counts"].tolist() == [1, 1, 2]
+    assert seen["buffer_pages"].tolist() == [0, 1, 2]
+    assert seen["buffer_usage_counts"].tolist() == [1, 1, 2]
 
 
 def test_a_warm_start_continues_a_replay() -> None:
@@ -158,14 +158,14 @@ def test_a_warm_start_continues_a_replay() -> None:
     whole = replay_outcomes(trace, 600, rules)
     first = replay_outcomes(trace[:25_000], 600, rules)
     contents = PoolContents(
-        first["frame_pages"],
-        first["frame_usage_counts"],
-        frames=np.arange(600, dtype=np.uint32),
+        first["buffer_pages"],
+        first["buffer_usage_counts"],
+        buffers=np.arange(600, dtype=np.uint32),
         hand=first["hand"],
     )
     rest = replay_outcomes(trace[25_000:], 600, rules, warm=contents)
     assert rest["outcomes"].tolist() == whole["outcomes"][25_000:].tolist()
-    assert rest["frame_pages"].tolist() == whole["frame_pages"].tolist()
+    assert rest["buffer_pages"].tolist() == whole["buffer_pages"].tolist()
     counts = replay(trace[25_000:], [600, 100], rules, warm=[contents, None])
     assert counts["misses"][0, 0] == (rest["outcomes"] == 1).sum()
 

@@ -40,7 +40,7 @@ def curve(half_widths: list[float], level: Level = "reliable") -> Estimate:
         miss_ratio=middle,
         low=middle - half_widths,
         high=middle + half_widths,
-        lap_seconds=1.0,
+        pass_seconds=1.0,
         level=level,
         reasons=[],
     )
@@ -106,7 +106,7 @@ def test_a_load_that_moves_to_another_relation() -> None:
 
 def test_statistics_reset_meanwhile_are_summed_and_said() -> None:
     accesses = zipf_pages(8_000, 0.9, 400_000, 1)
-    seen = record(accesses, 360_000, pages=8_000, frames=1_000, snapshots=12)
+    seen = record(accesses, 360_000, pages=8_000, buffers=1_000, snapshots=12)
     before = read_totals(seen.counters, seen.relations, "bench")
     values = seen.counters["value"].copy()
     late = seen.counters["seconds"] > 2.0
@@ -143,7 +143,7 @@ def test_without_counters_there_is_no_number(tmp_path: Path) -> None:
 
 def test_a_recording_of_one_pass_is_rough_and_says_how_long() -> None:
     accesses = zipf_pages(32_000, 0.9, 700_000, 3)
-    seen = record(accesses, 690_000, pages=32_000, frames=4_000, snapshots=30)
+    seen = record(accesses, 690_000, pages=32_000, buffers=4_000, snapshots=30)
     assert seen.passes < 5
     found = seen.predict([2_000, 4_000, 16_000])
     assert found.level == "rough"

@@ -25,7 +25,7 @@ def steady_clock(snapshots: int, *, pass_seconds: float, interval_seconds: float
     return clock
 
 
-def test_laps_are_estimated_from_allocations() -> None:
+def test_clock_passes_are_estimated_from_allocations() -> None:
     clock = steady_clock(21, pass_seconds=2.0, interval_seconds=1.0)
     assert clock.pass_seconds == pytest.approx(2.0)
     assert clock.passes == pytest.approx(10.0)
@@ -43,24 +43,24 @@ def test_laps_are_estimated_from_allocations() -> None:
 
 def test_the_time_of_a_clock_pass_is_that_of_the_hand(server: Cluster, database: str) -> None:
     """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
-    frames = 2048
-    clock = PassClock(frames)
+    buffers = 2048
+    clock = PassClock(buffers)
     with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
-        reader = SnapshotReader(connection, require_buffercache(connection), frames)
+        reader = SnapshotReader(connection, require_buffercache(connection), buffers)
         counters = CounterReader(connection, {}, [])
         time.sleep(2)
         before, hand, passed, moved = None, None, 0, []
         begin = time.monotonic()
         while (now := time.monotonic() - begin) < 8:
             snapshot = reader.take()
-            pages = np.zeros(frames, dtype=np.uint64)
+            pages = np.zeros(buffers, dtype=np.uint64)
             pages[snapshot.buffer - 1] = (snapshot.rel.astype(np.uint64) << np.uint64(32)) + snapshot.block
             changed = np.flatnonzero(pages != before) if before is not None else np.zeros(0, dtype=np.int64)
             if len(changed) > 1:
                 # The hand stands where the longest stretch without a change begins.
-                gaps = np.diff(np.append(changed, changed[0] + frames))
+                gaps = np.diff(np.append(changed, changed[0] + buffers))
                 at = int(changed[gaps.argmax()])
-                passed += 0 if hand is None else (at - hand) % frames
+                passed += 0 if hand is None else (at - hand) % buffers
                 hand = at
                 moved.append(now)
             before = pages
@@ -71,8 +71,8 @@ def test_the_time_of_a_clock_pass_is_that_of_the_hand(server: Cluster, database:
                 used_buffers=snapshot.used_buffers,
                 allocations=allocations,
             )
-    seen_lap_seconds = (moved[-1] - moved[0]) / (passed / frames)
-    assert 0.8 * seen_lap_seconds < clock.pass_seconds < 1.6 * seen_lap_seconds
+    seen_pass_seconds = (moved[-1] - moved[0]) / (passed / buffers)
+    assert 0.8 * seen_pass_seconds < clock.pass_seconds < 1.6 * seen_pass_seconds
 
 
 def test_the_schedule_keeps_its_duty_and_ends() -> None:

@@ -83,7 +83,7 @@ def test_the_replay_of_a_million_accesses_hits_and_misses_as_the_server_did(
     contents = _native.PoolContents(
         pages[count:],
         snapshots["usage_count"][first],
-        frames=(snapshots["frame"][first] - 1).astype(np.uint32),
+        buffers=(snapshots["frame"][first] - 1).astype(np.uint32),
     )
     pinned = np.where((accesses["flags"] & 2) > 0, 8, 0)
     extended = np.where(accesses["kind"] == EXTEND, 16, 0)

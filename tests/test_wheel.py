@@ -12,6 +12,7 @@ import pytest
 
 from tools.reference import ROOT
 
+pytestmark = pytest.mark.slow
 DEMO = """
 import sys
 from pathlib import Path

@@ -188,7 +188,7 @@ def compare(path: Path) -> dict[str, Any]:
     warm = PoolContents(
         ids[count:],
         snapshots["usage_count"][begin],
-        frames=(snapshots["frame"][begin] - 1).astype(np.uint32),
+        buffers=(snapshots["frame"][begin] - 1).astype(np.uint32),
     )
     drop_at, drop_page = dropped_pages(evidence, names)
     position = np.arange(count) + np.searchsorted(np.sort(drop_at), np.arange(count), side="right")

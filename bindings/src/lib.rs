@@ -5,14 +5,21 @@
 // pyo3 hands arguments over by value, and Python's keyword arguments are many.
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
+#[cfg(all(feature = "probe", target_os = "linux"))]
 mod ability;
 mod arrays;
+mod files;
 mod interchange;
+#[cfg(all(feature = "probe", target_os = "linux"))]
 mod look;
 mod model;
+#[cfg(not(all(feature = "probe", target_os = "linux")))]
+mod no_probe;
+#[cfg(all(feature = "probe", target_os = "linux"))]
 mod pool;
 mod replay;
 mod split;
+#[cfg(all(feature = "probe", target_os = "linux"))]
 mod tracer;
 
 use pyo3::prelude::*;
@@ -24,20 +31,29 @@ mod _native {
     use pgsweep_core::trace;
     use pyo3::types::PyModuleMethods;
 
+    #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::ability::{check_tracing, pool_buffers};
     #[pymodule_export]
+    use crate::files::access_files;
+    #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
+    #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::look::{drop_page_cache, page_cache};
     #[pymodule_export]
     use crate::model::{clock_law, mixture_weights, mixture_weights_many};
+    #[cfg(not(all(feature = "probe", target_os = "linux")))]
+    #[pymodule_export]
+    use crate::no_probe::__getattr__;
+    #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]
     use crate::split::RecordSplitter;
+    #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::tracer::{trace_event_cost_seconds, Tracer};
 

@@ -101,24 +101,24 @@ impl Rules {
 pub struct PoolContents {
     pages: Vec<u32>,
     usage_counts: Vec<u8>,
-    frames: Option<Vec<u32>>,
+    buffers: Option<Vec<u32>>,
     hand: u32,
 }
 
 #[pymethods]
 impl PoolContents {
     #[new]
-    #[pyo3(signature = (pages, usage_counts, *, frames=None, hand=0))]
+    #[pyo3(signature = (pages, usage_counts, *, buffers=None, hand=0))]
     fn new(
         pages: U32<'_>,
         usage_counts: U8<'_>,
-        frames: Option<U32<'_>>,
+        buffers: Option<U32<'_>>,
         hand: u32,
     ) -> PyResult<Self> {
         Ok(Self {
             pages: copied(&pages)?,
             usage_counts: copied(&usage_counts)?,
-            frames: maybe_copied(frames.as_ref())?,
+            buffers: maybe_copied(buffers.as_ref())?,
             hand,
         })
     }
@@ -129,7 +129,7 @@ impl PoolContents {
         Contents {
             pages: &self.pages,
             usage_counts: &self.usage_counts,
-            buffers: self.frames.as_deref(),
+            buffers: self.buffers.as_deref(),
             hand: self.hand,
         }
     }
@@ -288,11 +288,15 @@ pub fn replay_outcomes<'py>(
     let result = PyDict::new(py);
     result.set_item("outcomes", Array1::from(seen.outcomes).into_pyarray(py))?;
     result.set_item(
-        "frame_pages",
+        "evicted_pages",
+        Array1::from(seen.evicted_pages).into_pyarray(py),
+    )?;
+    result.set_item(
+        "buffer_pages",
         Array1::from(seen.buffer_pages).into_pyarray(py),
     )?;
     result.set_item(
-        "frame_usage_counts",
+        "buffer_usage_counts",
         Array1::from(seen.buffer_usage_counts).into_pyarray(py),
     )?;
     result.set_item("hand", seen.hand)?;

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Entry] = {
         "cache", "The caches", "Show what lies in shared_buffers, in the page cache, in both, in neither"
     ),
     "top": Entry("top", "The caches", "Watch shared_buffers and the page cache live"),
+    "serve": Entry("serve", "The caches", "Serve live pages, a history and metrics of one server or many"),
     "footprint": Entry(
         "footprint",
         "The caches",
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
+    "mcp": Entry("mcp", "Shell", "Answer an assistant's questions by the Model Context Protocol"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }
 

@@ -277,8 +277,8 @@ class _Part:
         Args:
             trace: also its rings and drops, which the server does not make.
         """
-        own = np.arange(page_count, page_count + len(server.own_frames), dtype=np.uint32)
-        begin = _native.PoolContents(own, server.own_usage_counts, frames=server.own_frames)
+        own = np.arange(page_count, page_count + len(server.own_buffers), dtype=np.uint32)
+        begin = _native.PoolContents(own, server.own_usage_counts, buffers=server.own_buffers)
         warm = state.accesses
         pages, flags = self.pages, (self.flags & ~np.uint8(STRATEGY)).astype(np.uint8)
         owners: dict[str, Any] = {}

@@ -64,13 +64,13 @@ class ReplayCounts:
     Attributes:
         misses: of the counted accesses, as the server says.
         accesses: the counted accesses, as the server says.
-        own_frames: buffers (from 0) that held pages of the server's own catalogs before the first access.
+        own_buffers: buffers (from 0) that held pages of the server's own catalogs before the first access.
         own_usage_counts: their usage counts.
     """
 
     misses: int
     accesses: int
-    own_frames: NDArray[np.uint32]
+    own_buffers: NDArray[np.uint32]
     own_usage_counts: NDArray[np.uint8]
 
 
@@ -149,7 +149,7 @@ class ReplayServer:
         return ReplayCounts(
             misses=fetched - hit,
             accesses=fetched,
-            own_frames=own[:, 0].astype(np.uint32),
+            own_buffers=own[:, 0].astype(np.uint32),
             own_usage_counts=own[:, 1].astype(np.uint8),
         )
 

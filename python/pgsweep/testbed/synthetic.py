@@ -332,21 +332,21 @@ def _write(
         missed[position:edge] = found["outcomes"] == 1
         passes += rounds
         hand, position = found["hand"], int(edge)
-        frames = np.flatnonzero(found["frame_pages"] != 0xFFFFFFFF)
-        page = found["frame_pages"][frames].astype(np.int64)
-        usage = found["frame_usage_counts"][frames]
+        buffers = np.flatnonzero(found["buffer_pages"] != 0xFFFFFFFF)
+        page = found["buffer_pages"][buffers].astype(np.int64)
+        usage = found["buffer_usage_counts"][buffers]
         state = _native.PoolContents(
-            page.astype(np.uint32), usage.astype(np.uint8), frames=frames.astype(np.uint32), hand=hand
+            page.astype(np.uint32), usage.astype(np.uint8), buffers=buffers.astype(np.uint32), hand=hand
         )
         hands.append(passes * pool + hand)
         seconds = (edge - begin) / _ACCESSES_PER_SECOND
-        tables["snapshots"].append(_snapshot(number, frames, page, usage, relation_of, accesses.first))
+        tables["snapshots"].append(_snapshot(number, buffers, page, usage, relation_of, accesses.first))
         tables["snapshot_times"].append(
             {
                 "snapshot": [number],
                 "begin_seconds": [seconds],
                 "end_seconds": [seconds],
-                "used_frames": [len(frames)],
+                "used_frames": [len(buffers)],
             }
         )
     tables["counters"] = _counters(accesses, begin, edges, missed, relation_of)
@@ -373,17 +373,17 @@ def _write(
 
 def _snapshot(
     number: int,
-    frames: NDArray[np.int64],
+    buffers: NDArray[np.int64],
     page: NDArray[np.int64],
     usage: NDArray[np.uint8],
     relation_of: NDArray[np.int64],
     first: NDArray[np.int64],
 ) -> dict[str, Any]:
-    count = len(frames)
+    count = len(buffers)
     relation = relation_of[page]
     return {
         "snapshot": np.full(count, number, np.int32),
-        "frame": (frames + 1).astype(np.int32),
+        "frame": (buffers + 1).astype(np.int32),
         "spc": np.full(count, _SPACE, np.uint32),
         "db": np.full(count, _DATABASE_OID, np.uint32),
         "rel": (_FIRST_OID + relation).astype(np.uint32),

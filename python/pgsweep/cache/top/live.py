@@ -18,7 +18,6 @@ import datetime
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from pgsweep.cache.top.counts import PoolCounts, prepare_counts, read_counts
 from pgsweep.cache.top.directory import Directory
 from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
-from pgsweep.cache.top.sample import CacheSample, padded
+from pgsweep.cache.top.sample import CacheSample, Reading, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import cancel, explained, ping, session_lives
@@ -65,19 +64,6 @@ _FILES_SHARE: Final = 0.05
 """Catalogs and page cache are looked at no more often than that, and for no larger share of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The server's cumulative counters at one time, summed over databases and backend types."""
-
-    at: float
-    hits: float
-    reads: float
-    transactions: float
-    allocations: float
-    evictions: float | None
-    hand_buffers: int | None
-
-
 class Live:
     """Looks at one server again and again.
 
@@ -106,7 +92,7 @@ class Live:
         self._statement_seconds = 0.0
         self._look_seconds = 0.0
         self._counters_cost = 0.0
-        self._readings: deque[_Reading] = deque()
+        self._readings: deque[Reading] = deque()
         self._usage_history: deque[tuple[float, NDArray[np.int64]]] = deque()
         self._backends: TopBackends | None = None
         self._max_connections = int(server.settings.get("max_connections", "0"))
@@ -199,7 +185,9 @@ class Live:
             missing=[*access.missing, *self._directory.names.missing, *self._files_missing],
         )
         # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
-        return CacheSample(head, self._directory.rows, usage, dirty, pinned, change, self._files, now)
+        return CacheSample(
+            head, self._directory.rows, usage, dirty, pinned, change, self._files, now, self._readings[-1]
+        )
 
     def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
         """Return by how many buffers a second each row grows."""
@@ -250,7 +238,7 @@ class Live:
         self._statement_seconds += cost
         if readings:  # the first time it includes planning
             self._counters_cost = cost
-        reading = _Reading(
+        reading = Reading(
             at=now,
             hits=_total(counters, "database", "blks_hit"),
             reads=_total(counters, "database", "blks_read"),

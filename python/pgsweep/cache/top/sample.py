@@ -20,6 +20,25 @@ SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """The server's cumulative counters at one time, summed over databases and backend types.
+
+    Attributes:
+        at: `time.monotonic()` of the reading.
+        evictions: None before PostgreSQL 16, which does not count them.
+        hand_buffers: buffers that the clock hand has passed; None where the server's memory is not read.
+    """
+
+    at: float
+    hits: float
+    reads: float
+    transactions: float
+    allocations: float
+    evictions: float | None
+    hand_buffers: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSample:
     """One sample of both caches, for any view; arrays are parallel to the rows."""
 
@@ -31,6 +50,7 @@ class CacheSample:
     change: NDArray[np.float64] | None
     files: PageCacheByRelation | None
     taken: float
+    reading: Reading
 
     def folded(self) -> CacheSample:
         """Return the same with all system catalogs, and what serves them, as one row."""

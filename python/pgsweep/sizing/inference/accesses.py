@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import EvidenceError
+from pgsweep.sizing.inference.observations import Table, file_keys
 from pgsweep.sizing.inference.scans import scan_rings
-from pgsweep.sizing.inference.sightings import Table, file_keys
 
 Floats = NDArray[np.float64]
 
@@ -44,13 +44,13 @@ class PoolState:
     Attributes:
         pages: dense ids.
         usage_counts: of each.
-        frames: the buffer of each, from 0.
+        buffers: the buffer of each, from 0.
         hand: the buffer at which the clock hand stood.
     """
 
     pages: NDArray[np.uint32]
     usage_counts: NDArray[np.uint8]
-    frames: NDArray[np.uint32]
+    buffers: NDArray[np.uint32]
     hand: int
 
 
@@ -191,7 +191,7 @@ def _pool_state(snapshot: Table | None, hand: int | None, ids: NDArray[np.uint32
     return PoolState(
         pages=ids[: len(snapshot["frame"])].copy(),
         usage_counts=snapshot["usage_count"].astype(np.uint8),
-        frames=(snapshot["frame"] - 1).astype(np.uint32),
+        buffers=(snapshot["frame"] - 1).astype(np.uint32),
         hand=hand,
     )
 

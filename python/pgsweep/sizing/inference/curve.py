@@ -20,7 +20,7 @@ from pgsweep.sizing.inference.scan_counts import loop_absent
 
 Floats = NDArray[np.float64]
 
-LAP_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
+PASS_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
 """Times of a clock pass relative to today's at which the model is evaluated."""
 
 _PSEUDO_MISSES = 10.0
@@ -64,7 +64,7 @@ class Curve:
         rates: of each group.
         flows: of each group.
         observed_blocks: size of the pool under observation.
-        lap_seconds: time of its clock pass.
+        pass_seconds: time of its clock pass.
         seconds: for how long misses were counted.
         loops: scans without a ring come at intervals; else at random, as other visits do.
         ring_blocks: buffers of a scan's ring in a pool of that many blocks.
@@ -77,7 +77,7 @@ class Curve:
         rates: list[Rates],
         flows: list[Flow],
         observed_blocks: int,
-        lap_seconds: float,
+        pass_seconds: float,
         seconds: float,
         *,
         loops: bool = True,
@@ -89,20 +89,20 @@ class Curve:
         self.flows = flows
         self._seconds = seconds
         self.observed_blocks = observed_blocks
-        self.lap_seconds = lap_seconds
+        self.pass_seconds = pass_seconds
         self._own: list[Floats] = []
         # By group: pages that scans pass by in a ring; misses of other visits, misses of scans and absence of
         # pages that scans visit as well.
         self._beside: list[Floats] = []
         self._among: list[tuple[Floats, Floats]] = []
         for group, flow in zip(rates, flows, strict=True):
-            scan_visits = flow.scans * lap_seconds
+            scan_visits = flow.scans * pass_seconds
             own = GRID
             if scan_visits > 0 and not flow.ringed(observed_blocks):
                 own = np.maximum(GRID - scan_visits, GRID[0])
             if scan_visits > 0:
                 # What scans leave of the accesses that were counted bounds the other visits.
-                left = max(flow.accesses - flow.scan_accesses, 0.0) * lap_seconds
+                left = max(flow.accesses - flow.scan_accesses, 0.0) * pass_seconds
                 visits = float(group.pages @ own)
                 own = own * min(1.0, left / visits) if visits > 0 else own
                 own = np.maximum(own, 1e-9)
@@ -112,7 +112,7 @@ class Curve:
             if scan_visits <= 0:
                 self._among.append((beside, beside))
             elif loops:
-                missed, absent = loop_absent(scan_visits * LAP_SCALES)
+                missed, absent = loop_absent(scan_visits * PASS_SCALES)
                 self._among.append((beside * missed[:, None], beside * absent[:, None]))
             else:
                 mixed = _absent(own + scan_visits, group)
@@ -124,22 +124,22 @@ class Curve:
         Args:
             pages: for each group the number of pages at each grid point (fitted, or drawn again).
         """
-        resident = np.zeros(len(LAP_SCALES))
+        resident = np.zeros(len(PASS_SCALES))
         resident_today = 0.0
-        misses = np.zeros(len(LAP_SCALES))
+        misses = np.zeros(len(PASS_SCALES))
         for index, (flow, group_pages) in enumerate(zip(self.flows, pages, strict=True)):
             scan_missed, absent = self._tables(index, blocks)
             _, absent_today = self._tables(index, self.observed_blocks)
             resident += (1 - absent) @ group_pages
             resident_today += float((1 - _today(absent_today)) @ group_pages)
             factor = self._factor(index, group_pages)
-            misses += factor / self.lap_seconds * (absent @ (group_pages * self._own[index]))
+            misses += factor / self.pass_seconds * (absent @ (group_pages * self._own[index]))
             missed = factor * flow.scans * (scan_missed @ group_pages)
             misses += np.minimum(missed, flow.scan_accesses) + flow.extensions
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
         resident += self.observed_blocks - resident_today
-        at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(LAP_SCALES))
-        return float(np.interp(at, np.log(LAP_SCALES), misses))
+        at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(PASS_SCALES))
+        return float(np.interp(at, np.log(PASS_SCALES), misses))
 
     def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
         """Return how often a scan misses and the share of time absent, shape (clock passes, grid)."""
@@ -160,7 +160,7 @@ class Curve:
         its ring to what the others left, until all of the relation is there.
         """
         left = flow.participants * self._ring_blocks(blocks) / flow.scanned_blocks
-        lost, _ = loop_absent(flow.scans * self.lap_seconds * LAP_SCALES)
+        lost, _ = loop_absent(flow.scans * self.pass_seconds * PASS_SCALES)
         gathered = np.minimum(left / np.maximum(lost, 1e-6), left * (1 + self._settled_seconds * flow.scans))
         return np.minimum(gathered, 1.0)
 
@@ -171,7 +171,7 @@ class Curve:
     def _expected(self, index: int, pages: Floats) -> float:
         flow = self.flows[index]
         scan_missed, absent = self._tables(index, self.observed_blocks)
-        own = float(_today(absent) @ (pages * self._own[index])) / self.lap_seconds
+        own = float(_today(absent) @ (pages * self._own[index])) / self.pass_seconds
         return own + flow.scans * float(_today(scan_missed) @ pages)
 
     def _factor(self, index: int, pages: Floats) -> float:
@@ -187,12 +187,12 @@ class Curve:
 
 
 def _today(table: Floats) -> Floats:
-    position = float(np.interp(0.0, np.log(LAP_SCALES), np.arange(len(LAP_SCALES))))
+    position = float(np.interp(0.0, np.log(PASS_SCALES), np.arange(len(PASS_SCALES))))
     low = int(position)
     share = position - low
     return np.asarray(table[low] * (1 - share) + table[low + 1] * share)
 
 
-def _absent(visits_per_lap: Floats, rates: Rates) -> Floats:
+def _absent(visits_per_pass: Floats, rates: Rates) -> Floats:
     """Return P(absent), shape (clock passes, grid)."""
-    return np.ascontiguousarray(rates.law(LAP_SCALES[:, None] * visits_per_lap[None, :])[:, :, 0])
+    return np.ascontiguousarray(rates.law(PASS_SCALES[:, None] * visits_per_pass[None, :])[:, :, 0])

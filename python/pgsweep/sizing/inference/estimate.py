@@ -50,7 +50,7 @@ class Estimate:
     Attributes:
         sizes_blocks: sizes asked for.
         miss_ratio: at each, with `low` and `high` bounding 90 %.
-        lap_seconds: time of a clock pass at today's size.
+        pass_seconds: time of a clock pass at today's size.
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
     """
@@ -59,7 +59,7 @@ class Estimate:
     miss_ratio: Floats
     low: Floats
     high: Floats
-    lap_seconds: float
+    pass_seconds: float
     level: Level
     reasons: list[str] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ def refused(*doubts: Doubt) -> Estimate:
         miss_ratio=none,
         low=none,
         high=none,
-        lap_seconds=float("nan"),
+        pass_seconds=float("nan"),
         level=level,
         reasons=reasons,
     )

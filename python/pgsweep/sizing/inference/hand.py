@@ -49,12 +49,12 @@ class Followed(NamedTuple):
 
     Attributes:
         known: by number of the snapshot, whether they do.
-        frames: how many buffers the hand had passed at those; in between, at others. Where it is not known
+        buffers: how many buffers the hand had passed at those; in between, at others. Where it is not known
             how often the hand went round, so often that the likelihood of paths begins anew.
     """
 
     known: Booleans
-    frames: Integers
+    buffers: Integers
 
 
 class _Arc(NamedTuple):
@@ -63,21 +63,21 @@ class _Arc(NamedTuple):
 
 
 def follow_hand(
-    snapshots: Mapping[str, NDArray[Any]], pages: Integers, pool_frames: int, loads: Floats | None = None
+    snapshots: Mapping[str, NDArray[Any]], pages: Integers, pool_buffers: int, loads: Floats | None = None
 ) -> Followed | None:
     """Return where the hand stood at the snapshots; None if too few show it.
 
     Args:
         snapshots: the evidence's table.
         pages: a number for the page of each row.
-        pool_frames: buffers of the whole pool.
+        pool_buffers: buffers of the whole pool.
         loads: pages loaded until each snapshot, in the order of their numbers.
     """
     numbers, row_snapshot = np.unique(snapshots["snapshot"], return_inverse=True)
     if len(numbers) < 3:
         return None
-    arcs = _arcs(snapshots, row_snapshot, len(numbers), pages, pool_frames)
-    positions = _positions(arcs, pool_frames)
+    arcs = _arcs(snapshots, row_snapshot, len(numbers), pages, pool_buffers)
+    positions = _positions(arcs, pool_buffers)
     moving = np.array([arc is None or arc.length > 0 for arc in arcs])
     # Snapshots before and after all movement do not count: a load that had not begun, or was over.
     touched = np.concatenate([[False], moving]) | np.concatenate([moving, [False]])
@@ -85,7 +85,7 @@ def follow_hand(
     if found < max(_LEAST_KNOWN_SHARE * int(touched.sum()), min(_FEWEST_KNOWN, int(touched.sum()))):
         return None
     at = np.flatnonzero(positions >= 0)
-    steps = _advances(arcs, at, positions[at], pool_frames, loads)
+    steps = _advances(arcs, at, positions[at], pool_buffers, loads)
     if steps.sum() <= 0:
         return None
     passed = int(positions[at[0]]) + np.concatenate([[0], np.cumsum(steps)])
@@ -100,19 +100,19 @@ def _arcs(
     row_snapshot: Integers,
     count: int,
     pages: Integers,
-    pool_frames: int,
+    pool_buffers: int,
 ) -> list[_Arc | None]:
     """Return the arc between each snapshot and the next; None where the hand may have gone all round."""
     order = np.argsort(row_snapshot, kind="stable")
     edges = np.searchsorted(row_snapshot[order], np.arange(count + 1))
-    frames = snapshots["frame"].astype(np.int64) - 1
+    buffers = snapshots["frame"].astype(np.int64) - 1
     arcs: list[_Arc | None] = []
     before: tuple[Integers, Integers] | None = None
     for number in range(count):
         rows = order[edges[number] : edges[number + 1]]
-        page = np.full(pool_frames, -1)
-        usage = np.zeros(pool_frames, dtype=np.int64)
-        page[frames[rows]], usage[frames[rows]] = pages[rows], snapshots["usage_count"][rows]
+        page = np.full(pool_buffers, -1)
+        usage = np.zeros(pool_buffers, dtype=np.int64)
+        page[buffers[rows]], usage[buffers[rows]] = pages[rows], snapshots["usage_count"][rows]
         if before is not None:
             known = (page >= 0) & (before[0] >= 0)
             passed = known & ((page != before[0]) | (usage < before[1]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_LAPS_OF_MEMORY = 14
+_PASSES_OF_MEMORY = 14
 """A page is evicted by the sixth pass after its last visit, so that older things hardly matter."""
 
 _MOST_SCANS = 32
@@ -38,7 +38,7 @@ def states_before(
     scanned: Scanned,
     rates: Floats,
     batch: Floats,
-    laps: Floats,
+    pass_seconds: Floats,
     duration_seconds: float,
     random: np.random.Generator,
 ) -> Ints:
@@ -49,14 +49,14 @@ def states_before(
         scanned: the gaps between its visits.
         rates: visits per second of each page, outside scans.
         batch: how many accesses those bring: probabilities of 1 to 5.
-        laps: seconds of a clock pass, for each page.
+        pass_seconds: seconds of a clock pass, for each page.
         duration_seconds: of the trace.
     """
     states = np.zeros(len(first_seconds), dtype=np.int64)
     for begin in range(0, len(first_seconds), _CHUNK_PAGES):
         part = slice(begin, begin + _CHUNK_PAGES)
         times = _scans_before(first_seconds[part], scanned, duration_seconds, random)
-        states[part] = _follow(times, rates[part], batch, laps[part], random)
+        states[part] = _follow(times, rates[part], batch, pass_seconds[part], random)
     return states
 
 
@@ -90,20 +90,22 @@ def _scans_before(
     return np.asarray((first_seconds[:, None] - np.cumsum(drawn, axis=1))[:, ::-1])
 
 
-def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: np.random.Generator) -> Ints:
+def _follow(
+    scans: Floats, rates: Floats, batch: Floats, pass_seconds: Floats, random: np.random.Generator
+) -> Ints:
     """Follow pages through scans, other visits and passes of the hand; return their states at time 0."""
     pages = len(rates)
     sizes = np.cumsum(batch)
-    now = np.maximum(-_LAPS_OF_MEMORY * laps, scans[:, 0] - 1e-9)
+    now = np.maximum(-_PASSES_OF_MEMORY * pass_seconds, scans[:, 0] - 1e-9)
     # If the drawn scans do not reach back so far, they raise the count more than a clock pass lowers it.
-    crowded = now > -_LAPS_OF_MEMORY * laps
+    crowded = now > -_PASSES_OF_MEMORY * pass_seconds
     count = np.where(crowded, _HIGHEST, -1)
     place = np.arange(pages)
     going = place[now < 0]
-    for _ in range(4 * _LAPS_OF_MEMORY):
+    for _ in range(4 * _PASSES_OF_MEMORY):
         if not len(going):
             break
-        at, rate, lap, held = now[going], rates[going], laps[going], count[going]
+        at, rate, one_pass, held = now[going], rates[going], pass_seconds[going], count[going]
         absent = held < 0
         later = scans[going] > at[:, None]
         following = np.where(later.any(axis=1), scans[going, np.argmax(later, axis=1)], 0.0)
@@ -111,11 +113,11 @@ def _follow(scans: Floats, rates: Floats, batch: Floats, laps: Floats, random: n
         arrival = np.minimum(visit, following)
         loaded = np.where(following <= visit, 1, _batches(np.ones(len(going), dtype=np.int64), sizes, random))
         # Present: to the next pass, or to the beginning of the trace.
-        until = np.minimum(at + lap, 0.0)
+        until = np.minimum(at + one_pass, 0.0)
         inside = (later & (scans[going] <= until[:, None])).sum(axis=1)
         others = random.poisson(np.minimum(rate * (until - at), 50.0))
         raised = np.minimum(held + inside + _batches(others, sizes, random), _HIGHEST)
-        passed = at + lap < 0
+        passed = at + one_pass < 0
         present = np.where(passed, raised - 1, raised)
         count[going] = np.where(absent, np.where(arrival < 0, loaded, -1), present)
         now[going] = np.where(absent, np.minimum(arrival, 0.0), until)

@@ -1,167 +1,196 @@
-"""Snapshots as inference takes them: each with the clock hand's position and the number of used buffers.
+"""What snapshots of the pool say about each page: at which usage_count it was seen, and how often.
 
-A position is read from two words that the server changes one after the other (StrategySyncStart,
-freelist.c): read in between, it seems to lie a whole pass ahead or behind. Such a snapshot is left out. Where
-more than a few positions do not ascend, the table is not what was recorded.
+Pages are gathered into groups that share a law of batches: one group for each relation that matters, one
+for all other relations of the database, one for everything else in the pool (other databases, shared
+catalogs).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.errors import EvidenceError
-from pgsweep.sizing.inference.sightings import Table
+Table = Mapping[str, NDArray[Any]]
 
-_MOST_DROPPED_SHARE = 0.05
-_ALWAYS_TOLERATED = 1
+_NONE = np.zeros(0, np.int64)
+
+ABSENT_AND_COUNTERS = 7
+"""Columns of a class: absent, then usage_count 0 to 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The pages of one relation, or of several that are too small for groups of their own.
+
+    Attributes:
+        name: the relation, or a word for the rest.
+        relations: positions in the evidence's table of relations; empty for other databases.
+        pages: how many pages there are, seen or not (blocks of all forks, scaled by the sampling rate).
+    """
+
+    name: str
+    relations: tuple[int, ...]
+    pages: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """The snapshots that are used.
+    """Every page that was ever seen resident, and when.
 
     Attributes:
-        snapshots: the rows of those that are used.
-        used_blocks: buffers in use at each of them, free ones not counted; shape (used snapshots,).
-        hand_frames: by number of the snapshot, how many buffers the hand had passed; empty where not seen.
-            Those of used snapshots ascend.
-        loads: pages loaded into buffers of the pool until each used snapshot, as far as the counters show.
-        warnings: what was left out, in words.
+        groups: the groups, `group` counts them.
+        page_group: group of each page seen, shape (pages,).
+        page: page of each observation, shape (observations,).
+        snapshot: number of the snapshot, 0 to `snapshots` - 1, same shape.
+        usage_count: 0 to 5, same shape.
+        buffer: buffer of each observation, from 0, same shape.
+        hand_buffers: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
+        pool_buffers: buffers of the whole pool.
+        unknown: mean number of pages of the database in a snapshot that belong to no known relation.
     """
 
-    snapshots: Table
-    used_blocks: NDArray[np.int64]
-    hand_frames: NDArray[np.int64]
-    loads: NDArray[np.float64] | None
-    warnings: tuple[str, ...]
+    groups: tuple[Group, ...]
+    snapshots: int
+    page_group: NDArray[np.int32]
+    page: NDArray[np.int64]
+    snapshot: NDArray[np.int64]
+    usage_count: NDArray[np.int64]
+    buffer: NDArray[np.int64]
+    hand_buffers: NDArray[np.int64]
+    pool_buffers: int
+    unknown: float = 0.0
+
+    def classes(
+        self, group: int, chosen: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the distinct counts over the chosen snapshots and how many pages of the group show each.
+
+        Returns:
+            Counts of shape (classes, 7), absent and usage_count 0 to 5, each row summing to the number of
+            chosen snapshots, and the number of pages of each. The last row are the pages never seen.
+        """
+        wanted = np.zeros(self.snapshots, dtype=bool)
+        wanted[np.asarray(chosen)] = True
+        members = np.flatnonzero(self.page_group == group)
+        position = np.full(len(self.page_group), -1, dtype=np.int64)
+        position[members] = np.arange(len(members))
+        take = wanted[self.snapshot] & (position[self.page] >= 0)
+        counts = np.bincount(
+            position[self.page[take]] * 6 + self.usage_count[take], minlength=len(members) * 6
+        ).reshape(-1, 6)
+        # At most 1023 snapshots enter a class, so that six counts pack into one integer and sort fast.
+        packed = (counts << (10 * np.arange(6))).sum(axis=1)
+        distinct, pages = np.unique(packed[packed > 0], return_counts=True)
+        seen = (distinct[:, None] >> (10 * np.arange(6))) & 1023
+        rows = np.zeros((len(distinct) + 1, ABSENT_AND_COUNTERS))
+        rows[:-1, 1:] = seen
+        size = int(wanted.sum())
+        rows[:, 0] = size - rows[:, 1:].sum(axis=1)
+        never = max(self.groups[group].pages - pages.sum(), 0.0)
+        return rows, np.append(pages.astype(np.float64), never)
+
+    def resident(self) -> NDArray[np.float64]:
+        """Return the mean number of pages of each group that a snapshot saw."""
+        rows = np.bincount(self.page_group[self.page], minlength=len(self.groups))
+        return np.asarray(rows / self.snapshots, dtype=np.float64)
 
 
-def pool_observations(
-    snapshots: Table, times: Table, counters: Table, *, pool_blocks: int, rate: float = 1.0
+def gather(
+    snapshots: Table,
+    relations: Table,
+    database: int,
+    important: NDArray[np.bool_],
+    rate: float,
+    *,
+    hand_buffers: NDArray[np.int64] = _NONE,
+    pool_buffers: int = 0,
 ) -> Observations:
-    """Return the snapshots without those whose hand position cannot be right.
+    """Sort the rows of `snapshots` into pages and groups.
 
     Args:
-        times: may lack the last snapshots, or all: a recording was cut.
-        rate: share of blocks that the snapshots hold.
-
-    Raises:
-        EvidenceError: too many of them, or a buffer that the pool does not have.
+        snapshots: the evidence's table; buffers not in use are not in it.
+        relations: the evidence's table.
+        database: oid of the database that is observed.
+        important: for each relation, whether it gets a group of its own.
+        rate: share of blocks that the snapshots took.
+        hand_buffers: by number of the snapshot, how many buffers the clock hand had passed; fewer than there
+            are snapshots, or none, where it was not seen.
+        pool_buffers: buffers of the whole pool.
     """
-    if len(snapshots["frame"]) and int(snapshots["frame"].max()) > pool_blocks:
-        raise _broken(f"a snapshot has buffer {int(snapshots['frame'].max())} of {pool_blocks}")
-    if len(times["used_frames"]) and int(times["used_frames"].max()) > pool_blocks:
-        raise _broken(f"{int(times['used_frames'].max())} buffers of {pool_blocks} are in use")
-    if len(np.setdiff1d(snapshots["snapshot"], times["snapshot"])):
-        seen, rows = np.unique(snapshots["snapshot"], return_counts=True)
-        times = {"snapshot": seen, "used_frames": np.minimum(np.rint(rows / rate), pool_blocks)}
-    numbers = np.unique(np.concatenate([snapshots["snapshot"], times["snapshot"]]))
-    known, positions = _positions(numbers, times, counters)
-    if 2 * int(known.sum()) <= len(numbers):
-        # Not seen, or hardly ever: then none is used.
-        return Observations(
-            snapshots=snapshots,
-            used_blocks=times["used_frames"].astype(np.int64),
-            hand_frames=np.zeros(0, np.int64),
-            loads=_loads(times, counters),
-            warnings=(),
+    file_key, relation_key = file_keys(snapshots, relations)
+    order = np.argsort(relation_key, kind="stable")
+    found = np.searchsorted(relation_key[order], file_key)
+    found = order[np.minimum(found, len(order) - 1)] if len(order) else np.zeros(len(file_key), np.int64)
+    known = (relation_key[found] == file_key) if len(order) else np.zeros(len(file_key), bool)
+    in_database = snapshots["db"] == database
+
+    own = np.flatnonzero(important)
+    group_of_relation = np.full(max(len(relation_key), 1), len(own), dtype=np.int32)
+    group_of_relation[own] = np.arange(len(own))
+    group = np.where(
+        known & in_database, group_of_relation[found], np.where(in_database, len(own), len(own) + 1)
+    )
+
+    _, first, page = np.unique(_page_keys(snapshots, file_key), return_index=True, return_inverse=True)
+    page_group = group[first].astype(np.int32)
+    seen = np.bincount(page_group, minlength=len(own) + 2)
+
+    blocks = (
+        np.maximum(relations["blocks_begin"], relations["blocks_end"])
+        + relations["fsm_blocks"]
+        + relations["vm_blocks"]
+    ).astype(np.float64)
+    small = np.flatnonzero(~important & (relations["db"] == database))
+    groups = [
+        Group(name=str(relations["name"][i]), relations=(int(i),), pages=max(blocks[i] * rate, seen[g]))
+        for g, i in enumerate(own)
+    ]
+    groups.append(
+        Group(
+            name="other relations",
+            relations=tuple(int(i) for i in small),
+            pages=max(float(blocks[small].sum()) * rate, seen[len(own)]),
         )
-    right = known.copy()
-    right[known] = ascending(positions[known])
-    wrong = int((known & ~right).sum())
-    if wrong > max(_ALWAYS_TOLERATED, _MOST_DROPPED_SHARE * len(numbers)):
-        raise _broken(f"the clock hand goes backwards in {wrong} of {len(numbers)} snapshots")
-    # The hand of a snapshot that is left out is never used; a column without gaps is simpler to use.
-    every = np.arange(int(numbers[-1]) + 1)
-    hand_frames = np.interp(every, numbers[right], positions[right]).astype(np.int64)
-    left_out = numbers[~right]
-    kept = ~np.isin(snapshots["snapshot"], left_out)
-    warnings = []
-    if wrong:
-        warnings.append(
-            f"{wrong} of {len(numbers)} snapshots left out: the clock hand was read while the server "
-            "changed it, and seems to go backwards"
-        )
-    if missing := int((~known).sum()):
-        warnings.append(
-            f"{missing} of {len(numbers)} snapshots left out: the clock hand was not seen at them"
-        )
+    )
+    # How much else there is on the server is not known; pages never seen do not matter to the pool as it is.
+    groups.append(Group(name="other databases", relations=(), pages=float(seen[len(own) + 1])))
+    numbers, snapshot = np.unique(snapshots["snapshot"], return_inverse=True)
+    hand_seen = len(hand_buffers) > numbers[-1]
     return Observations(
-        snapshots={name: column[kept] for name, column in snapshots.items()},
-        used_blocks=times["used_frames"][~np.isin(times["snapshot"], left_out)].astype(np.int64),
-        hand_frames=hand_frames,
-        loads=None,
-        warnings=tuple(warnings),
+        groups=tuple(groups),
+        snapshots=len(numbers),
+        page_group=page_group,
+        page=page.astype(np.int64).ravel(),
+        snapshot=snapshot.astype(np.int64).ravel(),
+        usage_count=snapshots["usage_count"].astype(np.int64),
+        buffer=snapshots["frame"].astype(np.int64) - 1,
+        hand_buffers=hand_buffers[numbers] if hand_seen else _NONE,
+        pool_buffers=pool_buffers,
+        unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
     )
 
 
-def _loads(times: Table, counters: Table) -> NDArray[np.float64] | None:
-    """Return the loads counted until each snapshot: buffers taken for pages, or else the misses of all."""
-    if "begin_seconds" not in times:
-        return None
-    for scope, name in (("bgwriter", "buffers_alloc"), ("database", "blks_read")):
-        rows = np.flatnonzero((counters["scope"] == scope) & (counters["name"] == name))
-        if not len(rows):
-            continue
-        loads = np.zeros(len(times["begin_seconds"]))
-        # A sample lists only what changed since the one before.
-        for what in np.unique(counters["object"][rows]):
-            own = rows[counters["object"][rows] == what]
-            seconds, values = counters["seconds"][own], counters["value"][own]
-            if (np.diff(seconds) >= 0).all():
-                loads += np.interp(times["begin_seconds"], seconds, np.maximum.accumulate(values))
-        return loads
-    return None
+def page_numbers(snapshots: Table, relations: Table) -> NDArray[np.int64]:
+    """Return a number for the page of each row of `snapshots`."""
+    file_key, _ = file_keys(snapshots, relations)
+    return _page_keys(snapshots, file_key)
 
 
-def _positions(
-    numbers: NDArray[np.int64], times: Table, counters: Table
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return for each snapshot whether the hand was seen at it, and how many buffers it had passed.
-
-    A position is recorded with the time at which its snapshot began.
-    """
-    hand = (counters["scope"] == "pool") & (counters["name"] == "hand_frames")
-    values = counters["value"][hand].astype(np.int64)
-    if "begin_seconds" in times:
-        snapshot_at = dict(zip(times["begin_seconds"].tolist(), times["snapshot"].tolist(), strict=True))
-        at = [snapshot_at.get(seconds, -1) for seconds in counters["seconds"][hand].tolist()]
-    else:
-        at = list(range(len(values)))
-    found = dict(zip(at, values.tolist(), strict=True))
-    known = np.array([number in found for number in numbers.tolist()], dtype=bool)
-    positions = np.array([found.get(number, 0) for number in numbers.tolist()], dtype=np.int64)
-    return known, positions
+def _page_keys(snapshots: Table, file_key: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, file_index = np.unique(file_key, return_inverse=True)
+    block_key = (snapshots["fork"].astype(np.int64) << 32) | snapshots["block"].astype(np.int64)
+    return np.asarray((file_index.astype(np.int64).ravel() << 34) | block_key, dtype=np.int64)
 
 
-def ascending(values: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which values to keep so that the rest never goes backwards and most are kept.
-
-    The longest ascending subsequence, by patience sorting.
-    """
-    ends: list[int] = []
-    end_at: list[int] = []
-    before = np.full(len(values), -1)
-    for at, value in enumerate(values.tolist()):
-        length = bisect_right(ends, value)
-        before[at] = end_at[length - 1] if length else -1
-        ends[length : length + 1] = [value]
-        end_at[length : length + 1] = [at]
-    kept = np.zeros(len(values), dtype=bool)
-    at = end_at[-1] if end_at else -1
-    while at >= 0:
-        kept[at] = True
-        at = int(before[at])
-    return kept
-
-
-def _broken(cause: str) -> EvidenceError:
-    return EvidenceError(
-        "the snapshots of this evidence contradict each other",
-        cause=cause,
-        hint="record again: pgsweep record -o NAME.evidence",
-    )
+def file_keys(*tables: Mapping[str, Any]) -> list[NDArray[np.int64]]:
+    """Return one number per row for (tablespace, database, relfilenode), the same in all tables."""
+    columns = [np.concatenate([t[c].astype(np.int64) for t in tables]) for c in ("spc", "db", "rel")]
+    spaces, space = np.unique(columns[0], return_inverse=True)
+    databases, database = np.unique(columns[1], return_inverse=True)
+    del spaces
+    key = ((space.astype(np.int64) * len(databases) + database) << 32) | columns[2]
+    return list(np.split(key, np.cumsum([len(t["rel"]) for t in tables])[:-1]))

@@ -12,14 +12,16 @@ the hand.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import factorial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
+from pgsweep.sizing.inference.observations import Observations
 from pgsweep.sizing.inference.rates import GRID, Rates
-from pgsweep.sizing.inference.sightings import Sightings
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -33,7 +35,7 @@ _MOST_SNAPSHOTS: Final = 24
 _MOST_PAGES: Final = 10_000
 """Pages of a group; of a larger group a random sample is used."""
 
-_FORGOTTEN_LAPS: Final = 60
+_FORGOTTEN_PASSES: Final = 60
 _NEAR: Final = 0.5
 """Clock passes between snapshots, below which the hand has not yet visited what was loaded in between."""
 
@@ -46,7 +48,7 @@ _LEAST: Final = 1e-7
 
 
 def path_likelihoods(
-    seen: Sightings, group: int, chosen: Integers, batch: Floats, random: np.random.Generator
+    seen: Observations, group: int, chosen: Integers, batch: Floats, random: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return the likelihoods of the paths of a group's pages, and how many pages each of them stands for.
 
@@ -61,51 +63,78 @@ def path_likelihoods(
     """
     if len(chosen) > _MOST_SNAPSHOTS:
         chosen = chosen[np.linspace(0, len(chosen) - 1, _MOST_SNAPSHOTS).round().astype(np.int64)]
-    hands = seen.hand_frames[chosen]
-    counts, frames, weights = _paths(seen, group, chosen, random)
-    since = (hands[None, :] - frames) * STEPS // seen.pool_frames
+    hands = seen.hand_buffers[chosen]
+    counts, buffers, weights = _paths(seen, group, chosen, random)
+    since = (hands[None, :] - buffers) * STEPS // seen.pool_buffers
     states = np.where(counts >= 0, 1 + counts * STEPS + since % STEPS, 0)
     # How many steps end in between depends on the buffer; where the page is in none, any will do.
-    frame = np.where(counts[:, :-1] >= 0, frames[:, :-1], frames[:, 1:])
-    ends = [(at[None, :] - frame) * STEPS // seen.pool_frames for at in (hands[:-1], hands[1:])]
+    buffer = np.where(counts[:, :-1] >= 0, buffers[:, :-1], buffers[:, 1:])
+    ends = [(at[None, :] - buffer) * STEPS // seen.pool_buffers for at in (hands[:-1], hands[1:])]
     ended = ends[1] - ends[0]
     alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
     pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
     states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
-    one = _one_step(batch)
-    powers = [one]
-
-    def after(steps: int) -> Floats:
-        """Return the chain's matrix to a power, by squaring."""
-        product: Floats | None = None
-        bit = 0
-        while steps:
-            if bit == len(powers):
-                powers.append(powers[-1] @ powers[-1])
-            if steps & 1:
-                product = powers[bit] if product is None else product @ powers[bit]
-            steps >>= 1
-            bit += 1
-        return np.broadcast_to(np.eye(_STATES), one.shape) if product is None else product
-
+    chain = _Chain.of(batch)
     # After very many clock passes the chain is stationary.
-    forgotten = _FORGOTTEN_LAPS * STEPS
-    resting = np.log(np.maximum(_at_rest(one), _LEAST * _LEAST))
-    logs = resting[states[:, 0]]
-    for at in range(len(chosen) - 1):
-        before, then = states[:, at], states[:, at + 1]
-        for steps in np.unique(ended[:, at]).tolist():
-            here = ended[:, at] == steps
-            if steps >= forgotten:
-                logs[here] += resting[then[here]]
-                continue
-            moved = after(steps)
-            table = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
-            logs[here] += table[before[here] * _STATES + then[here]]
+    ended = np.minimum(ended, _FORGOTTEN_PASSES * STEPS)
+    # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
+    moves, which = np.unique(
+        ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:], return_inverse=True
+    )
+    tables = np.empty((len(moves), len(GRID)))
+    all_steps = moves // (_STATES * _STATES)
+    for steps in np.unique(all_steps).tolist():
+        here = all_steps == steps
+        tables[here] = chain.logs(steps)[moves[here] % (_STATES * _STATES)]
+    width = ended.shape[1]
+    taken = csr_array(
+        (np.ones(which.size), which.ravel(), np.arange(0, which.size + 1, width)),
+        shape=(len(ended), len(moves)),
+    )
+    logs = chain.resting[states[:, 0]] + taken @ tables
     return np.ascontiguousarray(np.exp(logs - logs.max(axis=1, keepdims=True))), pages
 
 
-def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Floats | None:
+class _Chain:
+    """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
+
+    def __init__(self, batch: Floats) -> None:
+        self._one = _one_step(batch)
+        self._powers = {1: self._one}
+        self._logs: dict[int, Floats] = {}
+        self.resting = np.log(np.maximum(_at_rest(self._one), _LEAST * _LEAST))
+
+    @classmethod
+    def of(cls, batch: Floats) -> _Chain:
+        """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
+        return _chain(batch.tobytes())
+
+    def logs(self, steps: int) -> Floats:
+        """Return logarithms of the transition probabilities, shape (states * states, grid)."""
+        if steps >= _FORGOTTEN_PASSES * STEPS:
+            return np.tile(self.resting, (_STATES, 1))
+        if steps not in self._logs:
+            moved = self._after(steps) if steps else np.broadcast_to(np.eye(_STATES), self._one.shape)
+            self._logs[steps] = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
+        return self._logs[steps]
+
+    def _after(self, steps: int) -> Floats:
+        """Return the chain's matrix to a power, from the nearest smaller ones that are known."""
+        if steps not in self._powers:
+            near = max(known for known in self._powers if known < steps)
+            rest = steps - near
+            if rest > near:
+                near, rest = steps // 2, steps - steps // 2
+            self._powers[steps] = self._after(near) @ self._after(rest)
+        return self._powers[steps]
+
+
+@lru_cache(maxsize=16)
+def _chain(batch: bytes) -> _Chain:
+    return _Chain(np.frombuffer(batch))
+
+
+def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> Floats | None:
     """Return the batch law from the usage counts at which pages are first seen, or None if few are.
 
     A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
@@ -127,7 +156,7 @@ def loaded_batch(seen: Sightings, group: int, rates: Rates | None = None) -> Flo
     return np.asarray(batch / batch.sum())
 
 
-def late_accesses(seen: Sightings, group: int, rates: Rates) -> float:
+def late_accesses(seen: Observations, group: int, rates: Rates) -> float:
     """Return how many accesses of a visit come late, for each first one: long after the page was loaded.
 
     A page lies right behind the hand when it is loaded, so its place shows how long ago that was. Where a
@@ -147,27 +176,27 @@ def late_accesses(seen: Sightings, group: int, rates: Rates) -> float:
     return max(grown - passed * visits * each - error, 0.0)
 
 
-def _first_seen(seen: Sightings, group: int) -> tuple[Integers, Floats, float]:
+def _first_seen(seen: Observations, group: int) -> tuple[Integers, Floats, float]:
     """Return counts of pages loaded since the snapshot before, passes since then, and half the mean gap."""
-    hands = seen.hand_frames
+    hands = seen.hand_buffers
     gaps = np.diff(hands)
-    near = gaps < _NEAR * seen.pool_frames
+    near = gaps < _NEAR * seen.pool_buffers
     members = seen.page_group[seen.page] == group
     page, snapshot = seen.page[members], seen.snapshot[members]
     order = np.lexsort((snapshot, page))
     page, snapshot = page[order], snapshot[order]
-    count, frame = seen.usage_count[members][order], seen.frame[members][order]
+    count, buffer = seen.usage_count[members][order], seen.buffer[members][order]
     new = np.ones(len(page), dtype=bool)
     new[1:] = (page[1:] != page[:-1]) | (snapshot[1:] != snapshot[:-1] + 1)
     new &= snapshot > 0
     new[new] = near[snapshot[new] - 1]
-    age = (hands[snapshot[new]] - frame[new]) % seen.pool_frames / seen.pool_frames
-    half_passes = float(gaps[near].mean()) / seen.pool_frames / 2 if near.any() else 0.0
+    age = (hands[snapshot[new]] - buffer[new]) % seen.pool_buffers / seen.pool_buffers
+    half_passes = float(gaps[near].mean()) / seen.pool_buffers / 2 if near.any() else 0.0
     return count[new], age, half_passes
 
 
 def _paths(
-    seen: Sightings, group: int, chosen: Integers, random: np.random.Generator
+    seen: Observations, group: int, chosen: Integers, random: np.random.Generator
 ) -> tuple[Integers, Integers, Floats]:
     """Return usage counts (-1: absent) and buffers (0 then) of pages, shape (pages, snapshots), and weights.
 
@@ -181,8 +210,8 @@ def _paths(
     take = (column[seen.snapshot] >= 0) & (row[seen.page] >= 0)
     place = (row[seen.page[take]], column[seen.snapshot[take]])
     counts = np.full((len(members), len(chosen)), -1)
-    frames = np.zeros_like(counts)
-    counts[place], frames[place] = seen.usage_count[take], seen.frame[take]
+    buffers = np.zeros_like(counts)
+    counts[place], buffers[place] = seen.usage_count[take], seen.buffer[take]
     found = np.flatnonzero((counts >= 0).any(axis=1))
     weight = 1.0
     if len(found) > _MOST_PAGES:
@@ -192,7 +221,7 @@ def _paths(
     absent = np.full((1, len(chosen)), -1)
     return (
         np.vstack([counts[found], absent]),
-        np.vstack([frames[found], absent * 0]),
+        np.vstack([buffers[found], absent * 0]),
         np.append(np.full(len(found), weight), never),
     )
 
@@ -254,7 +283,7 @@ def _at_rest(chain: Floats) -> Floats:
         long /= long.sum(axis=2, keepdims=True)
     # Pages that never leave keep their place relative to the hand; all places are equally likely.
     law = long[:, :1, :]
-    laps = [law]
+    passes = [law]
     for _ in range(STEPS - 1):
-        laps.append(laps[-1] @ chain)
-    return np.ascontiguousarray(np.mean(laps, axis=0)[:, 0, :].T)
+        passes.append(passes[-1] @ chain)
+    return np.ascontiguousarray(np.mean(passes, axis=0)[:, 0, :].T)

@@ -24,7 +24,7 @@ still 1/x."""
 SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
 _SEARCH_EVALUATIONS = 90
-_ENOUGH_SIGHTINGS = 200
+_ENOUGH_OBSERVATIONS = 200
 _ENOUGH_PAGES = 4000
 _STEPS, _GAIN = 600, 0.05
 
@@ -51,38 +51,38 @@ class Rates:
     batch: Floats
     hot_batch: Floats
 
-    def law(self, visits_per_lap: Floats) -> Floats:
+    def law(self, visits_per_pass: Floats) -> Floats:
         """Return the law of pages of each grid point at other rates: absent, usage_count 0 to 5.
 
         Args:
-            visits_per_lap: shape (any, grid).
+            visits_per_pass: shape (any, grid).
 
         Returns:
             Shape (any, grid, 7).
         """
-        return law_of(visits_per_lap, self.batch, self.hot_batch)
+        return law_of(visits_per_pass, self.batch, self.hot_batch)
 
     def resident(self) -> float:
         """Return the expected number of resident pages."""
         return float(self.pages @ (1 - self.law(GRID[None, :])[0, :, 0]))
 
-    def loads_per_lap(self) -> float:
+    def loads_per_pass(self) -> float:
         """Return the expected number of loads in one clock pass."""
         return float((self.pages * GRID) @ self.law(GRID[None, :])[0, :, 0])
 
-    def accesses_per_lap(self) -> float:
+    def accesses_per_pass(self) -> float:
         """Return the expected number of accesses that raise a counter, in one clock pass."""
         steps = np.arange(1.0, 6.0)
         each = (1 - _BLEND) * (self.batch @ steps) + _BLEND * (self.hot_batch @ steps)
         return float(self.pages @ (GRID * each))
 
 
-def law_of(visits_per_lap: Floats, batch: Floats, hot_batch: Floats) -> Floats:
+def law_of(visits_per_pass: Floats, batch: Floats, hot_batch: Floats) -> Floats:
     """Return the law for pages at each grid point, shape (any, grid, 7), given rates of shape (any, grid)."""
-    law = np.empty((*visits_per_lap.shape, 7))
+    law = np.empty((*visits_per_pass.shape, 7))
     for share in np.unique(_BLEND):
         here = share == _BLEND
-        rates = visits_per_lap[:, here]
+        rates = visits_per_pass[:, here]
         mixed = (1 - share) * batch + share * hot_batch
         law[:, here] = _native.clock_law(np.ascontiguousarray(rates).ravel(), mixed).reshape(*rates.shape, 7)
     return law
@@ -105,7 +105,7 @@ def fit_weights(
     return weights, reached + float(pages @ scale)
 
 
-def temper(rates: Rates, accesses_per_lap: float) -> Rates:
+def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     """Make rates agree with the number of accesses that the server counted; that number is an upper bound.
 
     Counters of pages that are always at 4 or 5 show neither the size of their batches nor, above some rate,
@@ -113,12 +113,12 @@ def temper(rates: Rates, accesses_per_lap: float) -> Rates:
     as hits but raise nothing, so the count may be larger than what counters show, never smaller. First the
     batches of hot pages shrink to single accesses, then the highest rates are cut.
     """
-    if rates.accesses_per_lap() <= accesses_per_lap:
+    if rates.accesses_per_pass() <= accesses_per_pass:
         return rates
     single = Rates(pages=rates.pages, batch=rates.batch, hot_batch=SINGLE)
-    least = single.accesses_per_lap()
-    if least <= accesses_per_lap:
-        keep = (accesses_per_lap - least) / max(rates.accesses_per_lap() - least, 1e-12)
+    least = single.accesses_per_pass()
+    if least <= accesses_per_pass:
+        keep = (accesses_per_pass - least) / max(rates.accesses_per_pass() - least, 1e-12)
         mixed = keep * rates.hot_batch + (1 - keep) * SINGLE
         return Rates(pages=rates.pages, batch=rates.batch, hot_batch=mixed)
     pages = rates.pages.copy()
@@ -126,7 +126,7 @@ def temper(rates: Rates, accesses_per_lap: float) -> Rates:
         pages[top - 1] += pages[top]
         pages[top] = 0.0
         cut = Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
-        if cut.accesses_per_lap() <= accesses_per_lap:
+        if cut.accesses_per_pass() <= accesses_per_pass:
             return cut
     return Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
 
@@ -152,8 +152,8 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Fl
         pages = random.binomial(np.rint(pages).astype(np.int64), _ENOUGH_PAGES / seen).astype(np.float64)
         classes, pages = classes[pages > 0], pages[pages > 0]
 
-    sightings = float(pages @ classes[:, 1:].sum(axis=1))
-    if sightings < _ENOUGH_SIGHTINGS:
+    observations = float(pages @ classes[:, 1:].sum(axis=1))
+    if observations < _ENOUGH_OBSERVATIONS:
         return SINGLE
 
     def batch_of(theta: Floats) -> Floats:

@@ -164,8 +164,8 @@ class Replay:
         if lingering:
             fresh = self.ratio(self.misses(self._warm(blocks, pools, random, 0), blocks))
             everything = dict.fromkeys(lingering, 1.0)
-            lap = pools.lap_seconds(blocks, gathered=everything)
-            passes = self._passes(pools, min(2 * lap, _SETTLING_SECONDS))
+            pass_seconds = pools.pass_seconds(blocks, gathered=everything)
+            passes = self._passes(pools, min(2 * pass_seconds, _SETTLING_SECONDS))
             settled = self.ratio(self.misses(self._warm(blocks, pools, random, passes, everything), blocks))
         fewer, more = self._unknown_scans(blocks, pools, rows[0])
         low = min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0)
@@ -187,7 +187,7 @@ class Replay:
         start = self.trace.start
         assert start is not None
         contents = _native.PoolContents(
-            start.pages, start.usage_counts, frames=start.frames, hand=start.hand % blocks
+            start.pages, start.usage_counts, buffers=start.buffers, hand=start.hand % blocks
         )
         misses = self.misses(contents, blocks)
         ratio, half = self.ratio(misses), self._of_order(contents, blocks, misses)
@@ -252,15 +252,15 @@ class Replay:
         first = self._first[late[self._first] & outside[self._first]]
         most = len(first) / max(int(np.count_nonzero(self.counted & late)), 1)
         now = np.count_nonzero(misses & outside) / max(self.stretch.total, 1.0)
-        kept = min(pools.lap_seconds(blocks) / max(trace.duration_seconds, 1e-3), 1.0)
+        kept = min(pools.pass_seconds(blocks) / max(trace.duration_seconds, 1e-3), 1.0)
         return _UNSEEN_SHARE * kept * max(most - now, 0.0)
 
     def _unknown_scans(self, blocks: int, pools: WarmPools, misses: Rows) -> tuple[float, float]:
         """Return by how much less and more may miss where a table was scanned once and uses no ring."""
         once = [scanned for scanned in pools.loops(blocks).values() if scanned.rounds < 1.5]
         # What has not been read for a pass or two is gone, whenever the scan before was.
-        lap = pools.lap_seconds(blocks)
-        once = [one for one in once if 2 * lap > float(np.median(one.first_seconds))]
+        pass_seconds = pools.pass_seconds(blocks)
+        once = [one for one in once if 2 * pass_seconds > float(np.median(one.first_seconds))]
         if not once:
             return 0.0, 0.0
         pages = np.zeros(len(self.trace.page_group), dtype=bool)
@@ -291,7 +291,7 @@ class Replay:
         drawn = pools.draw_pages(blocks, random, gathered=gathered or {})
         contents = _native.PoolContents(*drawn)
         row = pools.repeated_row
-        if row is None or blocks > pools.most_frames:
+        if row is None or blocks > pools.most_buffers:
             return contents
         lingering = pools.lingering(blocks)
         for number in range(passes):

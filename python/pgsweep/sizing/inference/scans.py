@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.sightings import Table, file_keys
+from pgsweep.sizing.inference.observations import Table, file_keys
 
 _SCAN_AT_ITS_POSITION = 1
 _BULKREAD = 1

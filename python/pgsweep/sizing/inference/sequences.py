@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.sightings import Sightings
+from pgsweep.sizing.inference.observations import Observations
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ _STEP, _LOOK_BACK = 3, 8
 may read at once, and some of the pages were there already."""
 
 
-def in_order(seen: Sightings, appended: Floats) -> Floats:
+def in_order(seen: Observations, appended: Floats) -> Floats:
     """Return which share of each group's new pages came in long runs of ascending blocks.
 
     Args:
@@ -35,7 +35,7 @@ def in_order(seen: Sightings, appended: Floats) -> Floats:
     """
     new = np.zeros(len(seen.groups))
     ordered = np.zeros(len(seen.groups))
-    order = np.lexsort((seen.frame, seen.snapshot))
+    order = np.lexsort((seen.buffer, seen.snapshot))
     edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
     before = np.zeros(len(seen.page_group), dtype=bool)
     for number in range(seen.snapshots):

@@ -22,18 +22,19 @@ from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged
 from pgsweep.sizing.inference.hand import follow_hand
 from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
+from pgsweep.sizing.inference.observations import Group, Observations, Table, gather, page_numbers
 from pgsweep.sizing.inference.parallel import map_in_threads
 from pgsweep.sizing.inference.paths import late_accesses, loaded_batch, path_likelihoods
 from pgsweep.sizing.inference.rates import (
     GRID,
     SINGLE,
     Rates,
+    cap_to_counters,
     fit_batch,
     fit_rates,
     fit_weights,
     likelihoods,
     resample,
-    temper,
 )
 from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
@@ -47,12 +48,11 @@ from pgsweep.sizing.inference.self_consistency import (
     width_doubts,
 )
 from pgsweep.sizing.inference.sequences import in_order
-from pgsweep.sizing.inference.sightings import Group, Sightings, Table, gather, page_numbers
 from pgsweep.sizing.inference.totals import Totals
 
 Floats = NDArray[np.float64]
 
-LAPS_APART = 7.0
+PASSES_APART = 7.0
 """Snapshots of one subset lie at least this many clock passes apart, where enough of them remain."""
 
 _LEAST_SNAPSHOTS = 4
@@ -81,7 +81,7 @@ def estimate(
     pool_blocks: int,
     sizes_blocks: Sequence[int],
     sampling_rate: float = 1.0,
-    hand_frames: NDArray[np.int64] | None = None,
+    hand_buffers: NDArray[np.int64] | None = None,
     loads_seen: Floats | None = None,
     rules: _native.Rules | None = None,
     seed: int = 0,
@@ -90,7 +90,7 @@ def estimate(
 
     Args:
         rules: the server's; those of its version with the usual settings by default.
-        hand_frames: by number of the snapshot, how many buffers the clock hand had passed, where it was seen.
+        hand_buffers: by number of the snapshot, how many buffers the hand had passed, where it was seen.
         loads_seen: pages loaded until each snapshot, where the hand was not seen.
 
     Raises:
@@ -105,10 +105,10 @@ def estimate(
         totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
-    if hand_frames is None or not len(hand_frames):
+    if hand_buffers is None or not len(hand_buffers):
         followed = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks, loads_seen)
         if followed is not None:
-            hand_frames = followed.frames
+            hand_buffers = followed.buffers
             kept = followed.known[snapshots["snapshot"]]
             snapshots = {name: column[kept] for name, column in snapshots.items()}
     seen = gather(
@@ -117,8 +117,8 @@ def estimate(
         database_oid,
         important,
         sampling_rate,
-        hand_frames=np.zeros(0, np.int64) if hand_frames is None else hand_frames,
-        pool_frames=pool_blocks,
+        hand_buffers=np.zeros(0, np.int64) if hand_buffers is None else hand_buffers,
+        pool_buffers=pool_blocks,
     )
     totals = _with_rings(totals, relations, pool_blocks)
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
@@ -126,16 +126,16 @@ def estimate(
     loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
 
     rough = [_rough(seen, g) for g in range(len(seen.groups))]
-    lap_seconds = sum(r.loads_per_lap() for r in rough) / max(loads, 1e-9)
-    apart_laps = _apart_laps(seen, totals.seconds / max(lap_seconds, 1e-9))
-    step = int(np.clip(np.ceil(LAPS_APART / apart_laps), 1, max(seen.snapshots // _FEWEST_SNAPSHOTS, 1)))
+    pass_seconds = sum(r.loads_per_pass() for r in rough) / max(loads, 1e-9)
+    apart_passes = _passes_apart(seen, totals.seconds / max(pass_seconds, 1e-9))
+    step = int(np.clip(np.ceil(PASSES_APART / apart_passes), 1, max(seen.snapshots // _FEWEST_SNAPSHOTS, 1)))
     step = max(step, -(-seen.snapshots // _MOST_SNAPSHOTS))
     subsets = [np.arange(offset, seen.snapshots, step) for offset in range(step)]
 
-    by_paths = len(seen.hand_frames) > 0
+    by_paths = len(seen.hand_buffers) > 0
     groups = range(len(seen.groups))
     batches = map_in_threads(_batch, repeat(seen), groups, repeat(subsets[0]), repeat(seed))
-    fit: Callable[[Sightings, int, NDArray[np.int64], Floats], _Fit] = _fit_states
+    fit: Callable[[Observations, int, NDArray[np.int64], Floats], _Fit] = _fit_states
     if by_paths:
         step, subsets = 1, [np.arange(seen.snapshots)]
         fit = partial(_fit_paths, seed=seed)
@@ -148,14 +148,16 @@ def estimate(
         )
         for g in range(len(seen.groups))
     ]
-    lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
+    pass_seconds = sum(r.loads_per_pass() for r in rates) / max(loads, 1e-9)
     rates = [
-        temper(r, float(totals.relation_accesses[list(g.relations)].sum()) * sampling_rate * lap_seconds)
+        cap_to_counters(
+            r, float(totals.relation_accesses[list(g.relations)].sum()) * sampling_rate * pass_seconds
+        )
         if g.relations
         else r
         for g, r in zip(seen.groups, rates, strict=True)
     ]
-    lap_seconds = sum(r.loads_per_lap() for r in rates) / max(loads, 1e-9)
+    pass_seconds = sum(r.loads_per_pass() for r in rates) / max(loads, 1e-9)
     # Counters of relations miss what was dropped and lag behind those of the database: make the sums agree.
     # A difference that such reasons do not explain is among the doubts.
     counted = sum(f.misses for f in flows) / sampling_rate
@@ -177,7 +179,7 @@ def estimate(
         Curve,
         flows=flows,
         observed_blocks=pool,
-        lap_seconds=lap_seconds,
+        pass_seconds=pass_seconds,
         seconds=totals.seconds,
         ring_blocks=lambda blocks: round(
             rules.ring_buffers(1, round(blocks / sampling_rate)) * sampling_rate
@@ -205,12 +207,12 @@ def estimate(
             return None
         found = map_in_threads(fit, repeat(seen), groups, repeat(longest), batches)
         own = [f.rates for f in found]
-        own_lap_seconds = sum(r.loads_per_lap() for r in own) / max(loads, 1e-9)
-        return ratios(make(own, lap_seconds=own_lap_seconds), [r.pages for r in own])
+        own_pass_seconds = sum(r.loads_per_pass() for r in own) / max(loads, 1e-9)
+        return ratios(make(own, pass_seconds=own_pass_seconds), [r.pages for r in own])
 
     halves = [curve_of_half for which in (0, 1) if (curve_of_half := half(which)) is not None]
     spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
-    passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
     scanned = np.array([flow.scan_accesses for flow in flows])
     missed = np.array([flow.misses - flow.extensions for flow in flows])
     growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
@@ -256,7 +258,7 @@ def estimate(
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
-    length = _length_doubts(totals, seen.snapshots, lap_seconds, by_paths=by_paths)
+    length = _length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
     level, reasons = judged(
         [
             *totals.doubts,
@@ -286,7 +288,7 @@ def estimate(
         miss_ratio=point,
         low=low[: len(sizes_blocks)],
         high=high[: len(sizes_blocks)],
-        lap_seconds=lap_seconds,
+        pass_seconds=pass_seconds,
         level=level,
         reasons=reasons,
     )
@@ -348,14 +350,14 @@ class _Fit:
     pages: Floats
 
 
-def _apart_laps(seen: Sightings, laps: float) -> float:
+def _passes_apart(seen: Observations, passes: float) -> float:
     """Return how many clock passes lie between snapshots: by the hand, else by the estimate for all."""
-    if len(seen.hand_frames) > 1:
-        return float(np.diff(seen.hand_frames).mean()) / seen.pool_frames
-    return laps / seen.snapshots
+    if len(seen.hand_buffers) > 1:
+        return float(np.diff(seen.hand_buffers).mean()) / seen.pool_buffers
+    return passes / seen.snapshots
 
 
-def _rough(seen: Sightings, group: int) -> Rates:
+def _rough(seen: Observations, group: int) -> Rates:
     classes, pages = seen.classes(group, np.arange(seen.snapshots))
     if pages.sum() <= 0:
         return Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.zeros(len(GRID)))
@@ -363,14 +365,16 @@ def _rough(seen: Sightings, group: int) -> Rates:
     return Rates(batch=SINGLE, hot_batch=SINGLE, pages=weights * pages.sum())
 
 
-def _fit_states(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats) -> _Fit:
+def _fit_states(seen: Observations, group: int, chosen: NDArray[np.int64], batch: Floats) -> _Fit:
     """Fit to the states in which each page was seen, taken for independent."""
     classes, pages = seen.classes(group, chosen)
     like, _ = likelihoods(classes, batch)
     return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
 
 
-def _fit_paths(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Floats, *, seed: int) -> _Fit:
+def _fit_paths(
+    seen: Observations, group: int, chosen: NDArray[np.int64], batch: Floats, *, seed: int
+) -> _Fit:
     """Fit to the paths of the pages from state to state; batches follow from how pages are first seen."""
 
     def fit(batch: Floats) -> _Fit:
@@ -385,7 +389,7 @@ def _fit_paths(seen: Sightings, group: int, chosen: NDArray[np.int64], batch: Fl
     return found
 
 
-def _batch(seen: Sightings, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
+def _batch(seen: Observations, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
     classes, pages = seen.classes(group, chosen)
     return fit_batch(classes, pages, np.random.default_rng([seed, group])) if pages.sum() > 0 else SINGLE
 
@@ -414,7 +418,7 @@ def _replicates(
     return noise
 
 
-def _length_doubts(totals: Totals, snapshots: int, lap_seconds: float, *, by_paths: bool) -> list[Doubt]:
+def _length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_paths: bool) -> list[Doubt]:
     """Return whether the recording is too short, in one sentence."""
     if totals.misses == 0:
         return [
@@ -425,7 +429,7 @@ def _length_doubts(totals: Totals, snapshots: int, lap_seconds: float, *, by_pat
         ]
     if snapshots < _LEAST_SNAPSHOTS:
         return [Doubt("refused", f"there are only {snapshots} snapshots: record for longer")]
-    passes = totals.seconds / lap_seconds if lap_seconds > 0 else 0.0
+    passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
     least, enough = _PASSES_OF_PATHS if by_paths else _PASSES_OF_STATES
     if passes >= enough:
         return []

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.estimate import Doubt
+from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.scan_counts import scanned_blocks
-from pgsweep.sizing.inference.sightings import Table
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]

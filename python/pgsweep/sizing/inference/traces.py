@@ -73,7 +73,7 @@ def estimate(
         miss_ratio=point,
         low=np.clip(low, 0, 1),
         high=np.clip(high, 0, 1),
-        lap_seconds=pools.lap_seconds(pool_blocks) if pool_blocks else float("nan"),
+        pass_seconds=pools.pass_seconds(pool_blocks) if pool_blocks else float("nan"),
         level=level,
         reasons=reasons,
     )
@@ -106,7 +106,7 @@ def estimate_cold(
         miss_ratio=point,
         low=np.clip(point - width - first, 0, 1),
         high=np.clip(point + width, 0, 1),
-        lap_seconds=float("nan"),
+        pass_seconds=float("nan"),
         level=RELIABLE if first <= _WRONG_TODAY else ROUGH,
         reasons=[reason],
     )
@@ -146,7 +146,7 @@ class _Check:
         if not pool_blocks or not (replay.measured_misses.any() or replay.trace.start is not None):
             return cls(measured=measured, exact=None, drawn=None)
         drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, random)
-        if replay.trace.start is None or pool_blocks > pools.most_frames:
+        if replay.trace.start is None or pool_blocks > pools.most_buffers:
             return cls(measured=measured, exact=None, drawn=drawn)
         exact, misses = replay.from_start(pool_blocks)
         expected, counted = replay.by_group(misses), replay.by_group(replay.measured_misses)
@@ -305,7 +305,7 @@ def _notes(
     beyond = [
         size
         for size in sizes_blocks
-        if np.isfinite(lap := pools.lap_seconds(size)) and 2 * lap > trace.duration_seconds
+        if np.isfinite(pass_seconds := pools.pass_seconds(size)) and 2 * pass_seconds > trace.duration_seconds
     ]
     if beyond:
         notes.append(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.sizing.inference.estimate import Estimate
-from pgsweep.sizing.inference.sightings import Table
+from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.totals import Totals
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -60,7 +60,7 @@ class Unfilled:
 
 def unfilled(
     used_blocks: NDArray[np.int64],
-    hand_frames: NDArray[np.int64],
+    hand_buffers: NDArray[np.int64],
     counters: Table,
     relations: Table,
     totals: Totals,
@@ -73,13 +73,13 @@ def unfilled(
 
     Args:
         used_blocks: buffers that held pages, at each snapshot.
-        hand_frames: how many buffers the clock hand had passed at each snapshot; empty where it is not seen.
+        hand_buffers: how many buffers the clock hand had passed at each snapshot; empty where it is not seen.
     """
     if not len(used_blocks):
         return None
     most = int(used_blocks.max())
     never_full = most < FULL_SHARE * pool_blocks
-    moved = int(hand_frames[-1] - hand_frames[0]) if len(hand_frames) > 1 else None
+    moved = int(hand_buffers[-1] - hand_buffers[0]) if len(hand_buffers) > 1 else None
     if not never_full and (moved is None or moved >= _FEWEST_MOVES):
         return None
 
@@ -141,7 +141,7 @@ def estimate_unfilled(found: Unfilled, totals: Totals, sizes_blocks: Sequence[in
         miss_ratio=np.full(len(known), ratio),
         low=np.full(len(known), min(halves)),
         high=np.full(len(known), max(halves)),
-        lap_seconds=float("inf"),
+        pass_seconds=float("inf"),
         level="reliable" if found.usable else "refused",
         reasons=list(found.reasons),
     )

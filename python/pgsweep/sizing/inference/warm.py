@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 PoolPages = tuple[NDArray[np.uint32], NDArray[np.uint8]]
 
 _NOTHING: Final[Mapping[int, float]] = {}
-_LAPS = 160
+_LENGTHS = 160
 _MOST_LAWS = 16
 """Laws of groups kept in memory; most groups have the same."""
 
@@ -48,7 +48,7 @@ _STRANGERS_A_ROW = 32
 and at most this number for each row of the evidence. Otherwise a few accesses to relations of an alleged huge
 size could take all memory. A trace says nothing of a pool if it visits a smaller share of its pages."""
 
-_FRAMES_ANYWAY = 1 << 22
+_BUFFERS_ANYWAY = 1 << 22
 """Buffers that each have a place of their own in a simulated pool, full or not, whatever the rows are."""
 
 NO_PAGE = 2**32 - 1
@@ -64,7 +64,7 @@ class WarmPools:
         rules: of the server; they decide which scans have a ring at a size.
 
     Attributes:
-        most_frames: the largest pool whose buffers are simulated one by one.
+        most_buffers: the largest pool whose buffers are simulated one by one.
     """
 
     def __init__(self, trace: Trace, visits: Visits, rules: _native.Rules) -> None:
@@ -74,23 +74,23 @@ class WarmPools:
         self._accesses = int(np.count_nonzero((trace.flags & DROP) == 0))
         rows = _STRANGERS_A_ROW * (self._accesses + (0 if trace.start is None else len(trace.start.pages)))
         self._most_strangers = min(max(rows, _STRANGERS_ANYWAY), _MOST_STRANGERS)
-        self.most_frames = max(rows, _FRAMES_ANYWAY)
-        self._laps = np.geomspace(1e-4, 1e6, _LAPS) * max(visits.duration_seconds, 1e-3) / 100
+        self.most_buffers = max(rows, _BUFFERS_ANYWAY)
+        self._pass_seconds = np.geomspace(1e-4, 1e6, _LENGTHS) * max(visits.duration_seconds, 1e-3) / 100
         self._by_group = by_group(trace)
         self._members = {group: named[~trace.new_page[named]] for group, named in self._by_group}
         self._never = {
             group: max(float(trace.group_pages[group]) - len(named), 0.0) for group, named in self._by_group
         }
-        resident = np.zeros(_LAPS)
+        resident = np.zeros(_LENGTHS)
         random = np.random.default_rng(0)
         self._scans_add: dict[int, Floats] = {}
-        rates = (self._laps[:, None] * visits.grid[None, :]).ravel()
+        rates = (self._pass_seconds[:, None] * visits.grid[None, :]).ravel()
         laws: dict[bytes, Floats] = {}
         for group, _ in self._by_group:
             batch = visits.batches[group]
             law = laws.get(batch.tobytes())
             if law is None:
-                law = _native.clock_law(rates, batch)[:, 0].reshape(_LAPS, -1)
+                law = _native.clock_law(rates, batch)[:, 0].reshape(_LENGTHS, -1)
                 if len(laws) == _MOST_LAWS:
                     laws.clear()
                 laws[batch.tobytes()] = law
@@ -101,7 +101,7 @@ class WarmPools:
                 only = self._only_scanned(group)
                 resident -= by_value[:, index[only]].sum(axis=1)
                 self._scans_add[group] = self._looping(group, random) - by_value[:, index[~only]].sum(axis=1)
-            resident += self._lately_made(group, self._laps).sum(axis=-1)
+            resident += self._lately_made(group, self._pass_seconds).sum(axis=-1)
         self._resident = resident
 
     @property
@@ -128,23 +128,25 @@ class WarmPools:
         scan comes before the hand has gone round, it finds those pages and keeps them at usage_count 1, so
         that from scan to scan more of the table stays (freelist.c: GetBufferFromRing; bufmgr.c: PinBuffer).
         """
-        lap = self.lap_seconds(blocks)
+        pass_seconds = self.pass_seconds(blocks)
         loops = self.loops(blocks)
         return {
             group: scanned
             for group, scanned in self._visits.scanned.items()
-            if group not in loops and len(scanned.gaps_seconds) and np.median(scanned.gaps_seconds) < lap
+            if group not in loops
+            and len(scanned.gaps_seconds)
+            and np.median(scanned.gaps_seconds) < pass_seconds
         }
 
     def shares(self, left: _native.ReplayOutcomes) -> dict[int, float]:
         """Return which part of the scanned pages of each group lies in a pool that a replay left."""
-        frames = left["frame_pages"].astype(np.int64)
+        buffers = left["buffer_pages"].astype(np.int64)
         highest = max(int(one.pages.max(initial=0)) for one in self._visits.scanned.values())
         there = np.zeros(highest + 1, bool)
-        there[frames[frames <= highest]] = True
+        there[buffers[buffers <= highest]] = True
         return {group: float(there[one.pages].mean()) for group, one in self._visits.scanned.items()}
 
-    def lap_seconds(self, blocks: int, *, gathered: Mapping[int, float] = _NOTHING) -> float:
+    def pass_seconds(self, blocks: int, *, gathered: Mapping[int, float] = _NOTHING) -> float:
         """Return the time of a clock pass in a pool of that size; infinite where everything fits.
 
         Args:
@@ -158,7 +160,7 @@ class WarmPools:
         resident = np.maximum.accumulate(np.maximum(resident, 1e-9))
         if blocks >= resident[-1]:
             return float("inf")
-        return float(np.exp(np.interp(np.log(blocks), np.log(resident), np.log(self._laps))))
+        return float(np.exp(np.interp(np.log(blocks), np.log(resident), np.log(self._pass_seconds))))
 
     def draw_pages(
         self, blocks: int, random: np.random.Generator, *, gathered: Mapping[int, float] = _NOTHING
@@ -168,10 +170,12 @@ class WarmPools:
         Args:
             gathered: by group, which part of the pages that it scans through rings is there (`lingering`).
         """
-        lap = min(self.lap_seconds(blocks, gathered=gathered), float(self._laps[-1]))
-        drawn = [(group, *self._states(group, lap)) for group, _ in self._by_group]
+        pass_seconds = min(self.pass_seconds(blocks, gathered=gathered), float(self._pass_seconds[-1]))
+        drawn = [(group, *self._states(group, pass_seconds)) for group, _ in self._by_group]
         # Checked before anything of that size is made.
-        self._check_strangers(blocks, lap, {group: float(1 - states[-1][0]) for group, states, _ in drawn})
+        self._check_strangers(
+            blocks, pass_seconds, {group: float(1 - states[-1][0]) for group, states, _ in drawn}
+        )
         trace = self._trace
         loops = self.loops(blocks)
         held = {**loops, **{group: self._visits.scanned[group] for group in gathered}}
@@ -194,7 +198,7 @@ class WarmPools:
                     looping,
                     self._rates(group, looping.pages, random),
                     self._visits.batches[group],
-                    np.full(len(looping.pages), lap),
+                    np.full(len(looping.pages), pass_seconds),
                     self._visits.duration_seconds,
                     random,
                 )
@@ -208,7 +212,7 @@ class WarmPools:
             pages.append(members[inside].astype(np.uint32))
             counts.append((state[inside] - 1).astype(np.uint8))
             unseen = random.multinomial(int(self._never[group]), np.diff(states[-1], prepend=0.0))[1:]
-            unseen = unseen + random.poisson(self._lately_made(group, np.array([lap]))[0])
+            unseen = unseen + random.poisson(self._lately_made(group, np.array([pass_seconds]))[0])
             pages.append(np.arange(stranger, stranger + int(unseen.sum()), dtype=np.uint32))
             counts.append(np.repeat(np.arange(6, dtype=np.uint8), unseen))
             stranger += int(unseen.sum())
@@ -219,18 +223,18 @@ class WarmPools:
         chosen = chosen[:blocks]
         return page[chosen], count[chosen]
 
-    def _states(self, group: int, lap: float) -> tuple[Floats, Ints]:
+    def _states(self, group: int, pass_seconds: float) -> tuple[Floats, Ints]:
         """Return how likely a page is absent or at most at each count, by row, and the row of each page.
 
         The last row is that of pages never visited.
         """
-        law = _native.clock_law(lap * self._visits.grid, self._visits.batches[group])
+        law = _native.clock_law(pass_seconds * self._visits.grid, self._visits.batches[group])
         posterior, index = self._posterior(group, self._members[group])
         states = np.cumsum(posterior @ law, axis=1)
         states /= states[:, -1:]
         return states, index
 
-    def _check_strangers(self, blocks: int, lap: float, resident: dict[int, float]) -> None:
+    def _check_strangers(self, blocks: int, pass_seconds: float, resident: dict[int, float]) -> None:
         """Refuse a pool that would hold more pages that the trace never names than it can say anything of.
 
         Args:
@@ -241,7 +245,9 @@ class WarmPools:
         """
         expected = 0.0
         for group, share in resident.items():
-            expected += self._never[group] * share + float(self._lately_made(group, np.array([lap])).sum())
+            expected += self._never[group] * share + float(
+                self._lately_made(group, np.array([pass_seconds])).sum()
+            )
         if expected <= self._most_strangers:
             return
         cause = f"it would hold {expected:.2g} pages that the trace never names"
@@ -275,20 +281,20 @@ class WarmPools:
 
         What a scan reads lies side by side, so that the hand takes all of it or nothing of it.
         """
-        left = later["frame_pages"]
+        left = later["buffer_pages"]
         named = np.concatenate([one.pages for one in self._visits.scanned.values()])
         highest = max(int(pages.max(initial=0)) for pages in (left[left != NO_PAGE], drawn[0], named))
         scanned = np.zeros(highest + 1, bool)
         scanned[named] = True
-        frames = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
+        buffers = np.flatnonzero((left != NO_PAGE) & scanned[np.where(left == NO_PAGE, 0, left)])
         taken = np.zeros(blocks, bool)
-        taken[frames] = True
+        taken[buffers] = True
         free = random.permutation(np.flatnonzero(~taken).astype(np.uint32))
         others = random.permutation(np.flatnonzero(~scanned[drawn[0]]))[: len(free)]
         return _native.PoolContents(
-            np.concatenate([left[frames], drawn[0][others]]),
-            np.concatenate([later["frame_usage_counts"][frames], drawn[1][others]]),
-            frames=np.concatenate([frames.astype(np.uint32), free[: len(others)]]),
+            np.concatenate([left[buffers], drawn[0][others]]),
+            np.concatenate([later["buffer_usage_counts"][buffers], drawn[1][others]]),
+            buffers=np.concatenate([buffers.astype(np.uint32), free[: len(others)]]),
             hand=later["hand"] % blocks,
         )
 
@@ -319,22 +325,22 @@ class WarmPools:
         scanned = self._visits.scanned[group]
         chosen = random.choice(len(scanned.pages), _SAMPLED_PAGES)
         state = states_before(
-            np.tile(scanned.first_seconds[chosen], _LAPS),
+            np.tile(scanned.first_seconds[chosen], _LENGTHS),
             scanned,
-            np.tile(self._rates(group, scanned.pages[chosen], random), _LAPS),
+            np.tile(self._rates(group, scanned.pages[chosen], random), _LENGTHS),
             self._visits.batches[group],
-            np.repeat(self._laps, _SAMPLED_PAGES),
+            np.repeat(self._pass_seconds, _SAMPLED_PAGES),
             self._visits.duration_seconds,
             random,
         )
-        return np.asarray((state.reshape(_LAPS, -1) > 0).mean(axis=1) * len(scanned.pages))
+        return np.asarray((state.reshape(_LENGTHS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
-    def _lately_made(self, group: int, laps: Floats) -> Floats:
+    def _lately_made(self, group: int, pass_seconds: Floats) -> Floats:
         """Return how many pages made before the trace and unused are at usage_count 0 to 5, by clock pass."""
         growth = self._visits.growth.get(group)
         if growth is None:
-            return np.zeros((len(laps), 6))
+            return np.zeros((len(pass_seconds), 6))
         at_least = np.cumsum(growth.usage_counts[::-1])[::-1]
-        made = growth.pages_per_second * laps[:, None] * at_least[None, :]
+        made = growth.pages_per_second * pass_seconds[:, None] * at_least[None, :]
         room = np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))
         return np.asarray(made * room[:, None])

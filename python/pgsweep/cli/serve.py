@@ -1,0 +1,139 @@
+"""`pgsweep serve`: pages in a browser, a history, and metrics, of one server or many."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Duration, common_options, settings_of
+from pgsweep.cli.output import write_stdout
+from pgsweep.errors import MissingAbility, UsageError
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("targets", metavar="[DSN]...", nargs=-1)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="serve.toml: servers with names, limits, queries of your own as metrics.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Where pages are served; port 0 takes one that is free. Other addresses than this machine's own "
+    "need a token.  [default: 127.0.0.1:8432]",
+)
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the history and the evidence are kept.  [default: ~/.local/state/pgsweep/serve]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file with a secret that browsers and Prometheus must show.",
+)
+@click.option(
+    "--interval",
+    "interval_seconds",
+    type=Duration(),
+    metavar="TIME",
+    help="Time from one look to the next, 1s at least; longer where looks by SQL would cost more than 4 % of "
+    "one backend.  [default: 10s]",
+)
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "peek", "sql"]),
+    help="How pools are read. peek: in the server's memory, at no cost to it; needs its host, its user or "
+    "root. sql: pg_buffercache, works on any server.  [default: auto]",
+)
+@click.option("--grafana", is_flag=True, help="Print a dashboard for Grafana, and end.")
+@click.option("--alerts", is_flag=True, help="Print alerting rules for Prometheus, and end.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.parquet",
+    help="Write the history as one Parquet file, and end.",
+)
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    targets: tuple[str, ...],
+    config_file: Path | None,
+    listen: str | None,
+    history: Path | None,
+    token_file: Path | None,
+    interval_seconds: float | None,
+    source: Literal["auto", "peek", "sql"] | None,
+    grafana: bool,
+    alerts: bool,
+    export: Path | None,
+) -> None:
+    r"""Serve live pages, a history and metrics of one server or many.
+
+    For each server: the predicted miss ratio at other sizes of shared_buffers, from the last 15 minutes, hour
+    and day; reads by what served them; the host's memory; relations in both caches; usage counts, clock
+    passes and evictions. /metrics is for Prometheus. A DSN is the name of a database, a connection string or
+    a URI, as for psql; without one, libpq's environment names the server. Servers may be down when it starts.
+
+    The servers are only read. On a server's host, as its user or root, looking costs it nothing but a few
+    short statements; by SQL, looks and evidence take at most 6.5 % of one backend's time.
+
+    \b
+    Examples:
+      pgsweep serve shop
+      pgsweep serve service=shop service=billing --history /var/lib/pgsweep
+      pgsweep serve --config /etc/pgsweep/serve.toml --listen 0.0.0.0:8432 --token-file /etc/pgsweep/token
+      pgsweep serve --alerts > pgsweep.rules.yml
+    """
+    settings = settings_of(ctx)
+    if sum(map(bool, (grafana, alerts, export))) > 1:
+        raise UsageError("--grafana, --alerts and --export are three things", hint="one at a time")
+    if grafana or alerts:
+        from pgsweep.serve.rules import alert_rules, grafana_dashboard
+
+        write_stdout(grafana_dashboard() if grafana else alert_rules())
+        return
+    from pgsweep.serve.config import default_history, load_config
+
+    config = load_config(
+        targets,
+        file=config_file,
+        listen=listen,
+        history=history,
+        token_file=token_file,
+        interval_seconds=interval_seconds,
+        source=source,
+        home=default_history(os.environ),
+    )
+    if export is not None:
+        from pgsweep.serve.export import export_history
+
+        rows = export_history(config.history / "history.sqlite", export)
+        settings.say(f"{rows} rows in {export}")
+        return
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingAbility(
+            f"`pgsweep serve` needs the package {error.name}, which is not installed",
+            cause="pages and metrics are an extra: other commands do without",
+            hint="pip install 'pgsweep[serve]'",
+        ) from error
+    from pgsweep.serve.run import serve
+
+    settings.say(f"{len(config.servers)} server{'s' if len(config.servers) != 1 else ''}, a look every "
+                 f"{config.interval_seconds:g} s, history in {config.history}")  # fmt: skip
+    serve(config, say=lambda address: write_stdout(f"{address}\n"))

@@ -1,0 +1,146 @@
+"""What `pgsweep serve` shows: servers, their state now, their history, and curves of sliding windows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pgsweep.records.cache import Missing
+from pgsweep.records.prediction import PredictResult
+
+
+class ServeFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a server is not observed now: the error's message, cause and hint, and since when."""
+
+    message: str
+    cause: str | None
+    hint: str | None
+    since: float
+
+
+class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """A prediction over a sliding window of recorded evidence.
+
+    Attributes:
+        window_seconds: the length that was asked for.
+        covered_seconds: the length that the evidence has, from its first to its last sample.
+        at: when it was predicted, in seconds since 1970.
+        result: as `pgsweep predict` gives it; null where nothing could be predicted.
+        why: the reason for that.
+        seconds: processor time that the prediction took.
+    """
+
+    window_seconds: int
+    covered_seconds: float
+    at: float
+    result: PredictResult | None
+    why: str | None = None
+    seconds: float = 0.0
+
+
+class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One server in the overview.
+
+    Attributes:
+        key: its part of addresses on the page.
+        state: `starting`, `up` or `down`.
+        reads_per_second: blocks read into the pool; measured over the last interval.
+        avoidable_reads_per_second: the reads that a pool of twice the size would save: predicted, from the
+            curve of the shortest window that has one.
+        collect_share: share of one backend's time that pgsweep's statements took so far, where it reads the
+            pool by SQL; by peek the statements for the counters alone.
+        held_back: looks are further apart than asked for, to limit the cost.
+    """
+
+    key: str
+    name: str
+    place: str
+    state: str
+    failure: ServeFailure | None = None
+    at: float | None = None
+    server_version: str = ""
+    database: str = ""
+    pool_source: str = ""
+    shared_buffers_bytes: int | None = None
+    used_bytes: int | None = None
+    hit_ratio: float | None = None
+    reads_per_second: float | None = None
+    disk_read_bytes_per_second: float | None = None
+    avoidable_reads_per_second: float | None = None
+    verdict: str | None = None
+    interval_seconds: float | None = None
+    held_back: bool = False
+    collect_share: float | None = None
+    collect_seconds: float | None = None
+    missing: list[Missing] = []
+
+
+class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """All servers, most to be gained first; those that are down before all others.
+
+    Attributes:
+        history_trouble: why the history is not written now; null where it is.
+    """
+
+    schema: str = "pgsweep.serve.overview/1"
+    at: float
+    servers: list[ServeSummary]
+    history_trouble: str | None = None
+
+
+class ServeGap(msgspec.Struct, frozen=True, kw_only=True):
+    """A time of which the history has nothing, and why."""
+
+    begin: float
+    end: float
+    why: str
+
+
+class ServeSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a server's history: one value of each column for each time; null where it is not known.
+
+    Attributes:
+        step_seconds: 10, 60 or 900: the level of the history that the values come from.
+        at: ends of the intervals, in seconds since 1970.
+    """
+
+    schema: str = "pgsweep.serve.series/1"
+    server: str
+    begin: float
+    end: float
+    step_seconds: int
+    at: list[float]
+    columns: dict[str, list[float | None]]
+    gaps: list[ServeGap]
+
+
+class ServeMemoryPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the host's memory; `twice` of it lies in another part too."""
+
+    name: str
+    size_bytes: int
+    twice_bytes: int = 0
+    why: str = ""
+
+
+class ServeMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The host's memory as one budget: measured.
+
+    Attributes:
+        capacity_bytes: the host's memory, or the limit of the server's memory cgroup where that is smaller.
+    """
+
+    schema: str = "pgsweep.serve.memory/1"
+    at: float
+    capacity_bytes: int
+    parts: list[ServeMemoryPart]
+    missing: list[Missing] = []
+
+
+class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):
+    """The curves of one server: now by window, and those kept of earlier hours."""
+
+    schema: str = "pgsweep.serve.curves/1"
+    server: str
+    now: list[ServeCurve]
+    hours: list[ServeCurve] = []
+    recording: str | None = None

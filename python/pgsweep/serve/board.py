@@ -1,0 +1,172 @@
+"""What is known now of each server that is watched: written by its threads, read by pages and metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pgsweep.cache.top.sample import CacheSample
+from pgsweep.records.prediction import PredictResult
+from pgsweep.records.serve import (
+    ServeCurve,
+    ServeFailure,
+    ServeMemory,
+    ServeOverview,
+    ServeSummary,
+)
+from pgsweep.records.top import TopSample, TopView
+from pgsweep.serve.config import ServeConfig, ServerConfig
+
+
+@dataclass(slots=True)
+class Watched:
+    """One server, as last seen.
+
+    Attributes:
+        moment: the last sample; None until there is one, and while the server is away.
+        values: what the history got with it.
+        totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
+        curves: by window.
+        user_metrics: by name: rows of (labels, value); None where the query failed.
+    """
+
+    config: ServerConfig
+    place: str
+    moment: CacheSample | None = None
+    at: float = 0.0
+    collect_seconds: float = 0.0
+    failure: ServeFailure | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    curves: dict[int, ServeCurve] = field(default_factory=dict)
+    memory: ServeMemory | None = None
+    recording: str | None = None
+    user_metrics: dict[str, list[tuple[tuple[str, ...], float]] | None] = field(default_factory=dict)
+    user_failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """Return `up`, `down`, or `starting` before the first answer."""
+        return "down" if self.failure is not None else "starting" if self.moment is None else "up"
+
+
+class Board:
+    """All servers; may be used by several threads.
+
+    Args:
+        config: what is watched.
+        places: where each server is, in words, in the order of the configuration.
+        history_trouble: says why the history is not written now.
+    """
+
+    def __init__(
+        self, config: ServeConfig, places: list[str], history_trouble: Callable[[], str | None]
+    ) -> None:
+        self._lock = threading.Lock()
+        self.servers = {
+            server.key: Watched(server, place) for server, place in zip(config.servers, places, strict=True)
+        }
+        self.history_trouble = history_trouble
+        self._listeners: list[Callable[[str, str], None]] = []
+
+    def listen(self, listener: Callable[[str, str], None]) -> None:
+        """Have a function called with the key and the kind (`sample`, `curve`, `memory`) of each change."""
+        self._listeners.append(listener)
+
+    def changed(self, key: str, kind: str, change: Callable[[Watched], None]) -> None:
+        """Change what is known of a server, and say so."""
+        with self._lock:
+            change(self.servers[key])
+        for listener in self._listeners:
+            listener(key, kind)
+
+    def sample(self, key: str, view: TopView) -> TopSample | None:
+        """Return the last sample with these relations; None while there is none."""
+        with self._lock:
+            moment = self.servers[key].moment
+        return None if moment is None else moment.sample(view)
+
+    def overview(self) -> ServeOverview:
+        """Return all servers: those that are down, then those with most to be gained."""
+        with self._lock:
+            found = [summary_of(watched) for watched in self.servers.values()]
+        found.sort(key=lambda s: (s.state != "down", -(s.avoidable_reads_per_second or 0.0), s.name))
+        return ServeOverview(at=time.time(), servers=found, history_trouble=self.history_trouble())
+
+    def summary(self, key: str) -> ServeSummary:
+        """Return one server."""
+        with self._lock:
+            return summary_of(self.servers[key])
+
+    def curves(self, key: str) -> list[ServeCurve]:
+        """Return the curves of the sliding windows, shortest first."""
+        with self._lock:
+            return [curve for _, curve in sorted(self.servers[key].curves.items())]
+
+    def memory(self, key: str) -> ServeMemory | None:
+        """Return the host's memory; None where it is not seen."""
+        with self._lock:
+            return self.servers[key].memory
+
+
+def summary_of(watched: Watched) -> ServeSummary:
+    """Return the line of the overview."""
+    config, moment, values = watched.config, watched.moment, watched.values
+    best = next(
+        (c.result for _, c in sorted(watched.curves.items()) if c.result is not None and c.result.points),
+        None,
+    )
+    verdict = best.verdict.level if best is not None else None
+    if moment is None:
+        return ServeSummary(
+            key=config.key,
+            name=config.name,
+            place=watched.place,
+            state=watched.state,
+            failure=watched.failure,
+            verdict=verdict,
+        )
+    head = moment.head
+    covered = values.get("covered_seconds", 0.0)
+    accesses = values.get("hits", 0.0) + values.get("reads", 0.0)
+    reads = values["reads"] / covered if covered > 0 and "reads" in values else None
+    disk = values.get("disk_read_bytes")
+    return ServeSummary(
+        key=config.key,
+        name=config.name,
+        place=watched.place,
+        state=watched.state,
+        failure=watched.failure,
+        at=watched.at,
+        server_version=head.server_version,
+        database=head.database,
+        pool_source=head.pool_source,
+        shared_buffers_bytes=head.pool.size_bytes,
+        used_bytes=head.pool.used_bytes,
+        hit_ratio=values["hits"] / accesses if accesses > 0 else None,
+        reads_per_second=reads,
+        disk_read_bytes_per_second=disk / covered if disk is not None and covered > 0 else None,
+        avoidable_reads_per_second=avoidable(best, reads),
+        verdict=verdict,
+        interval_seconds=head.interval_seconds,
+        held_back=head.held_back,
+        collect_share=head.backend_share,
+        collect_seconds=watched.collect_seconds,
+        missing=head.missing,
+    )
+
+
+def avoidable(result: PredictResult | None, reads_per_second: float | None) -> float | None:
+    """Return the reads that a pool of twice the size would save, predicted; None where it is not known.
+
+    The reads of now, times the share by which the predicted miss ratio falls from today's size to twice that.
+    """
+    if result is None or reads_per_second is None:
+        return None
+    today = result.observed.shared_buffers_bytes
+    ratios = {point.shared_buffers_bytes: point.miss_ratio for point in result.points}
+    if today not in ratios or 2 * today not in ratios or ratios[today] <= 0:
+        return None
+    return max(0.0, reads_per_second * (1 - ratios[2 * today] / ratios[today]))

@@ -1,0 +1,275 @@
+"""One server watched without end: looks, the counters between them, and the memory of its host.
+
+A server has a thread and a session of its own, so one that does not answer delays no other. The looks are
+those of `pgsweep top`: the feed reopens the session after a restart, a failover or a changed password
+(libpq reads its password file anew), with pauses that grow to ten seconds. By SQL a look may take 4 % of
+one backend's time at most, and looks are further apart where they would take more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.cache.top.feed import Feed
+from pgsweep.cache.top.live import Live
+from pgsweep.cache.top.sample import CacheSample, Reading
+from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.host.reads import DiskReads
+from pgsweep.memory.processes import LocalServer, look
+from pgsweep.records.cache import Missing
+from pgsweep.records.memory import MemoryResult
+from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart
+from pgsweep.records.top import TopPageCache
+from pgsweep.residency.access import Access, PoolSource, opened
+from pgsweep.serve.board import Board, Watched
+from pgsweep.serve.config import ServerConfig
+from pgsweep.serve.history import Gap, History, Sample
+
+_MEMORY_SECONDS: Final = 60.0
+_MEMORY_SHARE: Final = 0.02
+"""Private memory is read that often at most, and for no larger share of one processor."""
+
+_AGAIN_SECONDS: Final = 60.0
+"""After an error that nobody foresaw, the server is opened anew after this pause."""
+
+
+@dataclass(slots=True)
+class _Last:
+    reading: Reading
+    disk_read_bytes: int | None
+
+
+class Collector:
+    """Watches one server in a thread until it is stopped.
+
+    Args:
+        config: the server.
+        board: gets what is seen.
+        history: keeps it.
+        interval_seconds: from one look to the next.
+        source: how the pool is read.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        board: Board,
+        history: History,
+        *,
+        interval_seconds: float,
+        source: PoolSource,
+    ) -> None:
+        self._config = config
+        self._board = board
+        self._history = history
+        self._interval_seconds = interval_seconds
+        self._source = source
+        self._access: Access | None = None
+        self._disk: DiskReads | None = None
+        self._last: _Last | None = None
+        self._away_since: float | None = time.time()
+        self._memory_due = 0.0
+        self._look_began = 0.0
+        self._stopped = threading.Event()
+        self._feed = self._new_feed()
+
+    def start(self) -> None:
+        """Begin."""
+        self._feed.start()
+
+    def stop(self) -> None:
+        """End; a statement that is running is cancelled."""
+        self._stopped.set()
+        self._feed.stop()
+
+    def _new_feed(self) -> Feed:
+        return Feed(self._opened, self._interval_seconds, self._show, self._fail, self._give_up)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Live]:
+        with opened(self._config.conninfo, self._source) as access:
+            self._access = access
+            self._last = None
+            self._memory_due = 0.0
+            self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
+            try:
+                yield Live(access)
+            finally:
+                self._access = self._disk = None
+
+    def _show(self, moment: CacheSample) -> None:
+        now = time.time()
+        if self._away_since is not None:
+            self._note_gap(now)
+        disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
+        values = gained(self._last, moment, disk_read_bytes)
+        self._last = _Last(moment.reading, disk_read_bytes)
+        values |= gauges(moment, moment.files.record(time.monotonic()) if moment.files else None)
+
+        def change(watched: Watched) -> None:
+            watched.moment = moment
+            watched.at = now
+            watched.failure = None
+            watched.values = values
+            watched.collect_seconds = moment.head.look_seconds
+            for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
+                if name in values:
+                    watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
+
+        self._board.changed(self._config.key, "sample", change)
+        if "covered_seconds" in values:
+            self._history.add(Sample(self._config.name, now, values))
+        self._look_at_memory(moment)
+
+    def _note_gap(self, now: float) -> None:
+        """Keep in the history since when, and why, there was nothing."""
+        begin, self._away_since = self._away_since, None
+        failure = self._board.summary(self._config.key).failure
+        # The time before the first sample is no gap: the history does not claim to have it.
+        if begin is not None and failure is not None:
+            self._history.add(Gap(self._config.name, begin, now, failure.message))
+
+    def _fail(self, error: PgsweepError, _seconds: float) -> None:
+        now = time.time()
+        if self._away_since is None:
+            self._away_since = now
+        since = self._away_since
+
+        def change(watched: Watched) -> None:
+            watched.moment = None
+            watched.memory = None
+            watched.failure = ServeFailure(
+                message=error.message, cause=error.cause, hint=error.hint, since=since
+            )
+
+        self._board.changed(self._config.key, "sample", change)
+
+    def _give_up(self, error: Exception) -> None:
+        """Begin again after a pause: an error in one sample must not end the watching."""
+        self._fail(
+            PgsweepError(
+                f"an error in pgsweep: {type(error).__name__}: {error}",
+                cause="it is tried again in a minute",
+                hint="please report this",
+            ),
+            _AGAIN_SECONDS,
+        )
+
+        def again() -> None:
+            if not self._stopped.wait(_AGAIN_SECONDS):
+                self._feed = self._new_feed()
+                self._feed.start()
+
+        threading.Thread(target=again, name="begin again", daemon=True).start()
+
+    def _look_at_memory(self, moment: CacheSample) -> None:
+        """Read the memory of the server's processes, where it runs here and it is time."""
+        access, now = self._access, time.monotonic()
+        if access is None or access.postmaster_pid is None or now < self._memory_due:
+            return
+        begin = time.monotonic()
+        local = LocalServer(access.conninfo, access.connection, access.server, access.postmaster_pid)
+        try:
+            result = look(local, top=0)
+        except (MissingAbility, OSError):
+            # What may not be seen is no reason to end the session; the panel then has nothing to show.
+            self._memory_due = begin + _MEMORY_SECONDS
+            return
+        files = moment.files.record(time.monotonic()) if moment.files else None
+        memory = memory_of(result, moment, files)
+        taken = time.monotonic() - begin
+        # Until the page cache has been read, the picture is not whole.
+        pause = _MEMORY_SECONDS if files is not None or not access.sees_page_cache else 0.0
+        self._memory_due = begin + max(pause, taken / _MEMORY_SHARE)
+        self._board.changed(self._config.key, "memory", lambda watched: setattr(watched, "memory", memory))
+
+
+def gained(last: _Last | None, moment: CacheSample, disk_read_bytes: int | None) -> dict[str, float]:
+    """Return what the counters gained since the last sample; nothing at the first, or after a reset."""
+    if last is None:
+        return {}
+    before, now = last.reading, moment.reading
+    seconds = now.at - before.at
+    if seconds <= 0 or now.hits < before.hits or now.reads < before.reads:
+        return {}
+    values = {
+        "covered_seconds": seconds,
+        "hits": now.hits - before.hits,
+        "reads": now.reads - before.reads,
+        "transactions": max(0.0, now.transactions - before.transactions),
+        "allocations": max(0.0, now.allocations - before.allocations),
+    }
+    if now.evictions is not None and before.evictions is not None:
+        values["evictions"] = max(0.0, now.evictions - before.evictions)
+    if now.hand_buffers is not None and before.hand_buffers is not None:
+        values["hand_buffers"] = max(0.0, float(now.hand_buffers - before.hand_buffers))
+    if disk_read_bytes is not None and last.disk_read_bytes is not None:
+        values["disk_read_bytes"] = float(disk_read_bytes - last.disk_read_bytes)
+    return values
+
+
+def gauges(moment: CacheSample, files: TopPageCache | None) -> dict[str, float]:
+    """Return the state of the caches at a sample."""
+    head = moment.head
+    values = {
+        "shared_buffers_bytes": float(head.pool.size_bytes),
+        "used_bytes": float(head.pool.used_bytes),
+        "dirty_bytes": float(head.pool.dirty_bytes),
+        "sessions": float(head.backends.total),
+        "active_sessions": float(head.backends.active),
+    }
+    values |= {f"usage_count_{n}": float(count) for n, count in enumerate(head.pool.usage_counts)}
+    if files is not None:
+        values["page_cache_bytes"] = float(files.page_cache_bytes)
+        values["both_bytes"] = float(files.both_bytes)
+    return values
+
+
+def memory_of(result: MemoryResult, moment: CacheSample, files: TopPageCache | None) -> ServeMemory:
+    """Return the host's memory as parts that add up to it."""
+    host, totals = result.host, result.totals
+    pool = moment.head.pool
+    missing = list(result.missing)
+    shared = totals.shared_memory_bytes or 0
+    held = min(pool.used_bytes, shared)
+    private = totals.private_bytes or 0
+    relations = min(files.page_cache_bytes if files else 0, host.page_cache_bytes)
+    available = host.memory_bytes if host.available_bytes is None else host.available_bytes
+    free = max(0, available - host.page_cache_bytes)
+    known = shared + private + totals.page_tables_bytes + host.page_cache_bytes + free
+    if host.limit_bytes is not None and host.limit_bytes < host.memory_bytes:
+        missing.append(
+            Missing(
+                what="the limit of the server's memory cgroup",
+                why=f"the bar is the whole host; the cgroup may have {host.limit_bytes >> 20} MB",
+                enable="pgsweep memory budget",
+            )
+        )
+    parts = [
+        ServeMemoryPart(
+            name="shared_buffers",
+            size_bytes=held,
+            twice_bytes=min(files.both_bytes if files else 0, held),
+            why="buffers that hold a page",
+        ),
+        ServeMemoryPart(name="other shared memory", size_bytes=max(0, shared - held)),
+        ServeMemoryPart(name="private memory", size_bytes=private, why="of the server's processes"),
+        ServeMemoryPart(name="page tables", size_bytes=totals.page_tables_bytes),
+        ServeMemoryPart(
+            name="page cache: relations",
+            size_bytes=relations,
+            twice_bytes=min(files.both_bytes if files else 0, relations),
+            why="of this server",
+        ),
+        ServeMemoryPart(name="page cache: other files", size_bytes=host.page_cache_bytes - relations),
+        ServeMemoryPart(
+            name="everything else", size_bytes=max(0, host.memory_bytes - known), why="kernel, programs"
+        ),
+        ServeMemoryPart(name="free", size_bytes=free),
+    ]
+    return ServeMemory(at=time.time(), capacity_bytes=host.memory_bytes, parts=parts, missing=missing)

@@ -1,0 +1,309 @@
+"""What `pgsweep serve` watches and how, from the command line and from serve.toml.
+
+    [serve]
+    listen = "127.0.0.1:8432"     # also: token-file, interval, history, source, allowed-hosts
+    history-size = "1GB"          # of the history of all servers
+    evidence-size = "256MB"       # of the evidence of each server
+    top-relations = 20            # that /metrics names, for each server
+
+    [[server]]
+    name = "shop"                 # as pages and metrics call it
+    conninfo = "service=shop"     # as libpq understands it
+
+    [[metric]]                    # a query of your own, see serve/queries.py
+    name = "orders_open"
+    query = "SELECT count(*) AS value FROM shop.orders WHERE state = 'open'"
+
+What the command line says goes before the file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.pg.connect import build_conninfo, describe
+from pgsweep.plain import shell_word
+from pgsweep.regular import open_regular, read_bounded
+from pgsweep.units import parse_bytes
+
+_MOST_BYTES: Final = 1 << 20
+SHORTEST_SECONDS: Final = 1.0
+_HOME: Final = ".local/state/pgsweep/serve"
+_METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_LABEL: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+Source = Literal["auto", "peek", "sql"]
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One server.
+
+    Attributes:
+        key: its part of addresses and folders.
+    """
+
+    key: str
+    name: str
+    conninfo: str
+
+
+class MetricConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """A query of the user's own whose rows become metrics.
+
+    Attributes:
+        name: the metric is called `pgsweep_user_NAME`, with `_total` after it where it is a counter.
+        value: the column that has the number.
+        labels: columns that become labels.
+        every: seconds from one run to the next; longer where that would cost more than 1 % of a backend.
+        timeout: seconds after which the server gives the statement up.
+        rows: the most rows that are taken.
+        servers: names of the servers it is for; empty for all.
+    """
+
+    name: str
+    query: str
+    help: str = ""
+    type: Literal["gauge", "counter"] = "gauge"
+    value: str = "value"
+    labels: list[str] = []
+    every: float = 60.0
+    timeout: float = 1.0
+    rows: int = 100
+    servers: list[str] = []
+
+
+class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    conninfo: str
+    name: str = ""
+
+
+class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    listen: str | None = None
+    token_file: str | None = None
+    interval: float | None = None
+    history: str | None = None
+    source: Source | None = None
+    allowed_hosts: list[str] = []
+    history_size: str = "1GB"
+    evidence_size: str = "256MB"
+    top_relations: int = 20
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    serve: _ServeTable = _ServeTable()
+    server: list[_ServerTable] = []
+    metric: list[MetricConfig] = []
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the command line and the file say."""
+
+    servers: list[ServerConfig]
+    host: str
+    port: int
+    history: Path
+    token: str | None = None
+    interval_seconds: float = 10.0
+    source: Source = "auto"
+    allowed_hosts: list[str] = []
+    history_bytes: int = 1 << 30
+    evidence_bytes: int = 1 << 28
+    top_relations: int = 20
+    metrics: list[MetricConfig] = []
+
+
+def load_config(
+    targets: Sequence[str],
+    *,
+    file: Path | None = None,
+    listen: str | None = None,
+    history: Path | None = None,
+    token_file: Path | None = None,
+    interval_seconds: float | None = None,
+    source: Source | None = None,
+    home: Path,
+) -> ServeConfig:
+    """Return what is to be served.
+
+    Args:
+        targets: connection strings, names of databases or URIs; the file's servers come after them. Without
+            any there is one, which libpq's environment names.
+        file: serve.toml.
+        listen: `HOST:PORT`; port 0 takes one that is free.
+        history: folder of the history.
+        token_file: holds what a browser or Prometheus must show.
+        interval_seconds: from one look to the next.
+        source: how pools are read.
+        home: where the history lies if nothing else is said.
+
+    Raises:
+        UsageError: something in it cannot be.
+    """
+    found = _File() if file is None else _read(file)
+    given = found.serve
+    tables = [_ServerTable(target) for target in targets] + found.server
+    host, port = parse_listen(listen or given.listen or "127.0.0.1:8432")
+    token_path = token_file or (Path(given.token_file).expanduser() if given.token_file else None)
+    interval = interval_seconds if interval_seconds is not None else given.interval or 10.0
+    if interval < SHORTEST_SECONDS:
+        raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")
+    folder = history or (Path(given.history).expanduser() if given.history else home)
+    config = ServeConfig(
+        servers=_servers(tables or [_ServerTable("")]),
+        host=host,
+        port=port,
+        history=folder,
+        token=None if token_path is None else read_token(token_path),
+        interval_seconds=interval,
+        source=source or given.source or "auto",
+        allowed_hosts=given.allowed_hosts,
+        history_bytes=max(1 << 20, parse_bytes(given.history_size)),
+        evidence_bytes=max(1 << 20, parse_bytes(given.evidence_size)),
+        top_relations=max(0, given.top_relations),
+        metrics=found.metric,
+    )
+    _check_metrics(config)
+    if config.token is None and not is_loopback(host):
+        raise UsageError(
+            f"`{host}` can be reached from other machines, and no token is asked for",
+            cause="whoever can open the page would see names of relations and what the servers do",
+            hint="--token-file FILE, made by: umask 077; openssl rand -hex 32 > FILE; "
+            "or --listen 127.0.0.1:8432",
+        )
+    return config
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`; of an IPv6 address in brackets without them.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise UsageError(f"`{text}` is no address to listen at", hint="--listen 127.0.0.1:8432")
+    return match[1] or match[2], int(match[3])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    return host in {"localhost", "::1"} or re.fullmatch(r"127\.\d+\.\d+\.\d+", host) is not None
+
+
+def read_token(path: Path) -> str:
+    """Return the secret in a file.
+
+    Raises:
+        UsageError: the file cannot be read, others may read it, or it holds less than 16 characters.
+    """
+    try:
+        with open_regular(path) as file:
+            text = read_bounded(file, 4096, path).decode().strip()
+            mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token file `{path}` cannot be read", cause=str(error)) from error
+    make = f"umask 077; openssl rand -hex 32 > {shell_word(str(path))}"
+    if mode & 0o077:
+        raise UsageError(
+            f"the token file `{path}` may be read by others", hint=f"chmod 600 {shell_word(str(path))}"
+        )
+    if len(text) < 16 or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(f"the token file `{path}` holds no secret of 16 characters or more", hint=make)
+    return text
+
+
+def _read(path: Path) -> _File:
+    try:
+        with open_regular(path) as file:
+            text = read_bounded(file, _MOST_BYTES, path).decode()
+        return msgspec.convert(tomllib.loads(text), _File)
+    except OSError as error:
+        raise UsageError(f"`{path}` cannot be read", cause=str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"`{path}` is no TOML", cause=str(error)) from error
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"`{path}` does not say what it should", cause=str(error), hint="see docs/guides/serve.md"
+        ) from error
+
+
+def _servers(tables: Sequence[_ServerTable]) -> list[ServerConfig]:
+    servers: list[ServerConfig] = []
+    names: set[str] = set()
+    keys: set[str] = set()
+    for table in tables:
+        conninfo = build_conninfo(table.conninfo)
+        name = table.name or describe(conninfo).removeprefix("database ")
+        if name in names:
+            raise UsageError(
+                f"two servers have the name `{name}`", hint="give each a name of its own in serve.toml"
+            )
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "server"
+        key, number = slug, 2
+        while key in keys:
+            key, number = f"{slug}-{number}", number + 1
+        names.add(name)
+        keys.add(key)
+        servers.append(ServerConfig(key=key, name=name, conninfo=conninfo))
+    return servers
+
+
+def _check_metrics(config: ServeConfig) -> None:
+    known = {server.name for server in config.servers}
+    seen: set[str] = set()
+    for metric in config.metrics:
+        problem = None
+        if not _METRIC_NAME.fullmatch(metric.name):
+            problem = "its name may have small letters, digits and _, and begins with a letter"
+        elif metric.name in seen:
+            problem = "there are two of that name"
+        elif not all(_LABEL.fullmatch(label) and label != "server" for label in metric.labels):
+            problem = "a label may have small letters, digits and _, and is not `server`"
+        elif len(set(metric.labels)) < len(metric.labels) or metric.value in metric.labels:
+            problem = "a column is named twice"
+        elif not (0.01 <= metric.timeout <= 60 and 1 <= metric.every <= 86400 and 1 <= metric.rows <= 10000):
+            problem = "timeout is 0.01 to 60, every 1 to 86400 (seconds), rows 1 to 10000"
+        elif missing := set(metric.servers) - known:
+            problem = f"there is no server `{sorted(missing)[0]}`"
+        elif not metric.query.strip():
+            problem = "its query is empty"
+        if problem is not None:
+            raise UsageError(f"the metric `{metric.name}` cannot be", cause=problem)
+        seen.add(metric.name)
+
+
+def check_history(folder: Path) -> None:
+    """Make the folder of the history, for its owner only.
+
+    Raises:
+        PgsweepError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise PgsweepError(
+            f"the folder `{folder}` of the history cannot be made",
+            cause=error.strerror,
+            hint="name another: --history DIR",
+        ) from error
+
+
+def default_history(environment: Mapping[str, str]) -> Path:
+    """Return where the history lies if nothing is said: below the user's folder of state.
+
+    Raises:
+        PgsweepError: there is no such folder.
+    """
+    # systemd's goes first (systemd.exec(5), StateDirectory=).
+    for name, below in (("STATE_DIRECTORY", ""), ("XDG_STATE_HOME", "pgsweep/serve"), ("HOME", _HOME)):
+        folder = Path(environment.get(name, ""))
+        if folder.is_absolute():
+            return folder / below
+    raise PgsweepError("there is no folder for the history", hint="name one: --history DIR")

@@ -1,0 +1,260 @@
+"""What is known now as metrics of Prometheus: `/metrics`, made anew for each request from the board.
+
+Every metric has the label `server`. Counters count from the start of `pgsweep serve`, in steps of its
+looks; a reset of the server's statistics does not show in them. Where something cannot be seen its metric
+is absent, never zero: `pgsweep_reads_total` with `served="page_cache"` and `"disk"` exists only where the
+server's processes run on this host and may be looked into; elsewhere both together are
+`served="outside_pool"`.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pgsweep._native import __version__
+from pgsweep.plain import shown
+from pgsweep.records.top import TopRelation, TopSample, TopView
+from pgsweep.serve.board import Board, Watched, summary_of
+from pgsweep.serve.config import MetricConfig
+from pgsweep.units import BLOCK_BYTES
+
+CONTENT_TYPE: Final = exposition.CONTENT_TYPE_LATEST
+_VERDICTS: Final = ("reliable", "rough", "refused")
+_WINDOW: Final = 900
+"""The window whose curve is a metric: the shortest."""
+
+
+def exposed(board: Board, metrics: Iterable[MetricConfig], top_relations: int) -> bytes:
+    """Return the page."""
+    registry = CollectorRegistry()
+    registry.register(_Metrics(board, list(metrics), top_relations))
+    return exposition.generate_latest(registry)
+
+
+class _Metrics:
+    """The metrics of one moment.
+
+    Args:
+        board: what is known.
+        metrics: the user's own.
+        top_relations: how many relations a server has by name.
+    """
+
+    def __init__(self, board: Board, metrics: list[MetricConfig], top_relations: int) -> None:
+        self._board = board
+        self._user = metrics
+        self._top_relations = top_relations
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: names are not checked twice."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        yield _gauge("pgsweep_build_info", "Version of pgsweep.", ["version", "python"]).of(
+            [__version__, platform.python_version()], 1.0
+        )
+        trouble = _gauge("pgsweep_history_failed", "1 while the history cannot be written.", [])
+        yield trouble.of([], 0.0 if self._board.history_trouble() is None else 1.0)
+        servers = list(self._board.servers.items())
+        yield from _states([watched for _, watched in servers])
+        yield from _caches([watched for _, watched in servers])
+        yield from _curves([watched for _, watched in servers])
+        samples = [
+            (watched, self._board.sample(key, TopView(sort="pool", limit=self._top_relations)))
+            for key, watched in servers
+        ]
+        yield from _relations(samples)
+        yield from self._user_metrics([watched for _, watched in servers])
+
+    def _user_metrics(self, servers: list[Watched]) -> Iterator[Metric]:
+        failed = _gauge(
+            "pgsweep_user_metric_failed", "1 where a query of the user's own fails.", ["server", "metric"]
+        )
+        for metric in self._user:
+            name, help_text = (
+                f"pgsweep_user_{metric.name}",
+                metric.help or f"Query {metric.name} of serve.toml.",
+            )
+            labels = ["server", *metric.labels]
+            family = (
+                CounterMetricFamily(name, help_text, labels=labels)
+                if metric.type == "counter"
+                else GaugeMetricFamily(name, help_text, labels=labels)
+            )
+            for watched in servers:
+                if metric.name not in watched.user_metrics:
+                    continue
+                rows = watched.user_metrics[metric.name]
+                failed.of([watched.config.name, metric.name], 1.0 if rows is None else 0.0)
+                for values, number in rows or []:
+                    family.add_metric([watched.config.name, *values], number)
+            yield family
+        yield failed
+
+
+class _Gauge(GaugeMetricFamily):
+    def of(self, labels: list[str], value: float | None) -> _Gauge:
+        """Add a value, if there is one."""
+        if value is not None:
+            self.add_metric(labels, value)
+        return self
+
+
+def _gauge(name: str, help_text: str, labels: list[str]) -> _Gauge:
+    return _Gauge(name, help_text, labels=labels)
+
+
+def _counter(name: str, help_text: str, labels: list[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(name, help_text, labels=labels)
+
+
+def _states(servers: list[Watched]) -> Iterator[Metric]:
+    up = _gauge("pgsweep_up", "1 where the server answers.", ["server"])
+    seconds = _gauge("pgsweep_collect_duration_seconds", "Time that the last look took.", ["server"])
+    interval = _gauge("pgsweep_collect_interval_seconds", "From one look to the next.", ["server"])
+    share = _gauge(
+        "pgsweep_collect_backend_share_ratio", "Share of one backend's time that looks took.", ["server"]
+    )
+    at = _gauge("pgsweep_collect_timestamp_seconds", "When the last look was taken.", ["server"])
+    for watched in servers:
+        name, moment = [watched.config.name], watched.moment
+        up.of(name, 0.0 if moment is None else 1.0)
+        if moment is not None:
+            seconds.of(name, watched.collect_seconds)
+            interval.of(name, moment.head.interval_seconds)
+            share.of(name, moment.head.backend_share)
+            at.of(name, watched.at)
+    yield from (up, seconds, interval, share, at)
+
+
+def _caches(servers: list[Watched]) -> Iterator[Metric]:
+    reads = _counter(
+        "pgsweep_reads", "Blocks that were asked for, by what served them.", ["server", "served"]
+    )
+    disk = _counter(
+        "pgsweep_disk_read_bytes", "Bytes that the server's processes read from disks.", ["server"]
+    )
+    evictions = _counter("pgsweep_evictions", "Pages evicted (PostgreSQL 16 and later).", ["server"])
+    size = _gauge("pgsweep_shared_buffers_bytes", "Size of shared_buffers.", ["server"])
+    cached = _gauge("pgsweep_cached_bytes", "Bytes of relations in the caches.", ["server", "where"])
+    buffers = _gauge("pgsweep_buffers", "Used buffers by usage_count.", ["server", "usage_count"])
+    sweep = _gauge("pgsweep_sweep_period_seconds", "Time of one pass of the clock hand.", ["server"])
+    memory = _gauge("pgsweep_memory_bytes", "Memory of the host by use.", ["server", "part"])
+    for watched in servers:
+        name, totals, moment = watched.config.name, watched.totals, watched.moment
+        if "hits" in totals:
+            reads.add_metric([name, "pool"], totals["hits"])
+            split = served(totals)
+            for where, blocks in split.items():
+                reads.add_metric([name, where], blocks)
+        if "disk_read_bytes" in totals:
+            disk.add_metric([name], totals["disk_read_bytes"])
+        if "evictions" in totals:
+            evictions.add_metric([name], totals["evictions"])
+        if moment is None:
+            continue
+        head = moment.head
+        size.of([name], head.pool.size_bytes)
+        for count, number in enumerate(head.pool.usage_counts):
+            buffers.of([name, str(count)], number)
+        sweep.of([name], sweep_period(watched.values, head.pool.size_bytes / head.block_size_bytes))
+        used, both = watched.values.get("used_bytes"), watched.values.get("both_bytes")
+        page_cache = watched.values.get("page_cache_bytes")
+        if used is not None and both is not None and page_cache is not None:
+            cached.of([name, "pool_only"], max(0.0, used - both))
+            cached.of([name, "page_cache_only"], max(0.0, page_cache - both))
+            cached.of([name, "both"], both)
+        if watched.memory is not None:
+            for part in watched.memory.parts:
+                memory.of([name, part.name], part.size_bytes)
+    yield from (reads, disk, evictions, size, cached, buffers, sweep, memory)
+
+
+def served(totals: dict[str, float]) -> dict[str, float]:
+    """Return the reads into the pool by what served them; see the module."""
+    reads = totals.get("reads", 0.0)
+    if "disk_read_bytes" not in totals:
+        return {"outside_pool": reads}
+    # The kernel reads ahead, and other files too: no more blocks can come from disk than were read.
+    disk = min(reads, totals["disk_read_bytes"] / BLOCK_BYTES)
+    return {"page_cache": reads - disk, "disk": disk}
+
+
+def sweep_period(values: dict[str, float], buffers: float) -> float | None:
+    """Return the time of one pass of the clock hand over the last interval; None where it is not seen."""
+    moved, seconds = values.get("hand_buffers"), values.get("covered_seconds")
+    if not moved or not seconds:
+        return None
+    return buffers * seconds / moved
+
+
+def _curves(servers: list[Watched]) -> Iterator[Metric]:
+    ratio = _gauge(
+        "pgsweep_predicted_pool_miss_ratio",
+        "Predicted miss ratio at a size of shared_buffers, and the bounds of its 90 % interval.",
+        ["server", "shared_buffers_bytes", "bound"],
+    )
+    verdict = _gauge(
+        "pgsweep_prediction_verdict", "1 for the verdict on the last prediction.", ["server", "verdict"]
+    )
+    at = _gauge("pgsweep_prediction_timestamp_seconds", "When it was made.", ["server"])
+    saved = _gauge(
+        "pgsweep_predicted_avoidable_reads_per_second",
+        "Reads into the pool that twice the shared_buffers would save: predicted.",
+        ["server"],
+    )
+    for watched in servers:
+        name, curve = watched.config.name, watched.curves.get(_WINDOW)
+        if curve is None or curve.result is None:
+            continue
+        for point in curve.result.points:
+            size = str(point.shared_buffers_bytes)
+            ratio.of([name, size, "estimate"], point.miss_ratio)
+            ratio.of([name, size, "low"], point.low)
+            ratio.of([name, size, "high"], point.high)
+        for word in _VERDICTS:
+            verdict.of([name, word], 1.0 if word == curve.result.verdict.level else 0.0)
+        at.of([name], curve.at)
+        saved.of([name], summary_of(watched).avoidable_reads_per_second)
+    yield from (ratio, verdict, at, saved)
+
+
+def _relations(samples: list[tuple[Watched, TopSample | None]]) -> Iterator[Metric]:
+    pool = _gauge(
+        "pgsweep_relation_pool_bytes",
+        "Bytes of a relation in shared_buffers; `other` is all that are not named.",
+        ["server", "database", "schema", "relation"],
+    )
+    cache = _gauge(
+        "pgsweep_relation_page_cache_bytes",
+        "Bytes of a relation in the page cache.",
+        ["server", "database", "schema", "relation"],
+    )
+    for watched, sample in samples:
+        if sample is None:
+            continue
+        name = watched.config.name
+        named: dict[tuple[str, str, str], list[TopRelation]] = {}
+        for relation in sample.relations:
+            key = (shown(relation.database), shown(relation.schema), shown(relation.relation))
+            named.setdefault(key, []).append(relation)
+        for labels, relations in named.items():
+            pool.of([name, *labels], sum(each.shared_buffers_bytes for each in relations))
+            cache.of([name, *labels], _page_cache(relations))
+        unnamed = sample.pool.used_bytes - sum(each.shared_buffers_bytes for each in sample.relations)
+        pool.of([name, "", "", "other"], max(0, unnamed))
+        if sample.page_cache is not None:
+            rest = sample.page_cache.page_cache_bytes - (_page_cache(sample.relations) or 0)
+            cache.of([name, "", "", "other"], max(0, rest))
+    yield from (pool, cache)
+
+
+def _page_cache(relations: list[TopRelation]) -> float | None:
+    known = [each.page_cache_bytes for each in relations if each.page_cache_bytes is not None]
+    return sum(known) if known else None

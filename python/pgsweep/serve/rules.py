@@ -1,0 +1,198 @@
+"""What `pgsweep serve --alerts` and `--grafana` print: rules for Prometheus, and a dashboard for Grafana."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+
+class _Alert(NamedTuple):
+    name: str
+    expression: str
+    pause: str
+    severity: str
+    summary: str
+    description: str
+
+
+_ALERTS: Final = (
+    _Alert(
+        "PgsweepServerDown",
+        "pgsweep_up == 0",
+        "2m",
+        "critical",
+        "pgsweep does not reach {{ $labels.server }}",
+        "No look has been possible for two minutes. The server's page says why.",
+    ),
+    _Alert(
+        "PgsweepLooksStale",
+        "time() - pgsweep_collect_timestamp_seconds > 3 * pgsweep_collect_interval_seconds + 30",
+        "2m",
+        "warning",
+        "The last look at {{ $labels.server }} is old",
+        "The server answers slowly, or pgsweep has too little processor time.",
+    ),
+    _Alert(
+        "PgsweepHistoryNotWritten",
+        "pgsweep_history_failed == 1",
+        "5m",
+        "warning",
+        "The history is not written",
+        "Collecting goes on, but the history has a gap: is the disk full?",
+    ),
+    _Alert(
+        "PgsweepLargerPoolWouldHelp",
+        "pgsweep_predicted_avoidable_reads_per_second > 1000 "
+        'and on (server) pgsweep_prediction_verdict{verdict="reliable"} == 1',
+        "1h",
+        "info",
+        "{{ $labels.server }} would read {{ $value | humanize }} blocks a second less with twice the "
+        "shared_buffers",
+        "Predicted from the live workload, for an hour, by a curve that is reliable.",
+    ),
+    _Alert(
+        "PgsweepPredictionOld",
+        "time() - pgsweep_prediction_timestamp_seconds > 3600 and on (server) pgsweep_up == 1",
+        "10m",
+        "warning",
+        "The live curve of {{ $labels.server }} is an hour old",
+        "No evidence is recorded, or nothing can be predicted from it. The server's page says why.",
+    ),
+    _Alert(
+        "PgsweepUserMetricFails",
+        "pgsweep_user_metric_failed == 1",
+        "10m",
+        "warning",
+        "The query {{ $labels.metric }} fails on {{ $labels.server }}",
+        "It is a query of serve.toml.",
+    ),
+)
+
+
+class _Panel(NamedTuple):
+    title: str
+    unit: str
+    expressions: tuple[tuple[str, str], ...]
+    description: str = ""
+
+
+_S: Final = '{server=~"$server"}'
+_PANELS: Final = (
+    _Panel(
+        "Predicted miss ratio by size of shared_buffers",
+        "percentunit",
+        (
+            (
+                'pgsweep_predicted_pool_miss_ratio{server=~"$server", bound="estimate"}',
+                "{{server}} {{shared_buffers_bytes}}",
+            ),
+        ),
+        "Predicted from the last 15 minutes.",
+    ),
+    _Panel(
+        "Reads, by what served them",
+        "ops",
+        ((f"rate(pgsweep_reads_total{_S}[5m])", "{{server}} {{served}}"),),
+        "Blocks a second: measured.",
+    ),
+    _Panel(
+        "Reads that twice the shared_buffers would save",
+        "ops",
+        ((f"pgsweep_predicted_avoidable_reads_per_second{_S}", "{{server}}"),),
+        "Blocks a second: predicted.",
+    ),
+    _Panel(
+        "Relations in the caches",
+        "bytes",
+        ((f"pgsweep_cached_bytes{_S}", "{{server}} {{where}}"),),
+        "Measured.",
+    ),
+    _Panel(
+        "Memory of the host", "bytes", ((f"pgsweep_memory_bytes{_S}", "{{server}} {{part}}"),), "Measured."
+    ),
+    _Panel("Buffers by usage_count", "short", ((f"pgsweep_buffers{_S}", "{{server}} {{usage_count}}"),)),
+    _Panel(
+        "Evictions",
+        "ops",
+        ((f"rate(pgsweep_evictions_total{_S}[5m])", "{{server}}"),),
+        "A second; PostgreSQL 16 and later.",
+    ),
+    _Panel("Time of one clock pass", "s", ((f"pgsweep_sweep_period_seconds{_S}", "{{server}}"),)),
+    _Panel(
+        "Largest relations in the pool",
+        "bytes",
+        (
+            (
+                'topk(10, pgsweep_relation_pool_bytes{server=~"$server", relation!="other"})',
+                "{{server}} {{schema}}.{{relation}}",
+            ),
+        ),
+    ),
+    _Panel("Servers that answer", "short", ((f"pgsweep_up{_S}", "{{server}}"),)),
+)
+
+
+def alert_rules() -> str:
+    """Return the rules as YAML; strings are written as JSON, which is YAML too."""
+    lines = ["groups:", "- name: pgsweep", "  rules:"]
+    for alert in _ALERTS:
+        lines += [
+            f"  - alert: {alert.name}",
+            f"    expr: {json.dumps(alert.expression)}",
+            f"    for: {alert.pause}",
+            "    labels:",
+            f"      severity: {alert.severity}",
+            "    annotations:",
+            f"      summary: {json.dumps(alert.summary)}",
+            f"      description: {json.dumps(alert.description)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def expressions() -> list[str]:
+    """Return all expressions of the dashboard, with every server for `$server`."""
+    return [e.replace("$server", ".*") for panel in _PANELS for e, _ in panel.expressions]
+
+
+def grafana_dashboard() -> str:
+    """Return the dashboard as JSON for Grafana's import; it asks for the data source."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    panels: list[dict[str, Any]] = []
+    for number, panel in enumerate(_PANELS):
+        panels.append({
+            "id": number + 1,
+            "title": panel.title,
+            "description": panel.description,
+            "type": "timeseries",
+            "datasource": source,
+            "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+            "targets": [
+                {"refId": chr(65 + i), "expr": expression, "legendFormat": legend, "datasource": source}
+                for i, (expression, legend) in enumerate(panel.expressions)
+            ],
+        })  # fmt: skip
+    dashboard = {
+        "title": "pgsweep",
+        "uid": "pgsweep",
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+                {
+                    "name": "server",
+                    "type": "query",
+                    "datasource": source,
+                    "query": {"query": "label_values(pgsweep_up, server)", "refId": "servers"},
+                    "refresh": 2,
+                    "multi": True,
+                    "includeAll": True,
+                },
+            ]
+        },
+        "panels": panels,
+    }
+    return json.dumps(dashboard, indent=2) + "\n"

@@ -1,0 +1,297 @@
+"""All parts of `pgsweep serve` together: started, shown over HTTP, and stopped."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from pgsweep._native import __version__
+from pgsweep.cache import inspect
+from pgsweep.errors import UsageError
+from pgsweep.pg.connect import build_conninfo, place_of
+from pgsweep.plain import sql_identifier
+from pgsweep.records.cache import CacheMap
+from pgsweep.records.serve import ServeCurve, ServeMemory, ServeOverview, ServeSeries, ServeSummary
+from pgsweep.records.top import TopSample, TopView
+from pgsweep.residency.access import opened
+from pgsweep.serve.board import Board
+from pgsweep.serve.collect import Collector
+from pgsweep.serve.config import ServeConfig, check_history, is_loopback
+from pgsweep.serve.forecast import Forecasts
+from pgsweep.serve.history import History, KeptCurve, read_curves, read_series
+from pgsweep.serve.metrics import CONTENT_TYPE, exposed
+from pgsweep.serve.queries import UserMetrics
+from pgsweep.serve.recording import Recorder
+from pgsweep.serve.web.app import WebConfig, make_app
+from pgsweep.serve.web.events import Hub
+
+_KEPT_WINDOW: Final = 3600
+_MAP_SECONDS: Final = 10.0
+"""A block map is read at most this often: each opens a session and reads the pool."""
+
+_MAP_CELLS: Final = 2048
+_MOST_CONNECTIONS: Final = 256
+_EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 (compared with, not listened at)
+
+
+class Service:
+    """Collects from all servers from `start` to `stop`, and answers the pages' questions.
+
+    Args:
+        config: what is served.
+
+    Raises:
+        HistoryError: the history cannot be opened.
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        check_history(config.history)
+        self._config = config
+        self.history = History(config.history / "history.sqlite", most_bytes=config.history_bytes)
+        places = [place_of(server.conninfo) for server in config.servers]
+        self.board = Board(config, places, lambda: self.history.trouble)
+        self._conninfos = {server.key: server.conninfo for server in config.servers}
+        folders = {server.key: config.history / "evidence" / server.key for server in config.servers}
+        self._collectors = [
+            Collector(
+                server,
+                self.board,
+                self.history,
+                interval_seconds=config.interval_seconds,
+                source=config.source,
+            )
+            for server in config.servers
+        ]
+        self._recorders = [
+            Recorder(
+                server.conninfo,
+                folders[server.key],
+                most_bytes=config.evidence_bytes,
+                source=config.source,
+                tell=self._told(server.key),
+            )
+            for server in config.servers
+        ]
+        self._user_metrics = [
+            UserMetrics(server, wanted, self.board)
+            for server in config.servers
+            if (wanted := [m for m in config.metrics if not m.servers or server.name in m.servers])
+        ]
+        self._forecasts = Forecasts(folders, self._show_curve)
+        self._kept_hour: dict[str, int] = {}
+        self._maps: dict[tuple[str, str, str, str], tuple[float, CacheMap]] = {}
+        self._map_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to collect."""
+        self.history.start()
+        for collector in self._collectors:
+            collector.start()
+        for recorder in self._recorders:
+            recorder.start()
+        for user in self._user_metrics:
+            user.start()
+        self._forecasts.start()
+
+    def stop(self) -> None:
+        """End all parts; what was collected is written."""
+        for recorder in self._recorders:
+            recorder.ask_to_stop()
+        for user in self._user_metrics:
+            user.ask_to_stop()
+        self._forecasts.stop()
+        threads = [threading.Thread(target=collector.stop) for collector in self._collectors]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5.0)
+        end = time.monotonic() + 5.0
+        for recorder in self._recorders:
+            recorder.join(max(0.0, end - time.monotonic()))
+        for user in self._user_metrics:
+            user.join(max(0.0, end - time.monotonic()))
+        self.history.stop()
+
+    def _told(self, key: str) -> Callable[[str | None], None]:
+        def tell(why: str | None) -> None:
+            self.board.changed(key, "recording", lambda watched: setattr(watched, "recording", why))
+
+        return tell
+
+    def _show_curve(self, key: str, curve: ServeCurve) -> None:
+        self.board.changed(
+            key, "curve", lambda watched: watched.curves.__setitem__(curve.window_seconds, curve)
+        )
+        hour = int(curve.at // 3600)
+        # The last curve of an hour, over that hour, is kept: it stands a little after the hour's end.
+        if curve.window_seconds == _KEPT_WINDOW and curve.result is not None and curve.result.points:
+            if self._kept_hour.get(key, hour) != hour:
+                self.history.add(KeptCurve(self.board.servers[key].config.name, curve))
+            self._kept_hour[key] = hour
+
+    # What the pages ask for.
+
+    def overview(self) -> ServeOverview:
+        """Return all servers."""
+        return self.board.overview()
+
+    def summary(self, key: str) -> ServeSummary:
+        """Return one server."""
+        return self.board.summary(key)
+
+    def sample(self, key: str, view: TopView) -> TopSample | None:
+        """Return the last sample with these relations."""
+        return self.board.sample(key, view)
+
+    def memory(self, key: str) -> ServeMemory | None:
+        """Return the host's memory."""
+        return self.board.memory(key)
+
+    def curves(self, key: str) -> list[ServeCurve]:
+        """Return the curves of the sliding windows."""
+        return self.board.curves(key)
+
+    def recording(self, key: str) -> str | None:
+        """Return why no evidence is recorded now; None where it is."""
+        return self.board.servers[key].recording
+
+    def hours(self, key: str, begin: float, end: float) -> list[ServeCurve]:
+        """Return the curves kept of earlier hours."""
+        return read_curves(self.history.path, self.board.servers[key].config.name, begin, end)
+
+    def series(self, key: str, begin: float, end: float) -> ServeSeries:
+        """Return a part of the history."""
+        return read_series(self.history.path, self.board.servers[key].config.name, begin, end)
+
+    def block_map(self, key: str, database: str, schema: str, relation: str) -> CacheMap:
+        """Return where the blocks of a relation lie, read now or some seconds ago.
+
+        Raises:
+            UsageError: there is no such relation.
+            PgsweepError: the server cannot be asked.
+        """
+        if not schema or not relation:
+            raise UsageError("no relation is named")
+        if "\0" in database + schema + relation:
+            raise UsageError("a name has no NUL in it")
+        name = f"{sql_identifier(schema)}.{sql_identifier(relation)}"
+        if "U&" in name:
+            raise UsageError("the block map of a relation whose name has controls in it is not drawn")
+        conninfo = self._conninfos[key]
+        if database:
+            escaped = database.replace("\\", "\\\\").replace("'", "\\'")
+            conninfo = build_conninfo(conninfo, dbname=f"dbname='{escaped}'")
+        # One at a time, so that many requests are no load on a server.
+        with self._map_lock:
+            wanted = (key, database, schema, relation)
+            known = self._maps.get(wanted)
+            if known is not None and time.monotonic() - known[0] < _MAP_SECONDS:
+                return known[1]
+            with opened(conninfo, self._config.source) as access:
+                found = inspect.look(
+                    access, every_database=False, top=1, map_of=name, map_cells=_MAP_CELLS
+                ).map
+            assert found is not None
+            if len(self._maps) >= 16:
+                self._maps.clear()
+            self._maps[wanted] = (time.monotonic(), found)
+            return found
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Return the metrics and their content type."""
+        return exposed(self.board, self._config.metrics, self._config.top_relations), CONTENT_TYPE
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of open pages with the first signal, so that nothing is left to wait for."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end."""
+        self._hub.close()
+        super().handle_exit(sig, frame)
+
+
+def serve(config: ServeConfig, *, say: Callable[[str], None]) -> None:
+    """Collect and serve until a signal ends it (SIGINT, SIGTERM).
+
+    Args:
+        config: what is served.
+        say: told the address, once it is listened at.
+
+    Raises:
+        UsageError: the address cannot be listened at.
+        HistoryError: the history cannot be opened.
+    """
+    with _listening(config.host, config.port) as listening:
+        port = listening.getsockname()[1]
+        service = Service(config)
+        hub = Hub()
+        service.board.listen(hub.report)
+        app = make_app(service, hub, WebConfig(hosts=_hosts(config), token=config.token, version=__version__))
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws="none",
+                http="h11",
+                proxy_headers=False,
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_keep_alive=20,
+                timeout_graceful_shutdown=3,
+            ),
+            hub,
+        )
+        # uvicorn raises the signal that ended it once more, for the handlers of before: all is not over then.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: None)
+        service.start()
+        try:
+            shown = f"[{config.host}]" if ":" in config.host else config.host
+            say(f"http://{shown}:{port}/")
+            server.run(sockets=[listening])
+        finally:
+            service.stop()
+
+
+def _hosts(config: ServeConfig) -> list[str]:
+    """Return the names that the Host header may have; none where any will do, behind a token."""
+    named = [host.lower() for host in config.allowed_hosts]
+    if is_loopback(config.host):
+        return ["localhost", "127.0.0.1", "::1", config.host, *named]
+    if config.host in _EVERYWHERE:
+        return [*named, "localhost", "127.0.0.1", "::1", socket.gethostname().lower()] if named else []
+    return [config.host.lower(), *named]
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(address)
+            listening.listen(128)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        hint = None
+        if error.errno == errno.EADDRINUSE:
+            hint = f"another port: --listen {host}:0 takes one that is free"
+        raise UsageError(f"cannot listen at {host}:{port}", cause=error.strerror, hint=hint) from error
+    return listening

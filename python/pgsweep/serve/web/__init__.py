@@ -1,0 +1,1 @@
+"""The pages, data and events of `pgsweep serve` over HTTP; it sees records only."""

@@ -1,0 +1,382 @@
+"""The application: which address shows what. Every page has its data as JSON and CSV beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.records.cache import CacheMap
+from pgsweep.records.serve import (
+    ServeCurve,
+    ServeCurves,
+    ServeMemory,
+    ServeOverview,
+    ServeSeries,
+    ServeSummary,
+)
+from pgsweep.records.top import TopSample, TopView
+from pgsweep.serve.web import data, pages
+from pgsweep.serve.web.events import Hub
+from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
+
+SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
+_MOST_ROWS: Final = 500
+_ROWS: Final = 50
+_MOST_BODY: Final = 4096
+_MOST_STREAMS: Final = 100
+_KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Source(Protocol):
+    """What the pages show: records, by the key of a server; a key that is not known is a KeyError."""
+
+    def overview(self) -> ServeOverview:
+        """Return all servers."""
+
+    def summary(self, key: str) -> ServeSummary:
+        """Return one server."""
+
+    def sample(self, key: str, view: TopView) -> TopSample | None:
+        """Return the last sample with these relations."""
+
+    def memory(self, key: str) -> ServeMemory | None:
+        """Return the host's memory."""
+
+    def curves(self, key: str) -> list[ServeCurve]:
+        """Return the curves of the sliding windows."""
+
+    def recording(self, key: str) -> str | None:
+        """Return why no evidence is recorded now; None where it is."""
+
+    def hours(self, key: str, begin: float, end: float) -> list[ServeCurve]:
+        """Return the curves kept of earlier hours."""
+
+    def series(self, key: str, begin: float, end: float) -> ServeSeries:
+        """Return a part of the history."""
+
+    def block_map(self, key: str, database: str, schema: str, relation: str) -> CacheMap:
+        """Return where the blocks of a relation lie, read now."""
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Return the metrics and their content type."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """How the pages are served.
+
+    Attributes:
+        hosts: names that the Host header may have.
+        token: what must be shown; None for nothing.
+        version: of pgsweep.
+    """
+
+    hosts: list[str]
+    token: str | None
+    version: str
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(source: Source, hub: Hub, config: WebConfig) -> Guard:
+    """Return the application, guarded."""
+    site = _Site(source, hub, config)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        hub.attach(asyncio.get_running_loop())
+        yield
+
+    reading = {
+        "/": site.overview_page,
+        "/overview.json": site.overview_json,
+        "/overview.csv": site.overview_csv,
+        "/fragments/overview": site.overview_fragment,
+        "/servers/{key}": site.server_page,
+        "/servers/{key}/summary.json": site.summary_json,
+        "/servers/{key}/facts": site.facts_fragment,
+        "/servers/{key}/series.json": site.series_json,
+        "/servers/{key}/series.csv": site.series_csv,
+        "/servers/{key}/curves.json": site.curves_json,
+        "/servers/{key}/curves.csv": site.curves_csv,
+        "/servers/{key}/verdict": site.verdict_fragment,
+        "/servers/{key}/memory": site.memory_fragment,
+        "/servers/{key}/memory.json": site.memory_json,
+        "/servers/{key}/memory.csv": site.memory_csv,
+        "/servers/{key}/usage": site.usage_fragment,
+        "/servers/{key}/relations": site.relations_fragment,
+        "/servers/{key}/relations.json": site.relations_json,
+        "/servers/{key}/relations.csv": site.relations_csv,
+        "/servers/{key}/map": site.map_page,
+        "/servers/{key}/map.json": site.map_json,
+    }
+    routes = [Route(path, _answered(endpoint), methods=["GET"]) for path, endpoint in reading.items()]
+    routes += [
+        Route("/metrics", _answered(site.metrics), methods=["GET"]),
+        Route("/events", site.events, methods=["GET"]),
+        Route("/healthz", site.health, methods=["GET"]),
+        Route("/static/{name:path}", site.static, methods=["GET"]),
+        Route("/login", site.login, methods=["GET", "POST"]),
+        Route("/logout", site.logout, methods=["POST"]),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
+    return Guard(app, hosts=config.hosts, token=config.token)
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return PlainTextResponse("there is no such page\n", 404)
+
+
+def _answered(endpoint: Callable[[Request], Response]) -> Endpoint:
+    """Run an endpoint in a thread, and turn what is wrong with a request into an answer."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await run_in_threadpool(endpoint, request)
+        except KeyError:
+            return PlainTextResponse("there is no such server\n", 404)
+        except UsageError as error:
+            return PlainTextResponse(f"{error.message}\n", 400)
+        except PgsweepError as error:
+            lines = [error.message, f"cause: {error.cause}" if error.cause else ""]
+            return PlainTextResponse("\n".join(filter(None, lines)) + "\n", 503)
+
+    return answer
+
+
+class _Site:
+    """The endpoints."""
+
+    def __init__(self, source: Source, hub: Hub, config: WebConfig) -> None:
+        self._source = source
+        self._hub = hub
+        self._config = config
+        self._streams = 0
+
+    def _page(self, template: str, **values: object) -> Response:
+        common = {"version": self._config.version, "signed_in": self._config.token is not None}
+        return Response(pages.render(template, **common, **values), media_type="text/html")
+
+    # The overview.
+
+    def overview_page(self, _request: Request) -> Response:
+        return self._page("overview.html.j2", title="Servers", overview=self._source.overview())
+
+    def overview_fragment(self, _request: Request) -> Response:
+        return self._page("_overview.html.j2", overview=self._source.overview())
+
+    def overview_json(self, _request: Request) -> Response:
+        return data.as_json(self._source.overview())
+
+    def overview_csv(self, _request: Request) -> Response:
+        return data.overview_csv(self._source.overview())
+
+    # One server.
+
+    def server_page(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        summary = self._source.summary(key)
+        begin, end = data.range_of(request.query_params)
+        chosen = (
+            "" if "begin" in request.query_params else request.query_params.get("range", data.DEFAULT_RANGE)
+        )
+        return self._page(
+            "server.html.j2",
+            title=summary.name,
+            server=summary,
+            ranges=data.RANGES,
+            chosen=chosen,
+            begin=begin,
+            end=end,
+            memory=self._source.memory(key),
+            curves=self._source.curves(key),
+            recording=self._source.recording(key),
+            **self._relation_values(request),
+        )
+
+    def summary_json(self, request: Request) -> Response:
+        return data.as_json(self._source.summary(request.path_params["key"]))
+
+    def facts_fragment(self, request: Request) -> Response:
+        return self._page("_facts.html.j2", server=self._source.summary(request.path_params["key"]))
+
+    def _series(self, request: Request) -> ServeSeries:
+        return self._source.series(request.path_params["key"], *data.range_of(request.query_params))
+
+    def series_json(self, request: Request) -> Response:
+        return data.as_json(self._series(request))
+
+    def series_csv(self, request: Request) -> Response:
+        return data.series_csv(request.path_params["key"], self._series(request))
+
+    def _curves(self, request: Request) -> ServeCurves:
+        key = request.path_params["key"]
+        begin, end = data.range_of(request.query_params)
+        return ServeCurves(
+            server=self._source.summary(key).name,
+            now=self._source.curves(key),
+            hours=self._source.hours(key, begin, end),
+            recording=self._source.recording(key),
+        )
+
+    def curves_json(self, request: Request) -> Response:
+        return data.as_json(self._curves(request))
+
+    def curves_csv(self, request: Request) -> Response:
+        curves = self._curves(request)
+        return data.curves_csv(request.path_params["key"], [*curves.now, *curves.hours])
+
+    def verdict_fragment(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return self._page(
+            "_verdict.html.j2", curves=self._source.curves(key), recording=self._source.recording(key)
+        )
+
+    def memory_fragment(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return self._page(
+            "_memory.html.j2", memory=self._source.memory(key), server=self._source.summary(key)
+        )
+
+    def memory_json(self, request: Request) -> Response:
+        return data.as_json(self._source.memory(request.path_params["key"]))
+
+    def memory_csv(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return data.memory_csv(key, self._source.memory(key))
+
+    def usage_fragment(self, request: Request) -> Response:
+        sample = self._source.sample(request.path_params["key"], TopView(limit=0))
+        return self._page("_usage.html.j2", sample=sample)
+
+    # Relations.
+
+    def _view(self, request: Request) -> TopView:
+        query = request.query_params
+        sort = query.get("sort", "pool")
+        if sort not in SORTS:
+            raise UsageError(f"no such order: one of {', '.join(SORTS)}")
+        limit = query.get("limit", str(_ROWS))
+        if not limit.isascii() or not limit.isdigit() or not 0 < int(limit[:9]) <= _MOST_ROWS:
+            raise UsageError(f"limit is 1 to {_MOST_ROWS}")
+        return TopView(
+            sort=sort,
+            reverse=query.get("reverse") == "1",
+            filter=data.text_of(query, "filter"),
+            limit=int(limit),
+            fold=query.get("catalogs") != "1",
+        )
+
+    def _relation_values(self, request: Request) -> dict[str, object]:
+        view = self._view(request)
+        key = request.path_params["key"]
+        return {"view": view, "sample": self._source.sample(key, view), "key": key}
+
+    def relations_fragment(self, request: Request) -> Response:
+        return self._page(
+            "_relations.html.j2",
+            server=self._source.summary(request.path_params["key"]),
+            **self._relation_values(request),
+        )
+
+    def relations_json(self, request: Request) -> Response:
+        return data.as_json(self._source.sample(request.path_params["key"], self._view(request)))
+
+    def relations_csv(self, request: Request) -> Response:
+        sample = self._source.sample(request.path_params["key"], self._view(request))
+        return data.relations_csv(request.path_params["key"], [] if sample is None else sample.relations)
+
+    def _map(self, request: Request) -> CacheMap:
+        query = request.query_params
+        names = [data.text_of(query, name) for name in ("database", "schema", "relation")]
+        return self._source.block_map(request.path_params["key"], *names)
+
+    def map_page(self, request: Request) -> Response:
+        server = self._source.summary(request.path_params["key"])
+        return self._page(
+            "map.html.j2", title="Block map", server=server, map=self._map(request), query=request.url.query
+        )
+
+    def map_json(self, request: Request) -> Response:
+        return data.as_json(self._map(request))
+
+    # All else.
+
+    def metrics(self, _request: Request) -> Response:
+        text, content_type = self._source.metrics()
+        return Response(text, headers={"content-type": content_type})
+
+    async def health(self, _request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def events(self, request: Request) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            return PlainTextResponse("too many pages are open\n", 503)
+        key = request.query_params.get("server")
+
+        async def counted() -> AsyncIterator[bytes]:
+            self._streams += 1
+            try:
+                async for piece in self._hub.stream(key):
+                    yield piece
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(counted(), media_type="text/event-stream")
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        found = pages.static_files().get(name)
+        if found is None:
+            return PlainTextResponse("there is no such file\n", 404)
+        return Response(
+            found,
+            media_type=_KINDS.get(Path(name).suffix, "text/plain"),
+            headers={"cache-control": "max-age=3600"},
+        )
+
+    async def login(self, request: Request) -> Response:
+        if self._config.token is None:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return self._page("login.html.j2", title="Sign in", wrong=False)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_BODY:
+                return PlainTextResponse("too long\n", 413)
+        given = parse_qs(body.decode("latin-1")).get("token", [""])[0]
+        if not hmac.compare_digest(given.encode(), self._config.token.encode()):
+            await asyncio.sleep(0.5)
+            page = self._page("login.html.j2", title="Sign in", wrong=True)
+            page.status_code = 403
+            return page
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            COOKIE,
+            cookie_of(self._config.token),
+            max_age=7 * 86_400,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def logout(self, _request: Request) -> Response:
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer

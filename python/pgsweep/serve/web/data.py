@@ -1,0 +1,132 @@
+"""Every panel's data as JSON, and as CSV for spreadsheets; and the time range that a request asks for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from pgsweep.errors import UsageError
+from pgsweep.plain import shown
+from pgsweep.records.serve import ServeCurve, ServeMemory, ServeOverview, ServeSeries
+from pgsweep.records.top import TopRelation
+
+RANGES: Final = {
+    "15m": (900, "15 minutes"),
+    "1h": (3600, "1 hour"),
+    "6h": (6 * 3600, "6 hours"),
+    "24h": (86_400, "24 hours"),
+    "7d": (7 * 86_400, "7 days"),
+    "30d": (30 * 86_400, "30 days"),
+    "1y": (365 * 86_400, "1 year"),
+}
+"""Time ranges by name: seconds and words."""
+
+DEFAULT_RANGE: Final = "1h"
+_MOST_TEXT: Final = 200
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+def range_of(query: Mapping[str, str]) -> tuple[float, float]:
+    """Return begin and end in seconds since 1970: `begin` and `end`, or the last `range`.
+
+    Raises:
+        UsageError: they are no times.
+    """
+    if "begin" in query or "end" in query:
+        try:
+            begin, end = float(query.get("begin", "")), float(query.get("end", time.time()))
+        except ValueError:
+            raise UsageError("begin and end are seconds since 1970") from None
+        if not (math.isfinite(begin) and math.isfinite(end) and 0 <= begin < end <= 2**40):
+            raise UsageError("begin and end are seconds since 1970, the earlier first")
+        return begin, end
+    name = query.get("range", DEFAULT_RANGE)
+    if name not in RANGES:
+        raise UsageError(f"no such range: one of {', '.join(RANGES)}")
+    now = time.time()
+    return now - RANGES[name][0], now
+
+
+def text_of(query: Mapping[str, str], name: str, default: str = "") -> str:
+    """Return a short text.
+
+    Raises:
+        UsageError: it is long.
+    """
+    text = query.get(name, default)
+    if len(text) > _MOST_TEXT:
+        raise UsageError(f"{name} is too long")
+    return text
+
+
+def as_json(record: Any) -> Response:
+    """Return a record."""
+    return Response(msgspec.json.encode(record), media_type="application/json")
+
+
+def as_csv(name: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Response:
+    """Return a table; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow(
+            [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell for cell in row]
+        )
+    return Response(
+        out.getvalue(),
+        media_type="text/csv",
+        headers={"content-disposition": f'attachment; filename="{name}.csv"'},
+    )
+
+
+def series_csv(key: str, series: ServeSeries) -> Response:
+    """Return a part of the history."""
+    rows = ([at, *values] for at, *values in zip(series.at, *series.columns.values(), strict=True))
+    return as_csv(f"{key}-series", ["at", *series.columns], rows)
+
+
+def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:
+    """Return the points of curves."""
+    rows = [
+        (c.at, c.window_seconds, c.covered_seconds, c.result.verdict.level, p.shared_buffers_bytes,
+         p.miss_ratio, p.low, p.high)
+        for c in curves
+        if c.result is not None
+        for p in c.result.points
+    ]  # fmt: skip
+    header = ("at", "window_seconds", "covered_seconds", "verdict", "shared_buffers_bytes", "miss_ratio",
+              "low", "high")  # fmt: skip
+    return as_csv(f"{key}-curves", header, rows)
+
+
+def memory_csv(key: str, memory: ServeMemory | None) -> Response:
+    """Return the parts of the host's memory."""
+    rows = [] if memory is None else [(p.name, p.size_bytes, p.twice_bytes) for p in memory.parts]
+    return as_csv(f"{key}-memory", ("part", "size_bytes", "twice_bytes"), rows)
+
+
+def relations_csv(key: str, relations: Iterable[TopRelation]) -> Response:
+    """Return relations with what they have in the caches."""
+    names = ("database", "schema", "relation", "kind", "shared_buffers_bytes", "page_cache_bytes",
+             "both_bytes", "size_bytes", "dirty_bytes", "change_bytes_per_second")  # fmt: skip
+    rows = (
+        [shown(v) if isinstance(v, str) else v for v in (getattr(relation, name) for name in names)]
+        for relation in relations
+    )
+    return as_csv(f"{key}-relations", names, rows)
+
+
+def overview_csv(overview: ServeOverview) -> Response:
+    """Return the line of each server."""
+    names = ("name", "place", "state", "server_version", "shared_buffers_bytes", "hit_ratio",
+             "reads_per_second", "disk_read_bytes_per_second", "avoidable_reads_per_second",
+             "verdict")  # fmt: skip
+    return as_csv("servers", names, ([getattr(s, name) for name in names] for s in overview.servers))

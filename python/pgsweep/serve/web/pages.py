@@ -1,0 +1,139 @@
+"""Records as HTML: the templates, and what they need of formatting."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import zlib
+from functools import cache
+from importlib import resources
+from typing import Final
+from urllib.parse import urlencode
+
+import jinja2
+
+from pgsweep.plain import shown
+from pgsweep.records.cache import CacheMap
+from pgsweep.records.serve import ServeMemory
+from pgsweep.records.top import TopRelation
+from pgsweep.ui.names import relation_name
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
+
+_BAR_WIDTH: Final = 1000.0
+_COLUMNS: Final = 64
+
+
+def render(template: str, **values: object) -> str:
+    """Return a page or a part of one."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def static_files() -> dict[str, bytes]:
+    """Return what lies in static/, by its path there."""
+    root = resources.files("pgsweep.serve.web").joinpath("static")
+    found = {}
+    for entry in root.iterdir():
+        if entry.is_file():
+            found[entry.name] = entry.read_bytes()
+    for entry in root.joinpath("vendor").iterdir():
+        found[f"vendor/{entry.name}"] = entry.read_bytes()
+    return found
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pgsweep.serve.web", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bytes": known_bytes,
+        "percent": percent,
+        "count": _count,
+        "rate": lambda value: "–" if value is None else f"{count(value)}/s",
+        "byte_rate": lambda value: "–" if value is None else f"{format_bytes(value)}/s",
+        "seconds": lambda value: "–" if value is None else seconds(value),
+        "when": _when,
+        "ago": lambda at: seconds(max(0.0, time.time() - at)),
+        "shown": shown,
+    }
+    environment.globals |= {
+        "relation_name": relation_name,
+        "map_link": map_link,
+        "row_id": row_id,
+        "memory_bar": memory_bar,
+        "map_cells": map_cells,
+        "usage_bars": usage_bars,
+        "now": time.time,
+    }
+    return environment
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else count(value)
+
+
+def _when(at: float) -> str:
+    """Return a time in UTC; the page's script writes it in the reader's own zone."""
+    try:
+        return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return "–"
+
+
+def map_link(key: str, relation: TopRelation) -> str | None:
+    """Return the address of a relation's block map; None where it has none."""
+    if relation.kind not in ("table", "index", "TOAST table", "TOAST index", "materialized view"):
+        return None
+    names = {"database": relation.database, "schema": relation.schema, "relation": relation.relation}
+    return f"/servers/{key}/map?{urlencode(names)}"
+
+
+def row_id(relation: TopRelation) -> str:
+    """Return an id by which the browser finds a row again when the table is made anew, to keep the focus."""
+    name = "\0".join((relation.database, relation.schema, relation.relation))
+    return f"r{zlib.crc32(name.encode(errors='backslashreplace')):08x}"
+
+
+def memory_bar(memory: ServeMemory) -> list[dict[str, object]]:
+    """Return the parts of the bar: where each begins, how long it is, and how much of it is held twice."""
+    total = max(1, sum(part.size_bytes for part in memory.parts))
+    found: list[dict[str, object]] = []
+    begin = 0.0
+    for number, part in enumerate(memory.parts):
+        width = _BAR_WIDTH * part.size_bytes / total
+        twice = _BAR_WIDTH * part.twice_bytes / total
+        found.append({"part": part, "number": number, "x": begin, "width": width, "twice": twice})
+        begin += width
+    return found
+
+
+def usage_bars(usage_counts: list[int]) -> list[tuple[int, int, float]]:
+    """Return usage count, buffers, and the length of the bar from 0 to 100."""
+    most = max([1, *usage_counts])
+    return [(number, buffers, 100 * buffers / most) for number, buffers in enumerate(usage_counts)]
+
+
+def map_cells(block_map: CacheMap) -> list[dict[str, object]]:
+    """Return the cells of a block map: place, the shares of each state, and the words for them."""
+    cells: list[dict[str, object]] = []
+    for number in range(len(block_map.both)):
+        counts = {
+            "both": block_map.both[number],
+            "pool": block_map.pool_only[number],
+            "cache": block_map.page_cache_only[number],
+            "neither": block_map.neither[number],
+        }
+        kind = max(counts, key=lambda name: counts[name])
+        cells.append({
+            "x": number % _COLUMNS,
+            "y": number // _COLUMNS,
+            "kind": kind,
+            "words": f"stretch {number + 1}: in both {counts['both']}, pool only {counts['pool']}, "
+            f"page cache only {counts['cache']}, neither {counts['neither']} blocks",
+        })  # fmt: skip
+    return cells

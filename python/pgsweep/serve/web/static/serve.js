@@ -1,0 +1,253 @@
+// Live updates, charts and times in the reader's own zone. Every value here is on the page, as JSON or as CSV without it.
+"use strict";
+(() => {
+  const body = document.body, root = document.documentElement;
+  const key = body.dataset.server;
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const bytes = (value) => {
+    let unit = 0;
+    while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit += 1; }
+    return `${Number(value.toPrecision(3))} ${units[unit]}`;
+  };
+  const short = (value) => value == null ? "–" : value === 0 ? "0" : Math.abs(value) >= 1000
+    ? Math.round(value).toLocaleString("en").replaceAll(",", " ") : String(Number(value.toPrecision(3)));
+
+  // Light and dark.
+  const theme = document.getElementById("theme");
+  const stored = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
+  if (stored === "dark" || stored === "light") root.dataset.theme = stored;
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* for this page only then */ }
+    draw();
+  });
+
+  // The time range: as chosen, or two times of the reader's own.
+  const select = document.getElementById("range");
+  const ranged = () => body.dataset.range ? `range=${body.dataset.range}` : `begin=${body.dataset.begin}&end=${body.dataset.end}`;
+  if (select) {
+    select.addEventListener("change", () => { if (select.value) select.form.submit(); });
+    const own = document.getElementById("own"), from = document.getElementById("from"), until = document.getElementById("until");
+    const local = (seconds) => {
+      const at = new Date(seconds * 1000 - new Date(seconds * 1000).getTimezoneOffset() * 60000);
+      return at.toISOString().slice(0, 16);
+    };
+    from.value = local(Number(body.dataset.begin));
+    until.value = local(Number(body.dataset.end));
+    own.hidden = false;
+    own.addEventListener("click", () => {
+      const begin = new Date(from.value) / 1000, end = new Date(until.value) / 1000;
+      if (begin < end) location.search = `?begin=${begin}&end=${end}`;
+    });
+    for (const link of document.querySelectorAll("[data-ranged] a")) link.href += `?${ranged()}`;
+  }
+
+  // Charts.
+  const charts = new Map();
+  const show = (name, options, data) => {
+    const place = document.querySelector(`[data-chart="${name}"]`);
+    if (!place) return;
+    const known = charts.get(name);
+    const labels = JSON.stringify(options.series.map((one) => one.label)) + css("--ink");
+    const width = Math.max(200, place.clientWidth);
+    if (known && known.labels === labels) { known.plot.setData(data); known.plot.setSize({ width, height: 300 }); return; }
+    if (known) known.plot.destroy();
+    place.replaceChildren();
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--rule"), width: 1 }, ticks: { stroke: css("--rule") } };
+    options.axes = options.axes.map((one) => ({ ...axis, ...one, grid: { ...axis.grid, ...one.grid } }));
+    charts.set(name, { labels, plot: new uPlot({ width, height: 300, ...options }, data, place) });
+  };
+  const empty = (name, words) => {
+    const known = charts.get(name), place = document.querySelector(`[data-chart="${name}"]`);
+    if (known) { known.plot.destroy(); charts.delete(name); }
+    if (place) {
+      const line = document.createElement("p");
+      line.className = "empty";
+      line.textContent = words;
+      place.replaceChildren(line);
+    }
+  };
+  const json = async (path) => {
+    const answer = await fetch(path, { headers: { accept: "application/json" } });
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    return answer.json();
+  };
+  const colours = () => ["--blue", "--orange", "--green", "--violet", "--gold", "--bad"].map(css);
+  let curves = null, series = null;
+  const chosen = new Set();
+
+  const today = (bytesNow) => ({
+    hooks: { draw: [(plot) => {
+      const x = plot.valToPos(bytesNow, "x", true), { ctx, bbox } = plot;
+      if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
+      ctx.save();
+      ctx.strokeStyle = css("--faint"); ctx.fillStyle = css("--soft"); ctx.setLineDash([4, 5]);
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+      ctx.font = `${12 * devicePixelRatio}px sans-serif`;
+      ctx.fillText("today", x + 5 * devicePixelRatio, bbox.top + 14 * devicePixelRatio);
+      ctx.restore();
+    }] },
+  });
+
+  const words = (seconds) => seconds >= 86400 ? "24 h" : seconds >= 3600 ? "1 h" : "15 min";
+  const hourName = (curve) => new Date((curve.at - 3600) * 1000).toLocaleString([], { weekday: "short", hour: "2-digit", minute: "2-digit" });
+  const drawCurve = () => {
+    const shown = [...curves.now.map((c) => [`last ${words(c.window_seconds)}`, c]),
+      ...curves.hours.filter((c) => chosen.has(c.at)).map((c) => [hourName(c), c])]
+      .filter(([, c]) => c.result && c.result.points.length);
+    if (!shown.length) { empty("curve", "No curve yet. It needs a minute or two of evidence."); return; }
+    const sizes = [...new Set(shown.flatMap(([, c]) => c.result.points.map((p) => p.shared_buffers_bytes)))].sort((a, b) => a - b);
+    const data = [sizes], lines = [{ label: "shared_buffers", value: (_, v) => v == null ? "–" : bytes(v) }], bands = [], colour = colours();
+    shown.forEach(([name, curve], number) => {
+      const at = new Map(curve.result.points.map((p) => [p.shared_buffers_bytes, p]));
+      const column = (field) => sizes.map((size) => at.has(size) ? 100 * at.get(size)[field] : null);
+      const ink = colour[number % colour.length];
+      const value = (_, v) => v == null ? "–" : `${v.toFixed(2)} %`;
+      data.push(column("miss_ratio"));
+      lines.push({ label: name, stroke: ink, width: 2, spanGaps: true, points: { show: true, size: 6 }, value });
+      if (number === 0) {
+        data.push(column("high"), column("low"));
+        lines.push({ label: "high (90 %)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value },
+          { label: "low (90 %)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value });
+        bands.push({ series: [2, 3], fill: `${ink}2b` });
+      }
+    });
+    const now = shown[0][1].result.observed.shared_buffers_bytes;
+    show("curve", {
+      scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, .1)] } },
+      axes: [{ values: (_, ticks) => ticks.map((v) => v == null ? "" : bytes(v)), space: 60 },
+        { label: "misses, % of accesses", values: (_, ticks) => ticks.map((v) => `${v}`), size: 56 }],
+      series: lines, bands, plugins: [today(now)],
+    }, data);
+  };
+  const drawHours = () => {
+    const box = document.getElementById("hours");
+    if (!box || !curves.hours.length) return;
+    const known = new Set([...box.querySelectorAll("input")].map((one) => Number(one.value)));
+    box.hidden = false;
+    for (const curve of curves.hours.slice(-48)) {
+      if (known.has(curve.at)) continue;
+      const label = document.createElement("label"), input = document.createElement("input");
+      input.type = "checkbox"; input.value = curve.at;
+      input.addEventListener("change", () => { input.checked ? chosen.add(curve.at) : chosen.delete(curve.at); drawCurve(); });
+      label.append(input, ` ${hourName(curve)}`);
+      box.append(label);
+    }
+  };
+
+  // Where intervals are missing the line is broken: a point without a value is put there.
+  const withBreaks = (at, columns) => {
+    const x = [], out = columns.map(() => []), step = Math.max(series.step_seconds, 10);
+    const steps = at.slice(1).map((value, i) => value - at[i]).sort((a, b) => a - b);
+    const usual = Math.max(step, steps.length ? steps[Math.floor(steps.length / 2)] : step);
+    at.forEach((value, i) => {
+      if (i && value - at[i - 1] > 2.5 * usual) { x.push(at[i - 1] + usual); out.forEach((column) => column.push(null)); }
+      x.push(value);
+      out.forEach((column, number) => column.push(columns[number][i]));
+    });
+    return [x, ...out];
+  };
+  const perSecond = (name) => series.columns[name].map((value, i) => {
+    const covered = series.columns.covered_seconds[i];
+    return value == null || !covered ? null : value / covered;
+  });
+  const clock = (_, ticks, __, ___, step) => ticks.map((at, i) => {
+    const time = new Date(at * 1000), day = time.toLocaleDateString([], { day: "numeric", month: "short" });
+    if (step >= 86400) return day;
+    const hour = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...(step < 60 && { second: "2-digit" }) });
+    return i ? hour : `${hour}\n${day}`;
+  });
+  const timed = (lines, axes, scales) => ({
+    scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
+    series: [{ label: "time", value: (_, v) => v == null ? "–" : new Date(v * 1000).toLocaleString([], { hour12: false }) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
+  });
+  const zero = { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] };
+  const drawSeries = () => {
+    if (!series.at.length) {
+      empty("reads", "The history has nothing of this time yet."); empty("sweep", "The history has nothing of this time yet."); return;
+    }
+    const colour = colours(), value = (_, v) => v == null ? "–" : `${short(v)}/s`;
+    const hits = perSecond("hits"), reads = perSecond("reads");
+    const fromDisk = perSecond("disk_read_bytes").map((v, i) => v == null || reads[i] == null ? null : Math.min(reads[i], v / 8192));
+    const split = fromDisk.some((v) => v != null);
+    const cache = reads.map((v, i) => v == null || fromDisk[i] == null ? null : v - fromDisk[i]);
+    const right = { scale: "hits", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "from the pool, blocks/s" };
+    const left = { values: (_, t) => t.map(short), size: 70, label: "into the pool, blocks/s" };
+    const lines = split
+      ? [{ label: "page cache", stroke: colour[2], width: 2, value }, { label: "disk", stroke: colour[1], width: 2, value }]
+      : [{ label: "page cache or disk", stroke: colour[1], width: 2, value }];
+    show("reads", timed([...lines, { label: "pool (right axis)", stroke: colour[0], width: 1.5, scale: "hits", value }], [left, right], { y: zero, hits: zero }),
+      withBreaks(series.at, split ? [cache, fromDisk, hits] : [reads, hits]));
+    const evictions = perSecond("evictions");
+    const period = series.at.map((_, i) => {
+      const moved = series.columns.hand_buffers[i], covered = series.columns.covered_seconds[i], pool = series.columns.shared_buffers_bytes[i];
+      return moved > 0 && covered && pool ? pool / 8192 * covered / moved : null;
+    });
+    const parts = [];
+    if (evictions.some((v) => v != null)) parts.push([{ label: "evictions", stroke: colour[1], width: 2, value }, evictions]);
+    if (period.some((v) => v != null)) parts.push([{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: (_, v) => v == null ? "–" : `${short(v)} s` }, period]);
+    if (!parts.length) { empty("sweep", "Neither evictions nor the clock hand were seen in this time."); return; }
+    const axes = [{ values: (_, t) => t.map(short), size: 70, label: "evictions/s" }];
+    if (parts.some(([line]) => line.scale)) axes.push({ scale: "pass", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "one clock pass, s" });
+    show("sweep", timed(parts.map(([line]) => line), axes, { y: zero, pass: zero }), withBreaks(series.at, parts.map(([, column]) => column)));
+  };
+  const draw = () => { if (curves) drawCurve(); if (series) drawSeries(); };
+  const later = (work, pause) => {
+    let waiting = null, last = 0;
+    return () => {
+      if (waiting) return;
+      waiting = setTimeout(() => { waiting = null; last = Date.now(); work().catch(() => {}); }, Math.max(0, last + pause - Date.now()));
+    };
+  };
+  const loadCurves = later(async () => {
+    curves = await json(`/servers/${key}/curves.json?${ranged()}`);
+    drawHours(); drawCurve();
+  }, 1000);
+  const pause = { "15m": 2000, "1h": 5000, "6h": 15000, "24h": 30000 }[body.dataset.range] || 120000;
+  const loadSeries = later(async () => { series = await json(`/servers/${key}/series.json?${ranged()}`); drawSeries(); }, pause);
+  if (key) {
+    loadCurves(); loadSeries();
+    let sizing = null;
+    new ResizeObserver(() => { clearTimeout(sizing); sizing = setTimeout(() => {
+      for (const [name, { plot }] of charts) plot.setSize({ width: Math.max(200, document.querySelector(`[data-chart="${name}"]`).clientWidth), height: 300 });
+    }, 100); }).observe(document.getElementById("main"));
+  }
+
+  // Events.
+  const away = document.getElementById("away");
+  if (key || document.getElementById("overview")) {
+    const events = new EventSource(key ? `/events?server=${encodeURIComponent(key)}` : "/events");
+    const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
+    let lost = false;
+    for (const name of ["sample", "curve", "memory", "recording"]) events.addEventListener(name, () => {
+      pass(name);
+      if (key && name === "sample") loadSeries();
+      if (key && name === "curve") loadCurves();
+    });
+    events.addEventListener("open", () => {
+      away.hidden = true;
+      if (lost) { lost = false; for (const name of ["sample", "curve", "memory"]) pass(name); if (key) { loadCurves(); loadSeries(); } }
+    });
+    events.addEventListener("error", () => { lost = true; away.hidden = false; });
+    addEventListener("pagehide", () => events.close());
+  }
+
+  // The order of relations: a click on a head of the table, which is made anew with each sample.
+  const relations = document.getElementById("relations");
+  if (relations) relations.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-sort]");
+    if (!button) return;
+    document.getElementById("sort").value = button.dataset.sort;
+    document.getElementById("reverse").value = button.dataset.reverse;
+    relations.dispatchEvent(new CustomEvent("pgsweep:sort"));
+  });
+
+  // Keys: / goes to the filter.
+  addEventListener("keydown", (event) => {
+    const filter = document.getElementById("filter");
+    if (event.key === "/" && filter && !/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) { event.preventDefault(); filter.focus(); }
+  });
+})();

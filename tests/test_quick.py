@@ -1,0 +1,70 @@
+"""What `make test-quick` leaves out is found, however a test comes to its server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_quick import uses_a_server
+
+PROGRAM = "from pgsweep.pg.cluster import Cluster; Cluster.create()"
+
+
+def starts() -> Cluster:
+    return Cluster.create()
+
+
+def calls_a_helper() -> None:
+    starts()
+
+
+def has_a_function_inside() -> Callable[[], object]:
+    return lambda: [starts() for _ in range(2)]
+
+
+def runs_a_program() -> str:
+    return PROGRAM
+
+
+def imports_it_late() -> None:
+    from pgsweep.testbed.cold import empty_caches
+
+    print(empty_caches)
+
+
+class Starter:
+    def go(self) -> None:
+        starts()
+
+
+def makes_an_object() -> None:
+    Starter().go()
+
+
+def starts_none() -> str:
+    return json.dumps({"cluster": "Cluster"})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [starts, calls_a_helper, has_a_function_inside, runs_a_program, imports_it_late, makes_an_object],
+)
+def test_a_server_is_seen(function: Callable[[], object]) -> None:
+    assert uses_a_server(function, {})
+
+
+def test_no_server_is_seen_where_there_is_none() -> None:
+    assert not uses_a_server(starts_none, {})
+
+
+def test_fixtures_count(request: pytest.FixtureRequest) -> None:
+    """Those of this session: tests that take a server are marked, this one is not."""
+    marked = {item.name for item in request.session.items if item.get_closest_marker("server")}
+    taking = {
+        item.name for item in request.session.items if "shared_cluster" in getattr(item, "fixturenames", ())
+    }
+    assert taking <= marked
+    assert request.node.name not in marked
