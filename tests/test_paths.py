@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pgsweep import _native
@@ -85,7 +87,7 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
                 moved = _native.replay(until, [BUFFERS], RULES)
                 hand = int(moved["passes"][0]) * BUFFERS + int(moved["hands"][0])
                 counters.append((float(number), "pool", "", "hand_frames", float(hand)))
-        seconds = float(max(SNAPSHOTS - 1, 1))
+        seconds = float(SNAPSHOTS - 1)
         for scope, key in (("database", "bench"), ("relation", "77")):
             counters.append((seconds, scope, key, "blks_read", misses))
             counters.append((seconds, scope, key, "blks_hit", end - WARM - misses))
@@ -128,9 +130,11 @@ def test_paths_tell_more_than_states_where_snapshots_are_close(
     assert errors[True].max() < 0.03, errors
 
 
-def test_one_snapshot_has_no_path(
-    accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}.SNAPSHOTS", 1)
-    found = judge(write(tmp_path / "one.evidence", accesses, hand_seen=True))
+def test_one_snapshot_has_no_path(accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path) -> None:
+    path = write(tmp_path / "one.evidence", accesses, hand_seen=True)
+    part = path / "snapshots" / "part-00000.parquet"
+    rows = pq.read_table(part)
+    pq.write_table(rows.filter(pc.equal(rows["snapshot"], 0)), part)
+    found = judge(path)
     assert found.estimate.level == "refused"
+    assert "there are only 1 snapshots: record for longer" in found.estimate.reasons
