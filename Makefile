@@ -64,6 +64,7 @@ format: setup ## rewrite the sources in the house format
 	cargo fmt --all
 
 bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all; OPTIONS="..." are passed to it
+	tools/debian-packages bench
 	$(BIN)/python benchmarks/run.py $(NAME) $(if $(OPTIONS),-- $(OPTIONS))
 
 docs: setup ## rewrite what is made from the help texts, and build the site in build/site (no dead link)

@@ -5,6 +5,18 @@ from __future__ import annotations
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
+from pgsweep.records.load import (
+    LoadChoice,
+    LoadCompareResult,
+    LoadEstimate,
+    LoadFile,
+    LoadObject,
+    LoadOutcome,
+    LoadPlan,
+    LoadPractice,
+    LoadResult,
+    LoadStep,
+)
 from pgsweep.records.prediction import CurvePoint, Level, Observed, PredictResult, RecordResult, Verdict
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval, ProveResult, ProveRow
 from pgsweep.records.rollup import merged
@@ -252,4 +264,76 @@ def cache_result(relations: list[CacheRelation] | None = None) -> CacheResult:
         total=merged(rows, relation="total", kind="total"),
         relations=rows,
         provenance=provenance(),
+    )
+
+
+def load_result() -> LoadResult:
+    plan = LoadPlan(
+        table="public.orders",
+        kind="table",
+        persistence="logged",
+        rows=1_000_000,
+        table_bytes=100 << 20,
+        index_bytes=40 << 20,
+        partitions=0,
+        published=True,
+        replication_slots=1,
+        wal_level="logical",
+        columns=["id", "code"],
+        format="csv",
+        files=[LoadFile(path="/data/orders.csv", size_bytes=1 << 30)],
+        objects=[
+            LoadObject(
+                kind="index",
+                name="orders_code",
+                definition="CREATE INDEX orders_code ON public.orders USING btree (code)",
+                action="drop and make again",
+                reason="a build sorts once",
+                size_bytes=40 << 20,
+            )
+        ],
+        referenced_by=["public.lines.lines_order"],
+        strategy="pieces",
+        jobs=2,
+        freeze=False,
+        maintenance_work_mem_bytes=1 << 30,
+        piece_bytes=8 << 20,
+        choices=[LoadChoice(what="sessions", choice="2", reason="as asked")],
+        given_up=["other sessions see the rows piece by piece"],
+        estimate=LoadEstimate(
+            records=10, bytes=1 << 30, seconds=20.0, wal_bytes=1 << 30, certainty="assumed"
+        ),
+        notes=["quotes within unquoted fields"],
+    )
+    outcome = LoadOutcome(
+        ended="loaded",
+        load_id="7f0c",
+        rows=10_000_000,
+        rejected=3,
+        copied_bytes=1 << 30,
+        seconds=30.5,
+        wal_bytes=3 << 30,
+        jobs=2,
+        resumed=True,
+        unchanged=True,
+        steps=[LoadStep(what="copying", seconds=12.0)],
+        rejects_file="/data/bad.csv",
+    )
+    return LoadResult(server_version="18.6", database="shop", plan=plan, outcome=outcome)
+
+
+def load_compare_result() -> LoadCompareResult:
+    return LoadCompareResult(
+        server_version="18.6",
+        database="shop",
+        table="public.orders",
+        sample_rows=1000,
+        sample_bytes=100_000,
+        rounds=3,
+        practices=[
+            LoadPractice(
+                practice="COPY", rows=1000, seconds=[0.1, 0.2, 0.3], rows_per_second=5000.0, ratio_to_copy=1.0
+            )
+        ],
+        left_out=["triggers disabled: there are none on INSERT"],
     )

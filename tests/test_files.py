@@ -26,10 +26,10 @@ from pgsweep.files import (
     read_private,
     remove_leftovers,
     replacing,
+    state_folder,
     through_own_links,
     write_whole,
 )
-from pgsweep.warm.run.journal_place import state_folder
 from tests.fix_process import NOBODY, needs_root
 
 _WRITES_AND_WAITS = """

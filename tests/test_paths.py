@@ -85,7 +85,7 @@ def write(path: Path, accesses: np.ndarray[Any, np.dtype[np.uint32]], *, hand_se
                 moved = _native.replay(until, [BUFFERS], RULES)
                 hand = int(moved["passes"][0]) * BUFFERS + int(moved["hands"][0])
                 counters.append((float(number), "pool", "", "hand_frames", float(hand)))
-        seconds = float(SNAPSHOTS - 1)
+        seconds = float(max(SNAPSHOTS - 1, 1))
         for scope, key in (("database", "bench"), ("relation", "77")):
             counters.append((seconds, scope, key, "blks_read", misses))
             counters.append((seconds, scope, key, "blks_hit", end - WARM - misses))
@@ -126,3 +126,11 @@ def test_paths_tell_more_than_states_where_snapshots_are_close(
         errors[hand_seen] = np.abs(found.estimate.miss_ratio - truth)
     assert errors[True].mean() < 0.5 * errors[False].mean(), errors
     assert errors[True].max() < 0.03, errors
+
+
+def test_one_snapshot_has_no_path(
+    accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.SNAPSHOTS", 1)
+    found = judge(write(tmp_path / "one.evidence", accesses, hand_seen=True))
+    assert found.estimate.level == "refused"

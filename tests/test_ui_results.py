@@ -16,11 +16,19 @@ from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, view_of
 from pgsweep.ui.view import Result
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
-from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
+from tests.fix_results import (
+    demo_result,
+    doctor_result,
+    load_compare_result,
+    load_result,
+    predict_result,
+    prove_result,
+    record_result,
+)
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
-RESULTS += [memory_result(), reckoned(seen()), kernel_result()]
-IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel"]
+RESULTS += [memory_result(), reckoned(seen()), kernel_result(), load_result(), load_compare_result()]
+IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel", "load", "load-compare"]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=IDS)

@@ -12,11 +12,12 @@ import psycopg
 import pytest
 
 from pgsweep.errors import UsageError
+from pgsweep.files import state_folder
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.journal import Header, is_held, read_header, read_journal
-from pgsweep.warm.run.journal_place import find_journal, place_for, state_folder
+from pgsweep.warm.run.journal_place import find_journal, place_for
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run
 from tests.fix_cli import run as pgsweep

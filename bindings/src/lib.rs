@@ -8,6 +8,7 @@
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod ability;
 mod arrays;
+mod files;
 mod interchange;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod look;
@@ -17,6 +18,7 @@ mod no_probe;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod pool;
 mod replay;
+mod split;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod tracer;
 
@@ -33,6 +35,8 @@ mod _native {
     #[pymodule_export]
     use crate::ability::{check_tracing, pool_buffers};
     #[pymodule_export]
+    use crate::files::access_files;
+    #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
@@ -47,6 +51,8 @@ mod _native {
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
+    #[pymodule_export]
+    use crate::split::RecordSplitter;
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::tracer::{trace_event_cost_seconds, Tracer};

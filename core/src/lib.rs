@@ -1,13 +1,15 @@
-//! PostgreSQL's buffer pool, exactly, and the mathematics around it.
+//! PostgreSQL's buffer pool, exactly, the mathematics around it, and the record boundaries of what it loads.
 //!
 //! Pure algorithms: no Python, no SQL, no system calls, no printing.
 #![forbid(unsafe_code)]
 
 mod buffers;
 pub mod dense;
+pub mod files;
 pub mod lanes;
 pub mod model;
 pub mod objects;
+pub mod page_cache;
 mod parallel;
 /// What a pool holds.
 pub mod pool {
@@ -16,4 +18,5 @@ pub mod pool {
 pub mod replay;
 mod ring;
 pub mod rules;
+pub mod split;
 pub mod trace;

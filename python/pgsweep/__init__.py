@@ -23,6 +23,11 @@ if TYPE_CHECKING:
         inspect_cache,
         inspect_memory,
         kernel_settings,
+        load_compare,
+        load_plan,
+        load_resume,
+        load_rollback,
+        load_run,
         memory_budget,
         sample_load,
         warm_check,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from pgsweep.evidence.oracle_general import export_oracle_general, read_oracle_general
     from pgsweep.evidence.reader import Evidence
     from pgsweep.evidence.record import plan_record, record
+    from pgsweep.load.options import LoadOptions
     from pgsweep.sizing.demo import run_demo as demo
     from pgsweep.sizing.predict import predict
     from pgsweep.sizing.prove import prove
@@ -62,6 +68,7 @@ __all__ = [
     "EvidenceError",
     "HeatError",
     "KeepOptions",
+    "LoadOptions",
     "MissingAbility",
     "PgsweepError",
     "RestoreOptions",
@@ -78,6 +85,11 @@ __all__ = [
     "inspect_cache",
     "inspect_memory",
     "kernel_settings",
+    "load_compare",
+    "load_plan",
+    "load_resume",
+    "load_rollback",
+    "load_run",
     "memory_budget",
     "plan_record",
     "predict",
@@ -102,6 +114,7 @@ _PLACES = {
     "EvidenceError": _ERRORS,
     "HeatError": _ERRORS,
     "KeepOptions": "pgsweep.warm.keep.keep",
+    "LoadOptions": "pgsweep.load.options",
     "MissingAbility": _ERRORS,
     "PgsweepError": _ERRORS,
     "RestoreOptions": "pgsweep.warm.heat.restore_plan",

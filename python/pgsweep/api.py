@@ -16,14 +16,19 @@ from pgsweep.cache.top.live import Live
 from pgsweep.condition import parse_condition
 from pgsweep.doctor import examine, examine_host
 from pgsweep.errors import ConnectionFailed
+from pgsweep.load import compare as load_practices
+from pgsweep.load import run as loading
+from pgsweep.load.options import LoadOptions
 from pgsweep.memory import budget, kernel, processes
 from pgsweep.memory.hugepages import inspect as hugepages
+from pgsweep.progress import Progress, Silent
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import CacheResult
 from pgsweep.records.doctor import DoctorResult
 from pgsweep.records.heat import WarmCheckResult, WarmRestoreResult, WarmSaveResult
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.kernel import KernelResult
+from pgsweep.records.load import LoadCompareResult, LoadResult
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.records.warm import WarmResult
@@ -221,3 +226,77 @@ def warm_keep(
         report: called at each report with what was done.
     """
     return Keeper(conninfo, options, report=report).run(seconds=seconds, stop=stop)
+
+
+def load_plan(
+    conninfo: str, files: Sequence[str], table: str, options: LoadOptions | None = None
+) -> LoadResult:
+    """Return how files would be loaded into a table, and why so (`pgsweep load --plan`); nothing is changed.
+
+    Args:
+        conninfo: the database of the table.
+        files: names, patterns, or `-` for standard input.
+        table: as SQL has it.
+        options: how to read the files, and how to load them.
+    """
+    return loading.plan_load(conninfo, files, table, options or LoadOptions())
+
+
+def load_run(
+    conninfo: str,
+    files: Sequence[str],
+    table: str,
+    options: LoadOptions | None = None,
+    *,
+    stop: threading.Event | None = None,
+    journal: Path | None = None,
+    rejects: Path | None = None,
+) -> LoadResult:
+    """Load files into a table, and return the plan and what was done (`pgsweep load`).
+
+    Args:
+        conninfo: the database of the table.
+        files: names, patterns, or `-` for standard input.
+        table: as SQL has it.
+        options: how to read the files, and how to load them.
+        stop: ends it in good order; `load_resume` goes on.
+        journal: the local copy of the journal; in the user's state folder by default.
+        rejects: where records go that the server refuses; needs `max_rejects` in the options.
+    """
+    return loading.load_files(
+        conninfo, files, table, options or LoadOptions(), stop=stop, journal=journal, rejects=rejects
+    )
+
+
+def load_resume(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
+    """Finish a load that was cut short (`pgsweep load --resume`)."""
+    return loading.resume(conninfo, table, stop=stop)
+
+
+def load_rollback(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
+    """Undo a load that was cut short: its rows, and what it dropped (`pgsweep load --rollback`)."""
+    return loading.roll_back(conninfo, table, stop=stop)
+
+
+def load_compare(
+    conninfo: str,
+    files: Sequence[str],
+    table: str,
+    options: LoadOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> LoadCompareResult:
+    """Return which practices of loading pay for a table and a file (`pgsweep load --compare`).
+
+    Args:
+        conninfo: the database of the table; a copy of it is made and undone there.
+        files: names or patterns; a sample of the first is used.
+        table: as SQL has it.
+        options: how to read the files.
+        progress: is told how far it is.
+        stop: ends it after the practice that is under way.
+    """
+    return load_practices.compare_practices(
+        conninfo, files, table, options or LoadOptions(), progress=progress or Silent(), stop=stop
+    )

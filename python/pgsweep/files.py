@@ -232,6 +232,18 @@ def remove_private(path: Path) -> None:
             os.close(folder)
 
 
+def state_folder() -> Path | None:
+    """Return the state folder of pgsweep for this user; None if there is no home folder."""
+    named = os.environ.get("XDG_STATE_HOME", "")
+    if named.startswith("/"):  # the specification has relative ones ignored
+        return Path(named) / "pgsweep"
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+        if home.is_dir():
+            return home / ".local" / "state" / "pgsweep"
+    return None
+
+
 def through_own_links(path: Path) -> Path:
     """Return where a path leads through links that we, or root, made.
 

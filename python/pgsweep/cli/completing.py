@@ -46,3 +46,8 @@ def _found(
         return []
     # Control characters of a name would be the shell's.
     return [CompletionItem(name) for name in names if name.isprintable()]
+
+
+def load_words(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return relations of the database, and leave files to the shell."""
+    return [CompletionItem(incomplete, type="file"), *relation_names(ctx, parameter, incomplete)]

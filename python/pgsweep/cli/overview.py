@@ -44,6 +44,11 @@ COMMANDS: dict[str, Entry] = {
     "warm": Entry(
         "warm.group", "The caches", "Warm the caches of a cold server, and keep relations resident"
     ),
+    "load": Entry(
+        "load",
+        "Data",
+        "Load files into a table: fast, and without losing an index or a row",
+    ),
     "memory": Entry(
         "memory.processes",
         "Memory",
@@ -56,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
+    "mcp": Entry("mcp", "Shell", "Answer an assistant's questions by the Model Context Protocol"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }
 

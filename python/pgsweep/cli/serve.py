@@ -18,7 +18,7 @@ from pgsweep.errors import MissingAbility, UsageError
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="serve.toml: servers with names, limits, queries of your own as metrics.",
 )

@@ -41,6 +41,8 @@ MODULES = {
     "pgsweep.warm-check/1": "warm_check",
     "pgsweep.warm-restore/1": "warm_restore",
     "pgsweep.warm-keep/1": "warm_keep",
+    "pgsweep.load/1": "load",
+    "pgsweep.load-compare/1": "load_compare",
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
@@ -196,7 +198,18 @@ def from_json(text: bytes, name: str) -> Result:
 def _makers() -> str:
     """Return the commands whose results can be shown."""
     groups = {"warm": "plan, run, save, check, restore, keep", "memory": "budget, kernel"}
-    plain_ones = ("predict", "demo", "record", "prove", "doctor", "cache", "footprint", "hugepages", "memory")
+    plain_ones = (
+        "predict",
+        "demo",
+        "record",
+        "prove",
+        "doctor",
+        "cache",
+        "footprint",
+        "hugepages",
+        "memory",
+        "load",
+    )
     return ", ".join([*plain_ones, *(f"{group} {names}" for group, names in groups.items())])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+import zlib
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -63,6 +64,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "relation_name": relation_name,
         "map_link": map_link,
+        "row_id": row_id,
         "memory_bar": memory_bar,
         "map_cells": map_cells,
         "usage_bars": usage_bars,
@@ -89,6 +91,12 @@ def map_link(key: str, relation: TopRelation) -> str | None:
         return None
     names = {"database": relation.database, "schema": relation.schema, "relation": relation.relation}
     return f"/servers/{key}/map?{urlencode(names)}"
+
+
+def row_id(relation: TopRelation) -> str:
+    """Return an id by which the browser finds a row again when the table is made anew, to keep the focus."""
+    name = "\0".join((relation.database, relation.schema, relation.relation))
+    return f"r{zlib.crc32(name.encode(errors='backslashreplace')):08x}"
 
 
 def memory_bar(memory: ServeMemory) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import UsageError
-from pgsweep.files import check_private, make_private
+from pgsweep.files import check_private, make_private, state_folder
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.plain import shell_word
@@ -37,18 +37,6 @@ def run_key(connection: Connection, selection: Selection, into: Into) -> RunKey:
         every_database=selection.every_database,
         into=into,
     )
-
-
-def state_folder() -> Path | None:
-    """Return the state folder of pgsweep for this user; None if there is no home folder."""
-    named = os.environ.get("XDG_STATE_HOME", "")
-    if named.startswith("/"):  # the specification has relative ones ignored
-        return Path(named) / "pgsweep"
-    with contextlib.suppress(RuntimeError):
-        home = Path.home()
-        if home.is_dir():
-            return home / ".local" / "state" / "pgsweep"
-    return None
 
 
 def place_for(conninfo: str, selection: Selection, into: Into) -> Path | None:

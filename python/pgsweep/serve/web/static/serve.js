@@ -222,6 +222,7 @@
     const events = new EventSource(key ? `/events?server=${encodeURIComponent(key)}` : "/events");
     const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
     let lost = false;
+    body.addEventListener("htmx:beforeRequest", (event) => { if (lost) event.preventDefault(); });
     for (const name of ["sample", "curve", "memory", "recording"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();
@@ -234,6 +235,16 @@
     events.addEventListener("error", () => { lost = true; away.hidden = false; });
     addEventListener("pagehide", () => events.close());
   }
+
+  // The order of relations: a click on a head of the table, which is made anew with each sample.
+  const relations = document.getElementById("relations");
+  if (relations) relations.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-sort]");
+    if (!button) return;
+    document.getElementById("sort").value = button.dataset.sort;
+    document.getElementById("reverse").value = button.dataset.reverse;
+    relations.dispatchEvent(new CustomEvent("pgsweep:sort"));
+  });
 
   // Keys: / goes to the filter.
   addEventListener("keydown", (event) => {

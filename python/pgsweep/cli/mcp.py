@@ -1,0 +1,62 @@
+"""`pgsweep mcp`: pgsweep's questions for assistants, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.errors import MissingAbility, UsageError
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("targets", metavar="[[NAME:]DSN]...", nargs=-1)
+@click.option(
+    "--evidence",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A folder with recorded evidence; may be given several times.  [default: the working directory]",
+)
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:
+    r"""Answer an assistant's questions about servers, over stdin and stdout.
+
+    It speaks the Model Context Protocol. The tools are doctor, cache, memory and predict_misses, and
+    `servers`, which lists what can be asked about. All of them only read. An assistant reaches the servers
+    that are named here, under these names, and evidence in the given folders, and nothing else. Results are
+    the JSON that --json writes.
+
+    \b
+    Examples:
+      pgsweep mcp shop
+      pgsweep mcp prod:service=shop test:service=shop_test --evidence /var/lib/evidence
+    """
+    settings_of(ctx)
+    for folder in evidence:
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder `{folder}`", hint="--evidence DIR, where recordings lie")
+    from pgsweep.pg.connect import build_conninfo, describe
+
+    servers: dict[str, str] = {}
+    for target in targets:
+        name, mark, dsn = target.partition(":")
+        # The colon of a URI is followed by slashes.
+        if not mark or dsn.startswith("//") or "=" in name:
+            name, dsn = "", target
+        conninfo = build_conninfo(dsn)
+        name = name or describe(conninfo).removeprefix("database ").split(" at ")[0]
+        if name in servers:
+            raise UsageError(f"two servers have the name `{name}`", hint=f"name them: a:{name} b:{name}")
+        servers[name] = conninfo
+    try:
+        from pgsweep.mcp import run
+    except ImportError as error:
+        raise MissingAbility(
+            f"`pgsweep mcp` needs the package {error.name}, which is not installed",
+            cause="the protocol is an extra: other commands do without",
+            hint="pip install 'pgsweep[mcp]'",
+        ) from error
+    run(servers, list(evidence) or [Path.cwd()])

@@ -1,0 +1,312 @@
+"""Which practices of loading pay for this table, this file and this server: each alone, then together.
+
+Every practice fills a copy of the table from the same sample, within a transaction that is undone.
+Practices are
+interleaved in rounds, so that what else the machine does falls on all of them alike.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from pgsweep.errors import UsageError
+from pgsweep.load.copying import chunks_of, records_of
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.objects import journal_indexes, journal_keys, which_indexes, which_keys
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.plan import prepare
+from pgsweep.load.source import Input, find_inputs
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.failures import DriverError
+from pgsweep.pg.load_catalog import Catalog, read_catalog
+from pgsweep.pg.load_compare import (
+    analyze_copy,
+    insert_rows,
+    make_logged,
+    run_statements,
+    settle_constraints,
+    table_copy,
+)
+from pgsweep.pg.load_copy import BadRow, CopyTarget, copy_with_path, open_session, session_path
+from pgsweep.pg.load_work import failure_of
+from pgsweep.pg.userpath import resolve_relation
+from pgsweep.progress import Progress
+from pgsweep.records.load import LoadCompareResult, LoadPractice
+
+_SAMPLE_BYTES: Final = 16 << 20
+_SINGLE_ROWS: Final = 3000
+_BATCH_ROWS: Final = 30_000
+_BATCH: Final = 1000
+_PARAMETERS: Final = 65_535
+"""Of one statement (libpq's protocol counts them in 16 bits)."""
+
+_ROUNDS: Final = 3
+COPY: Final = "COPY"
+TOGETHER: Final = "COPY, all of these together"
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """What one practice does differently from COPY into the table as it stands."""
+
+    name: str
+    drop_indexes: bool = False
+    drop_keys: bool = False
+    no_triggers: bool = False
+    freeze: bool = False
+    unlogged: bool = False
+    analyze: bool = False
+
+
+@dataclass(frozen=True)
+class _Sample:
+    parts: list[bytes | memoryview]
+    records: int
+    size_bytes: int
+    rows: list[list[str | None]]
+
+
+def compare_practices(
+    conninfo: str,
+    files: Sequence[str],
+    table: str,
+    options: LoadOptions,
+    *,
+    progress: Progress,
+    stop: threading.Event | None = None,
+) -> LoadCompareResult:
+    """Return the time that each practice takes for a sample of the file.
+
+    Raises:
+        PgsweepError: the file or the table cannot be loaded.
+    """
+    inputs = find_inputs(files, options)
+    if inputs[0].format == "binary":
+        raise UsageError("COPY's binary format cannot be compared", hint="compare with the same rows as CSV")
+    with open_session(conninfo) as connection:
+        try:
+            return _compare(connection, table, inputs, options, progress, stop or threading.Event())
+        except DriverError as error:
+            raise failure_of(error) from error
+        except BadRow as bad:
+            raise UsageError(
+                f"the sample cannot be loaded: {bad.reason}", hint="see the plan: --plan"
+            ) from bad
+
+
+def _compare(
+    connection: Connection,
+    table: str,
+    inputs: list[Input],
+    options: LoadOptions,
+    progress: Progress,
+    stop: threading.Event,
+) -> LoadCompareResult:
+    original = read_catalog(connection, resolve_relation(connection, table))
+    assert original is not None
+    prepared = prepare(original, inputs, options, host=connection.info.host)
+    path = session_path(connection)
+    document = LoadDocument(
+        table=original.table,
+        plan=prepared.plan,
+        target=prepared.target,
+        inputs=inputs,
+        headers=prepared.headers,
+        options=options,
+        jobs=1,
+        first_xid=0,
+        truncatable=False,
+        may_truncate=False,
+        path=path,
+        rejects_file=None,
+        journal=None,
+    )
+    sample = _sample_of(document, original)
+    ways, left_out = _ways(original)
+    times: dict[str, list[float]] = {}
+    rows: dict[str, int] = {}
+    done = 0
+    progress.stage("comparing practices")
+    for _ in range(_ROUNDS):
+        for name, count, measure in _practices(connection, original, document.target, path, sample, ways):
+            if stop.is_set():
+                break
+            times.setdefault(name, []).append(measure())
+            rows[name] = count
+            done += 1
+        if stop.is_set():
+            break
+    speeds = {name: rows[name] / statistics.median(seconds) for name, seconds in times.items()}
+    base = speeds.get(COPY)
+    return LoadCompareResult(
+        server_version=connection.info.parameter_status("server_version") or "",
+        database=connection.info.dbname,
+        table=original.table.quoted,
+        sample_rows=sample.records,
+        sample_bytes=sample.size_bytes,
+        rounds=_ROUNDS,
+        practices=[
+            LoadPractice(
+                practice=name,
+                rows=rows[name],
+                seconds=[round(value, 4) for value in seconds],
+                rows_per_second=round(speeds[name], 1),
+                ratio_to_copy=round(speeds[name] / base, 3) if base else 0.0,
+                remark=_REMARKS.get(name, ""),
+            )
+            for name, seconds in times.items()
+        ],
+        left_out=left_out
+        + ["several sessions: measured on a sample when a load begins"]
+        + (
+            [
+                "with wal_level=minimal a table made in the same transaction is not logged, so UNLOGGED "
+                "gains nothing"
+            ]
+            if original.table.wal_level == "minimal"
+            else []
+        ),
+    )
+
+
+_REMARKS: Final = {
+    "INSERT, one row a statement": "in one transaction; a commit for each row costs more",
+    "COPY into UNLOGGED, then LOGGED": "a crash meanwhile empties the table",
+}
+
+
+def _ways(catalog: Catalog) -> tuple[list[_Ways], list[str]]:
+    found = [_Ways(COPY)]
+    left_out = []
+    if catalog.indexes:
+        found.append(_Ways("COPY, indexes dropped and made again", drop_indexes=True))
+    else:
+        left_out.append("indexes dropped: there are none")
+    if any(not key.to_itself for key in catalog.keys):
+        found.append(_Ways("COPY, foreign keys dropped and validated", drop_keys=True))
+    else:
+        left_out.append("foreign keys dropped: there are none to other tables")
+    if any(trigger.on_insert and trigger.enabled in "OA" for trigger in catalog.triggers):
+        found.append(_Ways("COPY, triggers disabled", no_triggers=True))
+    else:
+        left_out.append("triggers disabled: there are none on INSERT")
+    if any(not key.to_itself for key in catalog.keys):
+        found.append(_Ways("COPY into UNLOGGED, then LOGGED", unlogged=True, drop_keys=True))
+    else:
+        found.append(_Ways("COPY into UNLOGGED, then LOGGED", unlogged=True))
+    found += [
+        _Ways("COPY FREEZE", freeze=True),
+        _Ways("COPY, and ANALYZE", analyze=True),
+        _Ways(TOGETHER, drop_indexes=True, drop_keys=True, no_triggers=True, freeze=True, analyze=True),
+    ]
+    return found, left_out
+
+
+Practice = tuple[str, int, Callable[[], float]]
+
+
+def _practices(
+    connection: Connection,
+    original: Catalog,
+    target: CopyTarget,
+    path: str,
+    sample: _Sample,
+    ways: Sequence[_Ways],
+) -> list[Practice]:
+    single, batch = sample.rows[:_SINGLE_ROWS], sample.rows
+    at_once = max(1, min(_BATCH, _PARAMETERS // max(1, len(target.columns))))
+
+    def inserting(rows: Sequence[Sequence[str | None]], size: int) -> Callable[[], float]:
+        def measure() -> float:
+            with table_copy(connection, original) as catalog:
+                begin = time.monotonic()
+                insert_rows(connection, _of(target, catalog), rows, at_once=size)
+                settle_constraints(connection)
+                return time.monotonic() - begin
+
+        return measure
+
+    def copying(way: _Ways) -> Callable[[], float]:
+        return lambda: _copied(connection, original, target, path, sample, way)
+
+    found: list[Practice] = [
+        ("INSERT, one row a statement", len(single), inserting(single, 1)),
+        (f"INSERT, {at_once} rows a statement", len(batch), inserting(batch, at_once)),
+    ]
+    return found + [(way.name, sample.records, copying(way)) for way in ways]
+
+
+def _copied(
+    connection: Connection, original: Catalog, target: CopyTarget, path: str, sample: _Sample, way: _Ways
+) -> float:
+    with table_copy(connection, original, unlogged=way.unlogged) as catalog:
+        options = LoadOptions(indexes="drop")
+        indexes = journal_indexes(which_indexes(catalog, options, sample.records)) if way.drop_indexes else []
+        keys = journal_keys(which_keys(catalog, options, sample.records, set())) if way.drop_keys else []
+        begin = time.monotonic()
+        objects = [*indexes, *keys]
+        run_statements(connection, [entry.drop for entry in reversed(objects) if entry.drop is not None])
+        if way.no_triggers:
+            run_statements(connection, [trigger.disable for trigger in catalog.triggers])
+        wanted = msgspec.structs.replace(_of(target, catalog), freeze=way.freeze)
+        copy_with_path(connection, wanted, sample.parts, path)
+        settle_constraints(connection)
+        if way.unlogged:
+            make_logged(connection, catalog)
+        for entry in sorted(objects, key=lambda entry: entry.stage):
+            run_statements(connection, entry.make)
+        if way.no_triggers:
+            run_statements(connection, [trigger.enable for trigger in catalog.triggers])
+        if way.analyze:
+            analyze_copy(connection, catalog)
+        return time.monotonic() - begin
+
+
+def _of(target: CopyTarget, catalog: Catalog) -> CopyTarget:
+    return msgspec.structs.replace(
+        target, schema=catalog.table.schema, table=catalog.table.name, freeze=False
+    )
+
+
+def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
+    parts: list[bytes | memoryview] = []
+    rows: list[list[str | None]] = []
+    records = size = 0
+    small = msgspec.structs.replace(
+        document, plan=msgspec.structs.replace(document.plan, piece_bytes=_SAMPLE_BYTES // 8)
+    )
+    entry = document.inputs[0]
+    for chunk in chunks_of(entry, small, catalog.columns):
+        if len(rows) < _BATCH_ROWS:
+            rows += _rows_of(records_of(entry, document, chunk)[: _BATCH_ROWS - len(rows)], document)
+        parts += chunk.parts
+        records += chunk.records or 0
+        size += chunk.source_bytes
+        if size >= _SAMPLE_BYTES:
+            break
+    return _Sample(parts, records, size, rows)
+
+
+def _rows_of(records: Sequence[bytes], document: LoadDocument) -> list[list[str | None]]:
+    """Return the fields of records for INSERT; an empty field counts as NULL, which the times do not feel."""
+    text = b"".join(records).decode("utf-8", "replace")
+    target = document.target
+    if target.format == "text":
+        delimiter, null = target.delimiter or "\t", target.null or "\\N"
+        lines = [line.split(delimiter) for line in text.splitlines()]
+    else:
+        null = target.null or ""
+        quote = target.quote or '"'
+        lines = list(
+            csv.reader(io.StringIO(text, newline=""), delimiter=target.delimiter or ",", quotechar=quote)
+        )
+    return [[None if field == null else field for field in line] for line in lines if line]

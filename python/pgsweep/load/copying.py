@@ -1,0 +1,356 @@
+"""Pieces of files copied by several sessions at once, each piece in a transaction of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pgsweep.errors import PgsweepError
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.rows import json_chunk, parquet_chunks
+from pgsweep.load.source import (
+    STDIN,
+    Chunk,
+    FileParts,
+    Input,
+    InputError,
+    Reader,
+    check_unchanged,
+    read_chunks,
+    splitter_for,
+    terminator_of,
+)
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.failures import DriverError
+from pgsweep.pg.load_catalog import Column
+from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
+from pgsweep.pg.load_journal import Piece
+from pgsweep.pg.load_work import failure_of
+
+_TRIES: Final = 5
+_RETRIED: Final = ("40P01", "40001")
+"""deadlock_detected, serialization_failure: the server undid the piece, and it can be copied again."""
+
+_POLL_SECONDS: Final = 0.2
+
+
+class Listener(Protocol):
+    """Shows the progress of a load."""
+
+    def stage(self, title: str) -> None:
+        """Say that a stage begins."""
+
+    def state(self, state: CopyState) -> None:
+        """Say how far the copying is."""
+
+    def building(self, name: str, phase: str, done_ratio: float) -> None:
+        """Say how far an index is."""
+
+    def note(self, text: str) -> None:
+        """Say one line that the user should see."""
+
+
+class Silent:
+    """Listens to nothing."""
+
+    def stage(self, title: str) -> None:
+        """Ignore it."""
+
+    def state(self, state: CopyState) -> None:
+        """Ignore it."""
+
+    def building(self, name: str, phase: str, done_ratio: float) -> None:
+        """Ignore it."""
+
+    def note(self, text: str) -> None:
+        """Ignore it."""
+
+
+@dataclass
+class CopyState:
+    """How far the copying is.
+
+    Attributes:
+        total_bytes: of the files, uncompressed; None where that is not known.
+        own_bytes: copied by this run: the rate is theirs.
+    """
+
+    rows: int = 0
+    rejected: int = 0
+    done_bytes: int = 0
+    own_bytes: int = 0
+    total_bytes: int | None = None
+    begin: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The rate of this run."""
+        return self.own_bytes / max(1e-6, time.monotonic() - self.begin)
+
+    @property
+    def left_seconds(self) -> float | None:
+        """How long the rest takes at this rate."""
+        if self.total_bytes is None or not self.own_bytes:
+            return None
+        return max(0.0, (self.total_bytes - self.done_bytes) / self.bytes_per_second)
+
+
+class Refused(PgsweepError):
+    """A record that the server refuses, with its place in the file."""
+
+
+def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -> Iterator[Chunk]:
+    """Yield the pieces of one input, as COPY takes them.
+
+    Raises:
+        InputError: it cannot be read, or changed since the load began.
+    """
+    check_unchanged(entry)
+    plan = document.plan
+    if entry.format == "parquet":
+        yield from parquet_chunks(entry, plan.columns, columns)
+    elif entry.format == "binary":
+        yield Chunk(entry.number, 0, FileParts(entry), None, entry.size_bytes or 0, 1)
+    else:
+        with Reader(entry) as reader:
+            for chunk in read_chunks(
+                reader,
+                document.options,
+                piece_bytes=plan.piece_bytes,
+                skip_header=document.headers[entry.number],
+            ):
+                yield json_chunk(entry, chunk, plan.columns, columns) if entry.format == "jsonl" else chunk
+    check_unchanged(entry)
+
+
+class Copier:
+    """Copies all pieces that are not in the journal yet.
+
+    Args:
+        conninfo: for the sessions.
+        load_id: of the journal.
+        document: what is loaded and how.
+        columns: of the table.
+        done: the pieces that are in the journal.
+        rejected: records that were refused before.
+        listener: is told how far it is.
+        stop: ends it after the pieces that are under way.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        load_id: str,
+        document: LoadDocument,
+        columns: Sequence[Column],
+        done: Sequence[Piece],
+        *,
+        rejected: int,
+        listener: Listener,
+        stop: threading.Event,
+    ) -> None:
+        self._conninfo = conninfo
+        self._load_id = load_id
+        self._document = document
+        self._columns = columns
+        self._done = {(piece.file, piece.piece): piece for piece in done}
+        self._listener = listener
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._failed: Exception | None = None
+        self._queue: queue.Queue[Chunk | None] = queue.Queue(maxsize=document.jobs)
+        sizes = [entry.size_bytes for entry in document.inputs if entry.compression is None]
+        known = len(sizes) == len(document.inputs) and None not in sizes
+        self.state = CopyState(
+            rows=sum(piece.rows for piece in done),
+            rejected=rejected,
+            total_bytes=sum(size or 0 for size in sizes) if known else None,
+        )
+
+    def run(self) -> bool:
+        """Copy; return whether all is copied, and not stopped before.
+
+        Raises:
+            Refused: the server refuses a record.
+            InputError: a file cannot be read.
+            PgsweepError: another failure.
+        """
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._document.jobs)]
+        for thread in threads:
+            thread.start()
+        whole = False
+        try:
+            whole = self._feed()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            for _ in threads:
+                self._put(None)
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_POLL_SECONDS)
+                    self._listener.state(self.state)
+        if self._failed is not None:
+            raise self._failed
+        return whole
+
+    def _feed(self) -> bool:
+        for entry in self._document.inputs:
+            for chunk in chunks_of(entry, self._document, self._columns):
+                if self._failed is not None or self._stop.is_set():
+                    return False
+                done = self._done.get((chunk.file, chunk.piece))
+                if done is not None:
+                    self._check(entry, chunk, done)
+                    with self._lock:
+                        self.state.done_bytes += chunk.source_bytes
+                    continue
+                if not self._put(chunk):
+                    return False
+                self._listener.state(self.state)
+        return True
+
+    def _check(self, entry: Input, chunk: Chunk, done: Piece) -> None:
+        size = chunk.source_bytes
+        if (size, chunk.checksum) != (done.bytes, done.checksum):
+            raise InputError(
+                f"{entry.name} is not what the load began with: piece {chunk.piece} differs",
+                cause="other data was given than to the run that is resumed",
+                hint="give the same input again, or undo the load: pgsweep load --rollback TABLE",
+            )
+
+    def _put(self, chunk: Chunk | None) -> bool:
+        while True:
+            if self._failed is not None and chunk is not None:
+                return False
+            try:
+                self._queue.put(chunk, timeout=_POLL_SECONDS)
+            except queue.Full:
+                if self._failed is not None:
+                    # Nobody takes what is left.
+                    self._drain()
+                continue
+            return True
+
+    def _drain(self) -> None:
+        try:
+            while True:
+                self._queue.get_nowait()
+        except queue.Empty:
+            return
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            self._failed = self._failed or error
+
+    def _work(self) -> None:
+        try:
+            with open_session(self._conninfo, self._document.table.oid) as connection:
+                while (chunk := self._queue.get()) is not None:
+                    if self._failed is None:
+                        self._copy(connection, chunk)
+        except DriverError as error:
+            self._fail(failure_of(error))
+        except Exception as error:
+            self._fail(error)
+
+    def _copy(self, connection: Connection, chunk: Chunk) -> None:
+        rows = rejected = 0
+        for attempt in range(_TRIES):
+            try:
+                rows, rejected = self._copied(connection, chunk)
+                break
+            except DriverError as error:
+                if error.sqlstate not in _RETRIED or attempt + 1 == _TRIES:
+                    raise
+                time.sleep(0.1 * (attempt + 1))
+        with self._lock:
+            self.state.rows += rows
+            self.state.rejected += rejected
+            self.state.done_bytes += chunk.source_bytes
+            self.state.own_bytes += chunk.source_bytes
+
+    def _copied(self, connection: Connection, chunk: Chunk) -> tuple[int, int]:
+        document = self._document
+        try:
+            rows = copy_piece(
+                connection,
+                document.target,
+                chunk.parts,
+                path=document.path,
+                load_id=self._load_id,
+                file=chunk.file,
+                piece=chunk.piece,
+                size_bytes=chunk.source_bytes,
+                records=chunk.records,
+                checksum=chunk.checksum,
+            )
+        except BadRow as bad:
+            most = document.options.max_rejects
+            entry = document.inputs[chunk.file]
+            if most is None:
+                raise refused(entry, chunk, bad) from bad
+            records = records_of(entry, document, chunk)
+            try:
+                return copy_piece_carefully(
+                    connection,
+                    document.target,
+                    records,
+                    path=document.path,
+                    load_id=self._load_id,
+                    file=chunk.file,
+                    piece=chunk.piece,
+                    size_bytes=chunk.source_bytes,
+                    checksum=chunk.checksum,
+                    most=most - self.state.rejected,
+                    line_of=lambda number: line_of(entry, chunk, records, number),
+                )
+            except BadRow as last:
+                raise too_many(most, entry, chunk, last) from last
+        return rows, 0
+
+
+def records_of(entry: Input, document: LoadDocument, chunk: Chunk) -> list[bytes]:
+    """Return the records of a piece one by one."""
+    data = b"".join(chunk.parts)
+    if entry.format in ("jsonl", "parquet"):
+        splitter = splitter_for("csv", type(document.options)(), 10)
+    else:
+        splitter = splitter_for(entry.format, document.options, terminator_of(data))
+    ends = [int(end) for end in splitter.ends(data)]
+    if not ends or ends[-1] < len(data):
+        ends.append(len(data))
+    return [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def line_of(entry: Input, chunk: Chunk, records: Sequence[bytes], number: int) -> int:
+    """Return the line of the file at which a record of a piece begins; of Parquet its row."""
+    if entry.format in ("jsonl", "parquet"):
+        return chunk.first_line + number
+    return chunk.first_line + sum(max(1, record.count(b"\n")) for record in records[:number])
+
+
+def refused(entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
+    """Return the error of a record that the server refuses."""
+    where = "standard input" if entry.path == STDIN else entry.path
+    line = f", line {chunk.first_line + bad.line - 1}" if bad.line is not None else ""
+    column = f", column {bad.column}" if bad.column else ""
+    return Refused(
+        f"{where}{line}{column}: {bad.reason}",
+        cause="the server refuses the record; nothing of this piece is in the table",
+        hint="correct it, or have such records written to a file: --rejects FILE",
+    )
+
+
+def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
+    """Return the error of more refused records than are allowed."""
+    found = refused(entry, chunk, bad)
+    return Refused(
+        f"more than {most} records are refused, the last: {found.message}",
+        cause="the columns or the format may be others than was given",
+        hint="see the plan: --plan; or allow more: --max-rejects N",
+    )

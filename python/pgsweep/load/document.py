@@ -1,0 +1,130 @@
+"""What a load remembers of itself: in the journal in the database, and in a local file beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.errors import PgsweepError
+from pgsweep.files import make_private, remove_private, state_folder, write_whole
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.source import Input
+from pgsweep.pg.load_catalog import TableFacts
+from pgsweep.pg.load_copy import CopyTarget
+from pgsweep.pg.load_journal import JournalObject
+from pgsweep.records.load import LoadPlan
+
+
+class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a later run needs to go on.
+
+    Attributes:
+        headers: whether each input begins with a header.
+        first_xid: the transaction number from which the load counts.
+        truncatable: TRUNCATE of the table would change nothing but its files.
+        may_truncate: it is that, and was empty, seen under a lock.
+        path: the user's search_path.
+        journal: the local file; None where there is none.
+    """
+
+    table: TableFacts
+    plan: LoadPlan
+    target: CopyTarget
+    inputs: list[Input]
+    headers: list[bool]
+    options: LoadOptions
+    jobs: int
+    first_xid: int
+    truncatable: bool
+    may_truncate: bool
+    path: str
+    rejects_file: str | None
+    journal: str | None
+
+    def text(self) -> str:
+        """Return the document for the journal."""
+        return msgspec.json.encode(self).decode()
+
+
+def parse_document(text: str) -> LoadDocument:
+    """Return the document that a journal holds.
+
+    Raises:
+        PgsweepError: it was written by another version, or changed.
+    """
+    try:
+        return msgspec.json.decode(text, type=LoadDocument)
+    except msgspec.DecodeError as error:
+        raise PgsweepError(
+            f"the journal of the load cannot be understood: {error}",
+            cause="it was written by another version of pgsweep",
+            hint="use that version, or paste the statements of its local file: see ~/.local/state/pgsweep",
+        ) from error
+
+
+class LocalJournal(msgspec.Struct, frozen=True, kw_only=True):
+    """The local file: the catalog as it was, and the statements that make it so again."""
+
+    schema: str = "pgsweep.load-journal/1"
+    load_id: str
+    server: str
+    database: str
+    table: str
+    files: list[str]
+    restore: list[str]
+    objects: list[JournalObject]
+    before: list[tuple[str, str]]
+
+
+def journal_place(given: Path | None, load_id: str) -> Path | None:
+    """Return where the local file lies; None where there is no folder for it."""
+    if given is not None:
+        return given.absolute()
+    folder = state_folder()
+    if folder is None:
+        return None
+    with contextlib.suppress(OSError, PgsweepError):
+        make_private(folder, mode=0o700)
+        return folder / f"load-{load_id}.json"
+    return None
+
+
+def write_local(path: Path, journal: LocalJournal) -> None:
+    """Write the local file, whole or not at all, flushed to the disk.
+
+    Raises:
+        PgsweepError: the disk is full, or the folder may not be written.
+    """
+    try:
+        write_whole(path, msgspec.json.format(msgspec.json.encode(journal)), mode=0o600)
+    except OSError as error:
+        raise PgsweepError(
+            f"the journal `{path}` cannot be written: {error.strerror}",
+            cause="nothing was changed in the database",
+            hint="name another place: --journal FILE",
+        ) from error
+
+
+def remove_local(path: str | None) -> None:
+    """Remove the local file at the end of a load."""
+    if path is not None:
+        with contextlib.suppress(OSError, PgsweepError):
+            if Path(path).parent == state_folder():
+                remove_private(Path(path))
+            else:
+                Path(path).unlink(missing_ok=True)
+
+
+def find_local(table: str) -> LocalJournal | None:
+    """Return the local file of a load of a table, where one is left."""
+    folder = state_folder()
+    if folder is None or not folder.is_dir():
+        return None
+    for path in sorted(folder.glob("load-*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            found = msgspec.json.decode(path.read_bytes(), type=LocalJournal)
+            if found.table == table:
+                return found
+    return None

@@ -1,0 +1,151 @@
+"""Which indexes and foreign keys are dropped for a load, why others are kept, and how each is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pgsweep.load.options import LoadOptions
+from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load_journal import JournalObject
+from pgsweep.units import parse_bytes
+
+# Assumed, of a server whose data fit its memory; --compare measures them here.
+COPY_BYTES_PER_SECOND: Final = 80e6
+INDEX_INSERT_SECONDS: Final = 2.5e-6
+INDEX_BUILD_SECONDS: Final = 0.8e-6
+KEY_CHECK_SECONDS: Final = 8e-6
+KEY_VALIDATE_SECONDS: Final = 0.4e-6
+_OUT_OF_MEMORY: Final = 4.0
+"""How much more an insert costs where the index does not fit into shared_buffers."""
+
+INDEX_BYTES_PER_ROW: Final = 24
+_LEAST_GAIN_SECONDS: Final = 0.5
+"""For less, no object is dropped: that needs a strong lock, and the table is without it for a while."""
+
+KINDS: Final = {"p": "primary key", "u": "unique", "x": "exclusion", None: "index"}
+
+
+def which_indexes(
+    catalog: Catalog, options: LoadOptions, records: int | None
+) -> list[tuple[IndexFacts, str | None]]:
+    """Return each index with the reason to keep it; None where it is dropped."""
+    table = catalog.table
+    buffers = parse_bytes(table.shared_buffers) if table.shared_buffers else 0
+    found: list[tuple[IndexFacts, str | None]] = []
+    for index in catalog.indexes:
+        reason = index.kept
+        if reason is None and options.indexes == "keep":
+            reason = "as asked"
+        if reason is None and not table.owned:
+            reason = "only the owner of the table may drop it"
+        if reason is None and table.kind == "p":
+            reason = "it belongs to a partitioned table"
+        if reason is None and index.is_unique and any(key.to_itself and key.kept for key in catalog.keys):
+            reason = "a foreign key of the table itself needs it, and is kept"
+        if reason is None and options.indexes == "auto":
+            rows = 10_000_000 if records is None else records
+            size = index.bytes + rows * INDEX_BYTES_PER_ROW
+            insert = rows * INDEX_INSERT_SECONDS * (_OUT_OF_MEMORY if size > buffers else 1.0)
+            build = (rows + table.rows_estimate) * INDEX_BUILD_SECONDS
+            if insert <= build:
+                reason = "building it anew would take longer than the inserts"
+            elif insert - build < _LEAST_GAIN_SECONDS:
+                reason = "making it again would gain less than a second"
+        found.append((index, reason))
+    return found
+
+
+def which_keys(
+    catalog: Catalog, options: LoadOptions, records: int | None, dropped: set[str]
+) -> list[tuple[KeyFacts, str | None]]:
+    """Return each foreign key with the reason to keep it; None where it is dropped."""
+    table = catalog.table
+    rows = 10_000_000 if records is None else records
+    found: list[tuple[KeyFacts, str | None]] = []
+    for key in catalog.keys:
+        reason = key.kept
+        if reason is None and options.indexes == "keep" and not (key.to_itself and dropped):
+            reason = "as asked"
+        if reason is None and not table.owned:
+            reason = "only the owner of the table may drop it"
+        gain = rows * KEY_CHECK_SECONDS - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
+        slower = gain < _LEAST_GAIN_SECONDS
+        if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
+            reason = "validating it anew would gain less than a second"
+        found.append((key, reason))
+    return found
+
+
+def journal_indexes(indexes: Sequence[tuple[IndexFacts, str | None]]) -> list[JournalObject]:
+    """Return the indexes that are dropped, with their constraints and the statements that make each."""
+    objects = []
+    for index, reason in indexes:
+        if reason is not None:
+            continue
+        owned_by_constraint = index.constrained is not None
+        whole = index.constraint_type == "x"
+        makes = [index.constrained or ""] if whole else [index.definition]
+        objects.append(
+            JournalObject(
+                kind=KINDS[index.constraint_type],
+                name=index.name,
+                definition=index.definition,
+                drop=index.drop,
+                make=[
+                    *makes,
+                    *index.index_extras,
+                    *([] if owned_by_constraint and not whole else index.last_extras),
+                ],
+                tablespace=index.tablespace,
+                # An exclusion constraint locks the table while it is built; so it comes after the others.
+                stage=1 if whole else 0,
+                size_bytes=index.bytes,
+            )
+        )
+        if owned_by_constraint and not whole:
+            objects.append(
+                JournalObject(
+                    kind="constraint",
+                    name=index.name,
+                    definition=index.constrained or "",
+                    drop=None,
+                    make=[index.constrained or "", *index.last_extras],
+                    tablespace=None,
+                    stage=1,
+                )
+            )
+    return objects
+
+
+def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObject]:
+    """Return the foreign keys that are dropped, with the statements that make each again."""
+    objects = []
+    for key, reason in keys:
+        if reason is not None:
+            continue
+        comment = [key.comment] if key.comment else []
+        objects.append(
+            JournalObject(
+                kind="foreign key",
+                name=key.name,
+                definition=key.add,
+                drop=key.drop,
+                make=[key.add, *comment],
+                tablespace=None,
+                stage=2,
+            )
+        )
+        if key.validate is not None:
+            objects.append(
+                JournalObject(
+                    kind="foreign key, validated",
+                    name=key.name,
+                    definition=key.validate,
+                    drop=None,
+                    make=[key.validate],
+                    tablespace=None,
+                    stage=3,
+                )
+            )
+    return objects

@@ -1,0 +1,490 @@
+"""What is on the table and how it is loaded: strategy, reasons, expected time, what is given up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.host.machine import memory_bytes
+from pgsweep.load.header import chosen_columns, strays
+from pgsweep.load.objects import (
+    COPY_BYTES_PER_SECOND,
+    INDEX_BUILD_SECONDS,
+    INDEX_BYTES_PER_ROW,
+    INDEX_INSERT_SECONDS,
+    KEY_CHECK_SECONDS,
+    KEY_VALIDATE_SECONDS,
+    KINDS,
+    journal_indexes,
+    journal_keys,
+    which_indexes,
+    which_keys,
+)
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.rows import json_columns, parquet_columns
+from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
+from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
+from pgsweep.pg.load_copy import CopyTarget
+from pgsweep.pg.load_journal import JournalObject
+from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
+from pgsweep.units import format_bytes, parse_bytes
+
+_HEAP_PER_FILE_BYTE: Final = 1.2
+_COMPRESSION: Final = 4.0
+_SMALL_BYTES: Final = 32 << 20
+_MEASURED_FROM_BYTES: Final = 128 << 20
+_MOST_JOBS: Final = 4
+_PIECES: Final = 200
+_PIECE_BYTES: Final = (8 << 20, 64 << 20)
+_MEMORY_SHARE: Final = 8
+_MEMORY_MOST: Final = 2 << 30
+_MEMORY_REMOTE: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The plan as it is shown, and what the work needs of it.
+
+    Attributes:
+        objects: what is dropped or disabled, in the order in which it is made again.
+        headers: whether each input begins with a header.
+        measure: whether the number of sessions is measured first.
+    """
+
+    plan: LoadPlan
+    objects: list[JournalObject]
+    target: CopyTarget
+    headers: list[bool]
+    measure: bool
+
+
+def check_table(catalog: Catalog) -> None:
+    """Refuse a table that cannot be loaded.
+
+    Raises:
+        MissingAbility: no right, or a stand-by.
+        UsageError: it is no table that can be loaded.
+    """
+    table = catalog.table
+    if table.in_recovery:
+        raise MissingAbility(
+            "the server is a stand-by", cause="it takes no writes", hint="connect to the primary: -h HOST"
+        )
+    if table.kind not in ("r", "p"):
+        raise UsageError(f"{table.quoted} is no table", hint="name a table, or a partitioned one")
+    if table.persistence == "t":
+        raise UsageError(
+            f"{table.quoted} is a temporary table", cause="other sessions cannot see it", hint="name another"
+        )
+    if table.foreign_partitions:
+        raise UsageError(
+            f"{table.quoted} has foreign partitions",
+            cause="what was sent to another server cannot be undone here",
+            hint="load its own partitions one by one",
+        )
+    if not table.may_insert:
+        raise MissingAbility(
+            f"this role may not insert into {table.quoted}",
+            hint=f"GRANT INSERT ON {table.quoted} TO CURRENT_USER",
+        )
+    if table.row_security:
+        raise MissingAbility(
+            f"row-level security of {table.quoted} holds for this role",
+            cause="COPY FROM is not possible then, and rows that are not seen cannot be removed again",
+            hint="load as the owner (without FORCE ROW LEVEL SECURITY), or as a role with BYPASSRLS",
+        )
+    if not any(not column.generated for column in catalog.columns):
+        raise UsageError(f"{table.quoted} has no columns to load")
+
+
+def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, host: str) -> Prepared:
+    """Return the plan.
+
+    Args:
+        catalog: of the table.
+        inputs: the files.
+        options: of the user.
+        host: of the server, as libpq has it.
+
+    Raises:
+        MissingAbility, UsageError, InputError: it cannot be loaded like this.
+    """
+    check_table(catalog)
+    table = catalog.table
+    kind = inputs[0].format
+    columns, headers, mean_bytes, stray = _look(catalog, inputs, options)
+    size = _total_bytes(inputs)
+    records = None if size is None or not mean_bytes else max(1, round(size / mean_bytes))
+    choices: list[LoadChoice] = []
+    notes: list[str] = []
+    triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
+    firing = table.insert_triggers and not options.disable_triggers
+    indexes = which_indexes(catalog, options, records)
+    keys = which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
+    dropping = any(reason is None for _, reason in indexes) or any(reason is None for _, reason in keys)
+    if table.persistence == "u" and not options.single_transaction:
+        # A crash empties the table, and the journal would still have the pieces.
+        options = msgspec.structs.replace(options, single_transaction=True, jobs=None)
+        single, why = True, "a crash empties an unlogged table, which a journal of pieces could not say"
+    else:
+        single, why = _strategy(
+            options, firing=firing, dropping=dropping, size=size, may_create=table.may_create
+        )
+    choices.append(
+        LoadChoice(what="transactions", choice="one" if single else "many, with a journal", reason=why)
+    )
+    freeze = _freezes(catalog, options, single=single, dropping=dropping)
+    if freeze:
+        choices.append(
+            LoadChoice(
+                what="freezing",
+                choice="COPY FREEZE, if the table is empty",
+                reason="the table is truncated in the same transaction"
+                + (", and with wal_level=minimal its log is skipped" if table.wal_level == "minimal" else ""),
+            )
+        )
+    jobs, measure, why = _jobs(options, inputs, single=single, size=size, stray=stray)
+    choices.append(
+        LoadChoice(
+            what="sessions", choice=f"1 or {jobs}, measured on a sample" if measure else str(jobs), reason=why
+        )
+    )
+    memory = _memory(catalog, options, host)
+    if dropping:
+        choices.append(
+            LoadChoice(
+                what="maintenance_work_mem",
+                choice=format_bytes(memory),
+                reason="given"
+                if options.maintenance_work_mem_bytes
+                else "a share of the memory, for all builds",
+            )
+        )
+    if stray is not None:
+        notes.append(
+            f"quotes within unquoted fields: {stray}; COPY takes every quote for the begin or end of a "
+            "quoted part"
+        )
+    if table.superuser and not table.owner_superuser:
+        notes.append(
+            f"triggers and defaults of role {table.owner} run with this session's rights, those of a "
+            "superuser"
+        )
+    if firing and not options.single_transaction:
+        notes.append("triggers fire for each row; --disable-triggers loads without them")
+    objects = [*journal_indexes(indexes), *journal_keys(keys)]
+    if options.disable_triggers:
+        if not table.owned:
+            raise MissingAbility(
+                "only the owner of the table may disable its triggers", hint="leave out --disable-triggers"
+            )
+        if table.kind == "p":
+            raise UsageError(
+                "the triggers of partitions are not disabled",
+                hint="leave out --disable-triggers, or load the partitions one by one",
+            )
+        objects += [
+            JournalObject(
+                kind="trigger",
+                name=trigger.name,
+                definition=trigger.definition,
+                drop=trigger.disable,
+                make=[trigger.enable],
+                tablespace=None,
+                stage=4,
+            )
+            for trigger in triggers
+        ]
+    objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
+    piece = options.piece_bytes or max(_PIECE_BYTES[0], min(_PIECE_BYTES[1], (size or 0) // _PIECES))
+    plan = LoadPlan(
+        table=table.quoted,
+        kind="partitioned table" if table.kind == "p" else "table",
+        persistence="unlogged" if table.persistence == "u" else "logged",
+        rows=table.rows_estimate,
+        table_bytes=table.table_bytes,
+        index_bytes=table.index_bytes,
+        partitions=table.partitions,
+        published=table.published,
+        replication_slots=table.slots,
+        wal_level=table.wal_level,
+        columns=columns,
+        format=kind,
+        files=[LoadFile(path=f.path, size_bytes=f.size_bytes, compression=f.compression) for f in inputs],
+        objects=_shown(catalog, indexes, keys, options),
+        referenced_by=catalog.referencing,
+        strategy="one transaction" if single else "pieces",
+        jobs=jobs,
+        freeze=freeze,
+        maintenance_work_mem_bytes=memory,
+        piece_bytes=piece,
+        choices=choices,
+        given_up=_given_up(objects, single=single),
+        estimate=_estimate(
+            catalog, indexes, keys, records, size, minimal=freeze and table.wal_level == "minimal"
+        ),
+        notes=notes,
+    )
+    return Prepared(
+        plan, objects, _target(catalog, columns, inputs[0].format, options, freeze), headers, measure
+    )
+
+
+def _look(
+    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions
+) -> tuple[list[str], list[bool], float | None, str | None]:
+    """Return columns, whether each input has a header, the mean bytes of a record, and stray quotes."""
+    kind = inputs[0].format
+    if kind == "binary":
+        names = options.columns or [column.name for column in catalog.columns if not column.generated]
+        return names, [False] * len(inputs), None, None
+    found: list[list[str]] = []
+    headers: list[bool] = []
+    stray = mean = None
+    for entry in inputs:
+        if kind == "parquet":
+            found.append(options.columns or parquet_columns(entry, catalog.columns))
+            headers.append(False)
+            continue
+        sample = read_first(entry)
+        if kind == "jsonl":
+            found.append(options.columns or json_columns(entry, sample, catalog.columns))
+            headers.append(False)
+        else:
+            columns, header = chosen_columns(entry, sample, options, catalog.columns)
+            found.append(columns)
+            headers.append(header)
+            stray = stray or strays(entry, sample, options)
+        if mean is None:
+            ends = splitter_for(kind, options, terminator_of(sample)).ends(sample)
+            mean = float(ends[-1]) / len(ends) if len(ends) else float(len(sample)) or None
+    filled = [columns for columns in found if columns]
+    if any(columns != filled[0] for columns in filled):
+        if kind == "jsonl":
+            every = [c.name for c in catalog.columns if any(c.name in columns for columns in filled)]
+            return every, headers, mean, stray
+        raise UsageError(
+            "the files have different columns, or the same in another order",
+            hint="load those that are alike at once",
+        )
+    if not filled:
+        return [column.name for column in catalog.columns if not column.generated], headers, mean, stray
+    return filled[0], headers, mean, stray
+
+
+def _total_bytes(inputs: Sequence[Input]) -> int | None:
+    if any(entry.size_bytes is None for entry in inputs):
+        return None
+    return round(
+        sum((entry.size_bytes or 0) * (_COMPRESSION if entry.compression else 1.0) for entry in inputs)
+    )
+
+
+def _strategy(
+    options: LoadOptions, *, firing: bool, dropping: bool, size: int | None, may_create: bool
+) -> tuple[bool, str]:
+    if options.single_transaction:
+        return True, "as asked"
+    if options.freeze:
+        return True, "rows can be frozen only in the transaction that truncated their table"
+    if firing:
+        return True, "what triggers do elsewhere could not be undone piece by piece"
+    asked = options.max_rejects is not None or (options.jobs or 1) > 1
+    if not asked and not dropping and size is not None and size <= _SMALL_BYTES:
+        return True, "the files are small, and nothing is dropped"
+    if not may_create and options.indexes != "drop":
+        return True, "this role may not create a schema for the journal"
+    return (
+        False,
+        "a piece and the note that it is loaded are one transaction, so the load can be resumed or undone",
+    )
+
+
+def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: bool) -> bool:
+    table = catalog.table
+    possible = (
+        single
+        and catalog.truncatable
+        and not table.is_partition
+        and options.max_rejects is None
+        and options.freeze is not False
+    )
+    if options.freeze:
+        if not possible:
+            raise UsageError(
+                f"rows of {table.quoted} cannot be frozen at once",
+                cause="COPY FREEZE needs a table truncated in the same transaction: a plain one, one's "
+                "own, that no "
+                "other table refers to, loaded without --rejects",
+                hint="leave out --freeze",
+            )
+        return True
+    return possible and dropping
+
+
+def _jobs(
+    options: LoadOptions, inputs: Sequence[Input], *, single: bool, size: int | None, stray: str | None
+) -> tuple[int, bool, str]:
+    """Return the sessions, whether to measure first, and why."""
+    if single:
+        if options.jobs is not None and options.jobs > 1:
+            raise UsageError("one transaction has one session", hint="leave out --jobs")
+        return 1, False, "one transaction has one session"
+    if stray is not None:
+        return 1, False, "the quoting of the file is not strict"
+    if inputs[0].format == "binary":
+        return 1, False, "COPY's binary format has no boundaries that can be found without reading all fields"
+    if options.jobs is not None:
+        return options.jobs, False, "as asked"
+    many = max(1, min(_MOST_JOBS, os.cpu_count() or 1))
+    if size is not None and size < _MEASURED_FROM_BYTES:
+        return 1, False, "the files are too small to gain from more"
+    if many == 1:
+        return 1, False, "this machine has one processor"
+    return many, inputs[0].identity is not None, "more are used only where a sample is faster with them"
+
+
+def _memory(catalog: Catalog, options: LoadOptions, host: str) -> int:
+    if options.maintenance_work_mem_bytes is not None:
+        return options.maintenance_work_mem_bytes
+    local = host == "" or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
+    share = min(_MEMORY_MOST, memory_bytes() // _MEMORY_SHARE) if local else _MEMORY_REMOTE
+    return max(share, parse_bytes(catalog.table.maintenance_work_mem))
+
+
+def _shown(
+    catalog: Catalog,
+    indexes: Sequence[tuple[IndexFacts, str | None]],
+    keys: Sequence[tuple[KeyFacts, str | None]],
+    options: LoadOptions,
+) -> list[LoadObject]:
+    shown = [
+        LoadObject(
+            kind=KINDS[index.constraint_type],
+            name=index.name,
+            definition=index.definition,
+            action="keep" if reason else "drop and make again",
+            reason=reason or _build_reason(catalog, index),
+            size_bytes=index.bytes,
+        )
+        for index, reason in indexes
+    ]
+    shown += [
+        LoadObject(
+            kind="foreign key",
+            name=key.name,
+            definition=key.add.removesuffix(" NOT VALID"),
+            action="keep" if reason else "drop, add and validate",
+            reason=reason or "one join validates all rows; a check per row looks each key up",
+        )
+        for key, reason in keys
+    ]
+    for trigger in catalog.triggers:
+        off = options.disable_triggers and trigger.on_insert and trigger.enabled in "OA"
+        why = (
+            "as asked"
+            if off
+            else "it does not fire"
+            if not trigger.on_insert or trigger.enabled not in "OA"
+            else ""
+        )
+        shown.append(
+            LoadObject(
+                kind="trigger",
+                name=trigger.name,
+                definition=trigger.definition,
+                action="disable and enable" if off else "keep",
+                reason=why or "what it does may matter; --disable-triggers leaves it out",
+            )
+        )
+    return shown
+
+
+def _build_reason(catalog: Catalog, index: IndexFacts) -> str:
+    if index.method == "btree" and catalog.table.maintenance_workers:
+        return f"a build sorts once, with up to {catalog.table.maintenance_workers} parallel workers"
+    return "a build takes less time than inserts row by row"
+
+
+def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
+    lines = []
+    if single:
+        if objects:
+            lines.append("other sessions can neither read nor write the table until the end")
+        return lines
+    if any(entry.stage == 0 for entry in objects):
+        lines.append(
+            "queries that use a dropped index read the whole table; duplicates are found at the end only"
+        )
+    if any(entry.stage == 2 for entry in objects):
+        lines.append("foreign keys that are dropped are not checked until the end, for other sessions either")
+    if any(entry.stage == 4 for entry in objects):
+        lines.append("disabled triggers do not fire, for other sessions either")
+    if objects:
+        lines.append("writers wait while indexes are built; readers go on, but for moments at begin and end")
+    lines.append("other sessions see the rows piece by piece")
+    return lines
+
+
+def _estimate(
+    catalog: Catalog,
+    indexes: Sequence[tuple[IndexFacts, str | None]],
+    keys: Sequence[tuple[KeyFacts, str | None]],
+    records: int | None,
+    size: int | None,
+    *,
+    minimal: bool,
+) -> LoadEstimate:
+    if records is None or size is None:
+        return LoadEstimate(records=None, bytes=size, seconds=None, wal_bytes=None, certainty="assumed")
+    rows = records + catalog.table.rows_estimate
+    seconds = size / COPY_BYTES_PER_SECOND
+    wal = size * _HEAP_PER_FILE_BYTE
+    for _, reason in indexes:
+        seconds += rows * INDEX_BUILD_SECONDS if reason is None else records * INDEX_INSERT_SECONDS
+        wal += rows * INDEX_BYTES_PER_ROW if reason is None else records * 4 * INDEX_BYTES_PER_ROW
+    for _, reason in keys:
+        seconds += rows * KEY_VALIDATE_SECONDS if reason is None else records * KEY_CHECK_SECONDS
+    if minimal or catalog.table.persistence == "u":
+        wal = 0
+    return LoadEstimate(
+        records=records, bytes=size, seconds=round(seconds, 1), wal_bytes=round(wal), certainty="assumed"
+    )
+
+
+def _target(
+    catalog: Catalog, columns: list[str], kind: str, options: LoadOptions, freeze: bool
+) -> CopyTarget:
+    table = catalog.table
+    if kind == "binary":
+        return CopyTarget(
+            schema=table.schema, table=table.name, columns=columns, format="binary", freeze=freeze
+        )
+    if kind in ("jsonl", "parquet"):
+        return CopyTarget(
+            schema=table.schema,
+            table=table.name,
+            columns=columns,
+            format="csv",
+            encoding="UTF8",
+            freeze=freeze,
+        )
+    text = kind == "tsv"
+    return CopyTarget(
+        schema=table.schema,
+        table=table.name,
+        columns=columns,
+        format="text" if text else "csv",
+        delimiter=options.delimiter,
+        quote=None if text else options.quote,
+        escape=None if text else options.escape,
+        null=options.null,
+        encoding=options.encoding or "UTF8",
+        force_null=options.empty_is_null,
+        freeze=freeze,
+    )

@@ -1,0 +1,574 @@
+"""A load in pieces with a journal: begun, resumed, rolled back.
+
+    planned ──► copying ──► rebuilding ──► (gone: loaded)
+                   └────────────┴──► rolling back ──► (gone: as before)
+
+Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a
+run leaves
+one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A record
+that the
+server refuses, or a file that cannot be read, rolls the load back at once. What is found when an index or a
+constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because only the user
+can say
+whether to correct the rows or to undo the load.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load.copying import Copier, Listener, Refused, Silent
+from pgsweep.load.document import (
+    LoadDocument,
+    LocalJournal,
+    find_local,
+    journal_place,
+    parse_document,
+    remove_local,
+    write_local,
+)
+from pgsweep.load.objects import COPY_BYTES_PER_SECOND
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.plan import Prepared, prepare
+from pgsweep.load.rebuild import Rebuild
+from pgsweep.load.rejects import write_rejects
+from pgsweep.load.sample import measure_jobs
+from pgsweep.load.single import load_in_one
+from pgsweep.load.source import Input, InputError, check_unchanged, find_inputs
+from pgsweep.pg.connect import Connection, connect, explained, place_of
+from pgsweep.pg.failures import DriverError
+from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
+from pgsweep.pg.load_copy import WrongCount, open_session, session_path
+from pgsweep.pg.load_journal import (
+    JournalObject,
+    Unfinished,
+    begin_load,
+    claim,
+    end_load,
+    find_unfinished,
+    has_journal,
+    make_journal,
+    read_objects,
+    read_pieces,
+    read_rejects,
+    read_unfinished,
+    set_document,
+    set_phase,
+    set_present,
+)
+from pgsweep.pg.load_work import (
+    analyze,
+    current_xid,
+    drop_objects,
+    dropped,
+    failure_of,
+    in_short_lock,
+    is_empty,
+    lock_statement,
+    own_rows_can_be_told,
+    remove_rows,
+    wal_position,
+)
+from pgsweep.pg.userpath import resolve_relation
+from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult, LoadStep
+
+
+class Incomplete(PgsweepError):
+    """All rows are in the table, and an index or a constraint is not; the result says which."""
+
+
+def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOptions) -> LoadResult:
+    """Return what a load would do; nothing is changed.
+
+    Raises:
+        PgsweepError: the files or the table cannot be loaded like this.
+    """
+    inputs = find_inputs(files, options)
+    with connect(conninfo) as connection, explained():
+        catalog = _catalog_of(connection, table)
+        prepared = prepare(catalog, inputs, options, host=connection.info.host)
+        return _result(connection, prepared, None)
+
+
+def load_files(
+    conninfo: str,
+    files: Sequence[str],
+    table: str,
+    options: LoadOptions,
+    *,
+    listener: Listener | None = None,
+    stop: threading.Event | None = None,
+    journal: Path | None = None,
+    rejects: Path | None = None,
+) -> LoadResult:
+    """Load files into a table, and return the plan and what was done.
+
+    Args:
+        journal: the local file; in the state folder by default.
+        rejects: the file for records that the server refuses; needs `max_rejects`.
+
+    Raises:
+        PgsweepError: nothing of the load is in the table then, unless the message says otherwise.
+    """
+    listener, stop = listener or Silent(), stop or threading.Event()
+    inputs = find_inputs(files, options)
+    begin = time.monotonic()
+    with open_session(conninfo) as control, _explained():
+        catalog = _catalog_of(control, table)
+        prepared = prepare(catalog, inputs, options, host=control.info.host)
+        oid = catalog.table.oid
+        _refuse_unfinished(control, oid, table)
+        if prepared.plan.strategy == "one transaction":
+            outcome = load_in_one(
+                conninfo,
+                control,
+                catalog,
+                _document(catalog, prepared, inputs, options, control, rejects, None),
+                prepared.objects,
+                listener=listener,
+                stop=stop,
+            )
+            return _result(control, prepared, outcome)
+        make_journal(control)
+        claim(control, oid)
+        _refuse_unfinished(control, oid, table)
+        xid = current_xid(control)
+        if not own_rows_can_be_told(control, catalog.table, xid):
+            raise UsageError(
+                "old rows of the table have transaction numbers that this load is going to use again",
+                cause="the server's numbers have wrapped, so rows of a load could not be told from old ones",
+                hint="load in one transaction: --single-transaction; or VACUUM FULL the table first",
+            )
+        load_id = str(uuid.uuid4())
+        place = journal_place(journal, load_id)
+        if place is None:
+            listener.note(
+                "there is no folder for a local journal ($XDG_STATE_HOME); name one: --journal FILE"
+            )
+        document = _document(catalog, prepared, inputs, options, control, rejects, place)
+        document = msgspec.structs.replace(document, first_xid=xid)
+        if prepared.measure:
+            listener.stage("measuring how many sessions pay")
+            document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
+        run = _Run(conninfo, control, load_id, document, catalog.columns, listener, stop)
+        run.begin(catalog, prepared.objects, place)
+        outcome = run.copy_and_finish(begin)
+        return _result(control, prepared, outcome)
+
+
+def resume(
+    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+) -> LoadResult:
+    """Finish a load that was cut short: copy what is not in the journal, make all objects again.
+
+    Raises:
+        UsageError: there is no such load.
+        PgsweepError: it cannot go on; what is done stays, and so does the journal.
+    """
+    begin = time.monotonic()
+    with open_session(conninfo) as control, _explained():
+        found, document, columns = _found(control, table)
+        if found.phase == "rolling back":
+            raise UsageError(
+                "this load is being rolled back, and no longer whole",
+                hint="finish that: pgsweep load --rollback TABLE",
+            )
+        run = _Run(
+            conninfo,
+            control,
+            found.load_id,
+            document,
+            columns,
+            listener or Silent(),
+            stop or threading.Event(),
+        )
+        run.resumed, run.before = True, found.before
+        if found.phase in ("planned", "copying"):
+            for entry in document.inputs:
+                check_unchanged(entry)
+        if found.phase == "planned":
+            run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
+        outcome = run.copy_and_finish(begin) if found.phase != "rebuilding" else run.finish(begin)
+        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+
+
+def roll_back(
+    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+) -> LoadResult:
+    """Undo a load that was cut short: its rows go, everything dropped is made again.
+
+    Raises:
+        UsageError: there is no such load.
+        PgsweepError: it cannot be undone; what is done stays, and so does the journal.
+    """
+    begin = time.monotonic()
+    with open_session(conninfo) as control, _explained():
+        found, document, columns = _found(control, table, gone_is_fine=True)
+        run = _Run(
+            conninfo,
+            control,
+            found.load_id,
+            document,
+            columns,
+            listener or Silent(),
+            stop or threading.Event(),
+        )
+        run.resumed, run.before = True, found.before
+        outcome = run.roll_back(begin)
+        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+
+
+class _Run:
+    """One run of a load in pieces."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        control: Connection,
+        load_id: str,
+        document: LoadDocument,
+        columns: Sequence[Column],
+        listener: Listener,
+        stop: threading.Event,
+    ) -> None:
+        self._conninfo = conninfo
+        self._control = control
+        self._load_id = load_id
+        self._document = document
+        self._columns = columns
+        self._listener = listener
+        self._stop = stop
+        self._steps: list[LoadStep] = []
+        self._wal = wal_position(control)
+        self.resumed = False
+        self.before: list[tuple[str, str]] = []
+
+    def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
+        """Write the journal, here and there; then drop what is dropped."""
+        self.before = catalog.facts
+        if place is not None:
+            write_local(
+                place,
+                LocalJournal(
+                    load_id=self._load_id,
+                    server=place_of(self._conninfo),
+                    database=self._control.info.dbname,
+                    table=self._document.table.quoted,
+                    files=[entry.path for entry in self._document.inputs],
+                    restore=[statement for entry in objects for statement in entry.make],
+                    objects=objects,
+                    before=catalog.facts,
+                ),
+            )
+        oid = self._document.table.oid
+        begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
+        try:
+            self.drop(objects)
+        except (PgsweepError, DriverError):
+            # That transaction was undone, so there is nothing to restore.
+            with suppress(DriverError):
+                end_load(self._control, self._load_id)
+                remove_local(self._document.journal)
+            raise
+
+    def drop(self, objects: list[JournalObject]) -> None:
+        """Drop and disable, in one transaction with the phase that says so."""
+        table = self._document.table
+
+        def work() -> None:
+            if read_facts(self._control, table.oid) != self.before:
+                raise PgsweepError(
+                    "the table was changed between plan and load",
+                    cause="another session altered it",
+                    hint="try again",
+                )
+            if self._document.truncatable and is_empty(self._control, table):
+                self._document = msgspec.structs.replace(self._document, may_truncate=True)
+                set_document(self._control, self._load_id, self._document.text())
+            drop_objects(self._control, objects)
+            set_present(self._control, self._load_id, None, present=False)
+            set_phase(self._control, self._load_id, "copying")
+
+        begin = time.monotonic()
+        in_short_lock(self._control, lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE"), work)
+        self._step("dropping", begin)
+
+    def copy_and_finish(self, begin: float) -> LoadOutcome:
+        """Copy all pieces, then make again what was dropped."""
+        started = time.monotonic()
+        self._listener.stage("copying")
+        copier = Copier(
+            self._conninfo,
+            self._load_id,
+            self._document,
+            self._columns,
+            read_pieces(self._control, self._load_id),
+            rejected=len(read_rejects(self._control, self._load_id)),
+            listener=self._listener,
+            stop=self._stop,
+        )
+        try:
+            whole = copier.run()
+        except (Refused, InputError, WrongCount) as error:
+            raise self._undone(error) from error
+        self._step("copying", started)
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        set_phase(self._control, self._load_id, "rebuilding")
+        return self.finish(begin)
+
+    def _undone(self, error: PgsweepError) -> PgsweepError:
+        if self._document.options.keep_on_failure:
+            error.hint = (
+                f"{error.hint}; what was copied stays, without its indexes: pgsweep load --resume TABLE, or "
+                "pgsweep load --rollback TABLE"
+            )
+            return error
+        self._listener.note("rolling the load back")
+        self._stop.clear()
+        self.roll_back(time.monotonic())
+        error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
+        return error
+
+    def finish(self, begin: float) -> LoadOutcome:
+        """Make again what was dropped, compare the catalog, remove the journal."""
+        problems, whole = self._rebuild()
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        if problems:
+            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
+        started = time.monotonic()
+        self._listener.stage("analyzing")
+        if self._document.table.owned:
+            analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
+            self._step("analyzing", started)
+        return self._end("loaded", begin)
+
+    def roll_back(self, begin: float) -> LoadOutcome:
+        """Remove the rows, make again what was dropped, remove the journal."""
+        table = self._document.table
+        if read_catalog(self._control, table.oid) is None:
+            self._listener.note("the table is not there any more, so there is nothing to restore")
+            return self._end("rolled back", begin)
+        set_phase(self._control, self._load_id, "rolling back")
+        started = time.monotonic()
+        self._listener.stage("removing rows")
+        remove_rows(
+            self._control,
+            table,
+            self._load_id,
+            read_pieces(self._control, self._load_id),
+            first_xid=self._document.first_xid,
+            may_truncate=self._document.may_truncate,
+        )
+        self._step("removing rows", started)
+        problems, whole = self._rebuild()
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        if problems:
+            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
+        return self._end("rolled back", begin)
+
+    def _rebuild(self) -> tuple[list[PgsweepError], bool]:
+        missing = [
+            (number, entry)
+            for number, entry, present in read_objects(self._control, self._load_id)
+            if not present
+        ]
+        rebuild = Rebuild(
+            self._conninfo,
+            self._control,
+            self._load_id,
+            self._document,
+            listener=self._listener,
+            stop=self._stop,
+        )
+        whole = rebuild.run(missing)
+        self._steps += rebuild.steps
+        return list(rebuild.problems), whole
+
+    def _end(self, ended: str, begin: float) -> LoadOutcome:
+        table = self._document.table
+        changes = differences(self.before, read_facts(self._control, table.oid))
+        outcome = self._outcome(ended, begin, unchanged=not changes, problems=changes)
+        if self._document.rejects_file is not None and ended == "loaded":
+            write_rejects(
+                Path(self._document.rejects_file),
+                [entry.path for entry in self._document.inputs],
+                read_rejects(self._control, self._load_id),
+            )
+        end_load(self._control, self._load_id)
+        remove_local(self._document.journal)
+        return outcome
+
+    def _outcome(
+        self,
+        ended: str,
+        begin: float,
+        *,
+        unchanged: bool | None,
+        problems: Sequence[PgsweepError | str] = (),
+    ) -> LoadOutcome:
+        pieces = read_pieces(self._control, self._load_id)
+        wal = wal_position(self._control)
+        lines = []
+        for problem in problems:
+            lines.append(problem if isinstance(problem, str) else problem.message)
+            if isinstance(problem, PgsweepError) and problem.hint:
+                lines.append(problem.hint)
+        return LoadOutcome(
+            ended=ended,
+            load_id=self._load_id,
+            rows=sum(piece.rows for piece in pieces),
+            rejected=len(read_rejects(self._control, self._load_id)),
+            copied_bytes=sum(piece.bytes for piece in pieces),
+            seconds=round(time.monotonic() - begin, 3),
+            wal_bytes=None if wal is None or self._wal is None else wal - self._wal,
+            jobs=self._document.jobs,
+            resumed=self.resumed,
+            unchanged=unchanged,
+            steps=self._steps,
+            problems=lines,
+            rejects_file=self._document.rejects_file,
+            journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
+        )
+
+    def _step(self, what: str, begin: float) -> None:
+        self._steps.append(LoadStep(what=what, seconds=round(time.monotonic() - begin, 3)))
+
+
+def _catalog_of(connection: Connection, table: str) -> Catalog:
+    catalog = read_catalog(connection, resolve_relation(connection, table))
+    if catalog is None:
+        raise dropped()
+    return catalog
+
+
+def _document(
+    catalog: Catalog,
+    prepared: Prepared,
+    inputs: list[Input],
+    options: LoadOptions,
+    connection: Connection,
+    rejects: Path | None,
+    place: Path | None,
+) -> LoadDocument:
+    return LoadDocument(
+        table=catalog.table,
+        plan=prepared.plan,
+        target=prepared.target,
+        inputs=inputs,
+        headers=prepared.headers,
+        options=options,
+        jobs=prepared.plan.jobs,
+        first_xid=0,
+        truncatable=catalog.truncatable,
+        may_truncate=False,
+        path=session_path(connection),
+        rejects_file=None if rejects is None else str(rejects.absolute()),
+        journal=None if place is None else str(place),
+    )
+
+
+def _measured(
+    conninfo: str, control: Connection, document: LoadDocument, prepared: Prepared, columns: Sequence[Column]
+) -> tuple[LoadDocument, Prepared]:
+    jobs, rate, words = measure_jobs(conninfo, control, document, columns)
+    plan = document.plan
+    choices = [
+        LoadChoice(what="sessions", choice=str(jobs), reason=words) if choice.what == "sessions" else choice
+        for choice in plan.choices
+    ]
+    estimate = plan.estimate
+    if rate is not None and estimate.bytes is not None and estimate.seconds is not None:
+        estimate = msgspec.structs.replace(
+            estimate,
+            seconds=round(
+                estimate.seconds - estimate.bytes / COPY_BYTES_PER_SECOND + estimate.bytes / rate, 1
+            ),
+        )
+    plan = msgspec.structs.replace(plan, jobs=jobs, choices=choices, estimate=estimate)
+    document = msgspec.structs.replace(document, plan=plan, jobs=jobs)
+    return document, Prepared(plan, prepared.objects, prepared.target, prepared.headers, False)
+
+
+def _refuse_unfinished(connection: Connection, oid: int, table: str) -> None:
+    if has_journal(connection) and find_unfinished(connection, oid) is not None:
+        raise UsageError(
+            f"a load of `{table}` has begun and not ended",
+            cause="it was cut short; the table may lack indexes, and has a part of the rows",
+            hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+        )
+
+
+def _found(
+    control: Connection, table: str, *, gone_is_fine: bool = False
+) -> tuple[Unfinished, LoadDocument, list[Column]]:
+    """Return the unfinished load of a table, claimed."""
+    try:
+        oid = resolve_relation(control, table)
+    except UsageError:
+        lost = _oid_of_lost(control, table)
+        if lost is None or not gone_is_fine:
+            raise
+        oid = lost
+    claim(control, oid)
+    found = find_unfinished(control, oid) if has_journal(control) else None
+    if found is None:
+        catalog = read_catalog(control, oid)
+        local = None if catalog is None else find_local(catalog.table.quoted)
+        raise UsageError(
+            f"no load of `{table}` is unfinished",
+            cause="it has ended"
+            if local is None
+            else "the database has no journal of it any more; it has ended, or the journal was dropped",
+            hint="if something is missing, these statements make it again: " + "; ".join(local.restore)
+            if local is not None and local.restore
+            else None,
+        )
+    catalog = read_catalog(control, oid)
+    if catalog is None and not gone_is_fine:
+        raise dropped()
+    return found, parse_document(found.document), [] if catalog is None else catalog.columns
+
+
+def _oid_of_lost(control: Connection, table: str) -> int | None:
+    """Return the oid of a table that was dropped while it was loaded, by the name that the journal has."""
+    if not has_journal(control):
+        return None
+    for _, oid, _, text in read_unfinished(control):
+        facts = parse_document(text).table
+        if table in (facts.quoted, facts.name, f"{facts.schema}.{facts.name}"):
+            return oid
+    return None
+
+
+def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | None) -> LoadResult:
+    return LoadResult(
+        server_version=connection.info.parameter_status("server_version") or "",
+        database=connection.info.dbname,
+        plan=prepared.plan,
+        outcome=outcome,
+    )
+
+
+class _explained:  # noqa: N801 - reads as the function it wraps
+    """Turn what a statement raises inside into errors with cause and hint for a load."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DriverError):
+            ours = failure_of(error)
+            if ours.hint and "isready" in ours.hint:
+                ours.hint += "; then: pgsweep load --resume TABLE, or: pgsweep load --rollback TABLE"
+            raise ours from error

@@ -1,0 +1,245 @@
+"""A load in one transaction: all of it or nothing, in one session, without a journal.
+
+The server itself undoes it, whatever dies. Only an answer to COMMIT that is lost with the connection
+leaves a doubt;
+then the server is asked by the number of the transaction what became of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.load.copying import CopyState, Listener, chunks_of, line_of, records_of, refused, too_many
+from pgsweep.load.document import LoadDocument
+from pgsweep.load.rebuild import make_all_here
+from pgsweep.load.rejects import write_rejects
+from pgsweep.load.source import Chunk
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.failures import DriverError
+from pgsweep.pg.load_catalog import Catalog, Column, differences, read_facts
+from pgsweep.pg.load_copy import (
+    BadRow,
+    CopyTarget,
+    copy_carefully,
+    copy_with_path,
+    open_session,
+    savepoint,
+    wrong_count,
+)
+from pgsweep.pg.load_journal import JournalObject, Reject, claim
+from pgsweep.pg.load_work import (
+    analyze,
+    current_xid,
+    drop_objects,
+    failure_of,
+    is_empty,
+    lock_now,
+    outcome_of,
+    transaction,
+    truncate,
+    wal_position,
+)
+from pgsweep.records.load import LoadOutcome, LoadStep
+
+_PATIENCE_SECONDS: Final = 30.0
+
+
+class _Stopped(Exception):
+    """The user has stopped the load: the transaction is undone."""
+
+
+def load_in_one(
+    conninfo: str,
+    control: Connection,
+    catalog: Catalog,
+    document: LoadDocument,
+    objects: list[JournalObject],
+    *,
+    listener: Listener,
+    stop: threading.Event,
+) -> LoadOutcome:
+    """Load in one transaction.
+
+    Raises:
+        PgsweepError: nothing was changed, unless the message says that it is not known.
+    """
+    begin = time.monotonic()
+    table = document.table
+    claim(control, table.oid)
+    work = _Work(control, document, catalog.columns, listener, stop)
+    wal = wal_position(control)
+    xid: int | None = None
+    steps: list[LoadStep] = []
+    ended = "loaded"
+    try:
+        with transaction(control):
+            # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
+            if objects or document.target.freeze:
+                lock_now(control, table, "ACCESS EXCLUSIVE")
+            xid = current_xid(control)
+            if document.target.freeze:
+                if is_empty(control, table):
+                    truncate(control, table)
+                else:
+                    work.target = msgspec.structs.replace(work.target, freeze=False)
+                    listener.note("the table is not empty, so its new rows are not frozen at once")
+            drop_objects(control, objects)
+            listener.stage("copying")
+            started = time.monotonic()
+            work.run()
+            steps.append(LoadStep(what="copying", seconds=round(time.monotonic() - started, 3)))
+            if objects:
+                listener.stage("making indexes")
+            steps += make_all_here(control, document, objects)
+            if table.owned and not document.options.vacuum:
+                started = time.monotonic()
+                analyze(control, table, vacuum=False)
+                steps.append(LoadStep(what="analyzing", seconds=round(time.monotonic() - started, 3)))
+    except _Stopped:
+        ended = "interrupted"
+        work.state = CopyState()
+    except DriverError as error:
+        if not control.closed:
+            raise failure_of(error) from error
+        if xid is None or not _was_committed(conninfo, xid):
+            lost = failure_of(error)
+            lost.cause = f"{lost.cause or 'the session ended'}; nothing of the load is in the table"
+            raise lost from error
+        control = open_session(conninfo)
+    if ended == "loaded" and table.owned and document.options.vacuum:
+        started = time.monotonic()
+        analyze(control, table, vacuum=True)
+        steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
+    if document.rejects_file is not None and ended == "loaded":
+        write_rejects(Path(document.rejects_file), [entry.path for entry in document.inputs], work.rejects)
+    changes = differences(catalog.facts, read_facts(control, table.oid))
+    after = wal_position(control)
+    return LoadOutcome(
+        ended=ended,
+        load_id="",
+        rows=work.state.rows,
+        rejected=len(work.rejects),
+        copied_bytes=work.state.done_bytes,
+        seconds=round(time.monotonic() - begin, 3),
+        wal_bytes=None if wal is None or after is None else after - wal,
+        jobs=1,
+        resumed=False,
+        unchanged=not changes,
+        steps=steps,
+        problems=changes,
+        rejects_file=document.rejects_file,
+    )
+
+
+class _Work:
+    """The copying, within the transaction that is open."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        document: LoadDocument,
+        columns: list[Column],
+        listener: Listener,
+        stop: threading.Event,
+    ) -> None:
+        self._connection = connection
+        self._document = document
+        self._columns = columns
+        self._listener = listener
+        self._stop = stop
+        self.target: CopyTarget = document.target
+        self.rejects: list[Reject] = []
+        sizes = [entry.size_bytes for entry in document.inputs if entry.compression is None]
+        known = len(sizes) == len(document.inputs) and None not in sizes
+        self.state = CopyState(total_bytes=sum(size or 0 for size in sizes) if known else None)
+
+    def run(self) -> None:
+        """Copy all files."""
+        for entry in self._document.inputs:
+            for chunk in chunks_of(entry, self._document, self._columns):
+                if self._stop.is_set():
+                    raise _Stopped
+                self.state.rows += self._chunk(chunk)
+                self.state.done_bytes += chunk.source_bytes
+                self.state.own_bytes += chunk.source_bytes
+                self.state.rejected = len(self.rejects)
+                self._listener.state(self.state)
+
+    def _chunk(self, chunk: Chunk) -> int:
+        most = self._document.options.max_rejects
+        entry = self._document.inputs[chunk.file]
+        try:
+            if most is None:
+                return self._copied(chunk)
+            with savepoint(self._connection):
+                return self._copied(chunk)
+        except BadRow as bad:
+            if most is None:
+                raise refused(entry, chunk, bad) from bad
+            records = records_of(entry, self._document, chunk)
+            try:
+                rows, found = copy_carefully(
+                    self._connection,
+                    self.target,
+                    records,
+                    path=self._document.path,
+                    most=most - len(self.rejects),
+                )
+            except BadRow as last:
+                raise too_many(most, entry, chunk, last) from last
+            self.rejects += [
+                Reject(
+                    file=chunk.file,
+                    line=line_of(entry, chunk, records, number),
+                    reason=reason,
+                    record=records[number],
+                )
+                for number, reason in found
+            ]
+            return rows
+
+    def _copied(self, chunk: Chunk) -> int:
+        rows = copy_with_path(self._connection, self.target, chunk.parts, self._document.path)
+        # A trigger may leave rows out, so there may be fewer.
+        fewer_is_fine = self._document.table.insert_triggers and not self._document.options.disable_triggers
+        if (
+            chunk.records is not None
+            and rows != chunk.records
+            and not (fewer_is_fine and rows < chunk.records)
+        ):
+            raise wrong_count(chunk.records, rows)
+        return rows
+
+
+def _was_committed(conninfo: str, xid: int) -> bool:
+    """Return whether the transaction was committed, asking a new session.
+
+    Raises:
+        PgsweepError: the server cannot be asked.
+    """
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            with open_session(conninfo) as connection:
+                outcome = outcome_of(connection, xid)
+            if outcome != "in progress":
+                return outcome == "committed"
+        except (ConnectionFailed, DriverError) as error:
+            if time.monotonic() > end:
+                raise PgsweepError(
+                    "the connection was lost, and whether the load was committed is not known",
+                    cause="the server was stopped, and is not back",
+                    hint=f"when it is back: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+                ) from error
+        if time.monotonic() > end:
+            raise PgsweepError(
+                "the connection was lost, and the server still works on the transaction",
+                hint=f"ask later: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+            )
+        time.sleep(0.5)

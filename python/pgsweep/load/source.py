@@ -1,0 +1,376 @@
+"""Input files: found, opened, decompressed, and read in pieces that hold whole records.
+
+A piece is what one transaction copies. Where it begins and ends depends on the bytes of the file and the
+size of a
+piece alone, so a run that resumes finds the same pieces.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import lzma
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from pgsweep._native import RecordSplitter
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.load.options import Format, LoadOptions
+
+BLOCK_BYTES: Final = 1 << 20
+STDIN: Final = "-"
+
+_COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst", ".xz": "xz"}
+_FORMATS: Final[dict[str, Format]] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".copy": "binary",
+}
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_LONGEST_HEADER_BYTES: Final = 16 << 20
+
+
+class InputError(PgsweepError):
+    """A file cannot be read, or is not what it should be."""
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One input file.
+
+    Attributes:
+        path: absolute, or `-`.
+        number: its place among the files of the load.
+        identity: size, time of the last change and inode; None for what is no plain file.
+    """
+
+    path: str
+    number: int
+    format: Format
+    compression: str | None
+    size_bytes: int | None
+    identity: tuple[int, int, int] | None
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return "standard input" if self.path == STDIN else self.path
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One piece of a file.
+
+    Attributes:
+        parts: the bytes for COPY, whole records.
+        records: how many; None where only the server can count them.
+        source_bytes: of the uncompressed file.
+        first_line: line of the file at which it begins, from 1.
+        checksum: of the bytes, where the file cannot be known again otherwise.
+    """
+
+    file: int
+    piece: int
+    parts: Sequence[bytes | memoryview]
+    records: int | None
+    source_bytes: int
+    first_line: int
+    checksum: int = 0
+
+
+def find_inputs(names: Sequence[str], options: LoadOptions) -> list[Input]:
+    """Return the files that names and patterns mean, in their order.
+
+    Raises:
+        UsageError: there is no such file, or its format is not known.
+    """
+    paths: list[str] = []
+    for name in names:
+        if name == STDIN:
+            paths.append(name)
+        elif Path(name).exists():
+            paths.append(str(Path(name).absolute()))
+        else:
+            found = sorted(glob.glob(name)) if glob.has_magic(name) else []  # noqa: PTH207
+            if not found:
+                raise UsageError(
+                    f"there is no file `{name}`", hint="name files, patterns in quotes, or - for stdin"
+                )
+            paths += [str(Path(path).absolute()) for path in found]
+    if paths.count(STDIN) > 1:
+        raise UsageError("standard input is named twice", hint="leave one `-` out")
+    inputs = [_input(path, number, options) for number, path in enumerate(paths)]
+    kinds = {entry.format for entry in inputs}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"the files have different formats: {', '.join(sorted(kinds))}",
+            hint="load them one format at a time",
+        )
+    return inputs
+
+
+def _input(path: str, number: int, options: LoadOptions) -> Input:
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    if compression is not None:
+        suffixes.pop()
+    kind = options.format or (_FORMATS.get(suffixes[-1]) if suffixes else None)
+    if kind is None:
+        if path != STDIN:
+            raise UsageError(f"the name of `{path}` does not say its format", hint="name it: --format csv")
+        kind = "csv"
+    identity = None
+    if path != STDIN:
+        try:
+            identity = _identity(os.stat(path))  # noqa: PTH116
+        except OSError as error:
+            raise InputError(f"cannot read `{path}`: {error.strerror}") from error
+    if kind == "parquet" and (identity is None or compression is not None):
+        raise UsageError(
+            f"`{path}` cannot be read as Parquet",
+            cause="a Parquet file is read from its end, so it must be a plain file",
+            hint="write it to a file first",
+        )
+    return Input(path, number, kind, compression, None if identity is None else identity[0], identity)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int] | None:
+    return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def check_unchanged(entry: Input) -> None:
+    """Refuse a file that is not as it was when the load began.
+
+    Raises:
+        InputError: it has grown, was written to, or was replaced.
+    """
+    if entry.identity is None:
+        return
+    try:
+        now = _identity(os.stat(entry.path))  # noqa: PTH116
+    except OSError as error:
+        raise InputError(f"cannot read `{entry.path}`: {error.strerror}") from error
+    if now != entry.identity:
+        raise InputError(
+            f"`{entry.path}` has changed since the load began",
+            cause="it is still being written, or another file has its name",
+            hint="wait until it is whole, then load it again",
+        )
+
+
+_looked_at: list[bytes] = []
+"""What was read of standard input before the load began."""
+
+
+class Reader:
+    """The uncompressed bytes of an input; as a context manager."""
+
+    def __init__(self, entry: Input) -> None:
+        self.entry = entry
+        self._raw: IO[bytes] | None = None
+        self._file: Any = None
+
+    def __enter__(self) -> Reader:
+        if self.entry.path == STDIN:
+            self._raw = sys.stdin.buffer
+        else:
+            try:
+                self._raw = open(self.entry.path, "rb", buffering=0)  # noqa: PTH123
+            except OSError as error:
+                raise InputError(f"cannot read `{self.entry.path}`: {error.strerror}") from error
+        match self.entry.compression:
+            case "gz":
+                self._file = gzip.GzipFile(fileobj=self._raw)
+            case "xz":
+                self._file = lzma.LZMAFile(self._raw)
+            case "zst":
+                import pyarrow as pa
+
+                self._file = pa.CompressedInputStream(pa.PythonFile(self._raw, "r"), "zstd")
+            case _:
+                self._file = self._raw
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._raw is not None and self.entry.path != STDIN:
+            self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; none at the end.
+
+        Raises:
+            InputError: the file is damaged or cut short.
+        """
+        if self.entry.path == STDIN and _looked_at:
+            return _looked_at.pop(0)
+        try:
+            data = self._file.read(size)
+        except EOFError as error:
+            raise self._damaged("it is cut short") from error
+        except (OSError, zlib.error, lzma.LZMAError) as error:
+            raise self._damaged(str(error)) from error
+        return bytes(data)
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(
+            f"`{self.entry.path}` cannot be read to its end: {why}",
+            cause="the file is damaged, or was not copied whole",
+            hint="test it: gzip -t, zstd -t or xz -t; or get it again",
+        )
+
+
+def splitter_for(kind: Format, options: LoadOptions, terminator: int) -> RecordSplitter:
+    """Return a splitter for the records of a format."""
+    if kind == "csv":
+        quote = ord(options.quote or '"')
+        return RecordSplitter(
+            "csv", quote=quote, escape=ord(options.escape) if options.escape else quote, terminator=terminator
+        )
+    return RecordSplitter("text" if kind == "tsv" else "lines", terminator=terminator)
+
+
+def terminator_of(sample: bytes) -> int:
+    """Return the last byte of a line end: a line feed, or a carriage return where there is no line feed."""
+    return 13 if b"\r" in sample and b"\n" not in sample else 10
+
+
+def read_first(entry: Input, size: int = BLOCK_BYTES) -> bytes:
+    """Return the first bytes of an input, uncompressed; of standard input they are kept for the load.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if entry.path == STDIN and _looked_at:
+        return _looked_at[0]
+    with Reader(entry) as reader:
+        data = reader.read(size)
+    if entry.path == STDIN:
+        _looked_at[:] = [data]
+    return data
+
+
+def read_chunks(
+    reader: Reader,
+    options: LoadOptions,
+    *,
+    piece_bytes: int,
+    skip_header: bool,
+) -> Iterator[Chunk]:
+    """Yield the pieces of a file of text.
+
+    Args:
+        reader: open.
+        piece_bytes: a piece ends with the first record that ends at or after this many bytes.
+        skip_header: leave out the first record.
+
+    Raises:
+        InputError: the file ends within a record.
+    """
+    entry = reader.entry
+    block = reader.read(BLOCK_BYTES)
+    line = 1
+    if block.startswith(_UTF8_MARK) and (options.encoding or "UTF8").upper().replace("-", "") == "UTF8":
+        block = block[len(_UTF8_MARK) :]
+    terminator = terminator_of(block)
+    if skip_header:
+        header, block = _cut_header(reader, options, terminator, block)
+        line += max(1, header.count(terminator))
+    splitter = splitter_for(entry.format, options, terminator)
+    parts: list[bytes | memoryview] = []
+    size = records = lines = number = 0
+    wants_checksum = entry.identity is None
+    last_record_open = False
+    while block:
+        end, ended, passed = splitter.feed(block)
+        if end < 0:
+            parts.append(block)
+            size += len(block)
+            last_record_open = True
+        else:
+            records += ended
+            lines += passed
+            last_record_open = end < len(block)
+            if size + end >= piece_bytes:
+                parts.append(memoryview(block)[:end])
+                yield _chunk(entry, number, parts, records, size + end, line, checksum=wants_checksum)
+                number += 1
+                line += lines
+                parts = [memoryview(block)[end:]] if last_record_open else []
+                size, records, lines = len(block) - end, 0, 0
+            else:
+                parts.append(block)
+                size += len(block)
+        block = reader.read(BLOCK_BYTES)
+    if splitter.is_open:
+        raise InputError(
+            f"{entry.name} ends within a record that began after line {line + lines - 1}",
+            cause="the file is cut short, or a quote is not closed",
+            hint="see how it is quoted: --quote, --escape, --format",
+        )
+    if last_record_open:
+        records += 1
+    if parts:
+        yield _chunk(entry, number, parts, records, size, line, checksum=wants_checksum)
+
+
+def _chunk(
+    entry: Input,
+    number: int,
+    parts: list[bytes | memoryview],
+    records: int,
+    size: int,
+    line: int,
+    *,
+    checksum: bool,
+) -> Chunk:
+    value = 0
+    if checksum:
+        for part in parts:
+            value = zlib.crc32(part, value)
+    return Chunk(entry.number, number, parts, records, size, line, value)
+
+
+def _cut_header(reader: Reader, options: LoadOptions, terminator: int, block: bytes) -> tuple[bytes, bytes]:
+    """Return the first record, and what of the input was read after it."""
+    while True:
+        ends = splitter_for(reader.entry.format, options, terminator).ends(block)
+        if len(ends):
+            return block[: int(ends[0])], block[int(ends[0]) :] or reader.read(BLOCK_BYTES)
+        more = reader.read(BLOCK_BYTES)
+        if not more:
+            return block, b""
+        if len(block) > _LONGEST_HEADER_BYTES:
+            raise InputError(
+                f"the header of {reader.entry.name} has no end", hint="see how it is quoted: --quote"
+            )
+        block += more
+
+
+class FileParts(Sequence[bytes | memoryview]):
+    """The bytes of a whole file in blocks, read when they are wanted: for COPY's binary format."""
+
+    def __init__(self, entry: Input) -> None:
+        self._entry = entry
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        with Reader(self._entry) as reader:
+            while block := reader.read(BLOCK_BYTES):
+                yield block
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: object) -> bytes:  # type: ignore[override]
+        raise IndexError(index)

@@ -1,0 +1,216 @@
+"""The catalog of a table that is loaded: what is on it, and the statements that make each part.
+
+The server writes the statements (pg_get_indexdef, pg_get_constraintdef, format with %I), under a
+search_path of
+pg_catalog alone, so every name in them is qualified. What they leave out is beside them: the tablespace,
+comments,
+the mark of CLUSTER, statistics targets. What cannot be made again exactly has a reason in `kept` and is
+not dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.queries import load
+
+
+class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A table as `load_table_140000.sql` reads it; its comments are there."""
+
+    oid: int
+    schema: str
+    name: str
+    quoted: str
+    kind: str
+    persistence: str
+    owner: str
+    owned: bool
+    may_insert: bool
+    may_create: bool
+    row_security: bool
+    is_partition: bool
+    has_children: bool
+    inherits: bool
+    published: bool
+    replica_identity: str
+    table_bytes: int
+    index_bytes: int
+    rows_estimate: int
+    partitions: int
+    foreign_partitions: bool
+    insert_triggers: bool
+    in_recovery: bool
+    wal_level: str
+    slots: int
+    maintenance_work_mem: str
+    shared_buffers: str
+    maintenance_workers: int
+    superuser: bool
+    owner_superuser: bool
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column; the category is that of pg_type (`A` is an array)."""
+
+    name: str
+    type: str
+    category: str
+    is_json: bool
+    generated: bool
+    required: bool
+
+
+class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An index.
+
+    Attributes:
+        definition: makes it, without its tablespace.
+        drop: drops it, or the constraint that owns it.
+        constrained: makes the constraint, with this index where that can be.
+        constraint_type: `p`, `u`, `x`, or nothing.
+        tablespace: empty for the database's own.
+        index_extras: comment and statistics targets, to be set when it is made.
+        last_extras: comment of the constraint and the mark of CLUSTER, to be set when that is made.
+        kept: why it is not dropped, or nothing.
+    """
+
+    oid: int
+    name: str
+    definition: str
+    drop: str
+    constrained: str | None
+    constraint_type: str | None
+    is_unique: bool
+    is_valid: bool
+    tablespace: str
+    index_extras: list[str]
+    last_extras: list[str]
+    bytes: int
+    method: str
+    kept: str | None
+
+
+class KeyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A foreign key of the table."""
+
+    oid: int
+    name: str
+    referenced: str
+    to_itself: bool
+    drop: str
+    add: str
+    validate: str | None
+    comment: str | None
+    kept: str | None
+
+
+class TriggerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger of the table; `enabled` as pg_trigger has it."""
+
+    name: str
+    definition: str
+    enabled: str
+    on_insert: bool
+    disable: str
+    enable: str
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """A table with all that bears on loading it.
+
+    Attributes:
+        referencing: foreign keys of other tables, as `table.name`.
+        facts: everything the catalog says, by title: compared before and after.
+    """
+
+    table: TableFacts
+    columns: list[Column]
+    indexes: list[IndexFacts]
+    keys: list[KeyFacts]
+    triggers: list[TriggerFacts]
+    referencing: list[str]
+    facts: list[tuple[str, str]]
+
+    @property
+    def truncatable(self) -> bool:
+        """Whether TRUNCATE of the table, where it is empty, changes nothing but its files.
+
+        It makes the indexes anew, and with that one valid that was not (reindex_index, index.c).
+        """
+        table = self.table
+        mine = table.kind == "r" and table.owned and not table.published
+        return mine and not self.referencing and all(index.is_valid for index in self.indexes)
+
+
+def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | None:
+    """Return what is on a table; None where it was dropped.
+
+    Raises:
+        MissingAbility: a name is not UTF-8, so that it could not be written again exactly.
+    """
+    version = connection.info.server_version
+
+    def rows(name: str) -> list[list[Any]]:
+        found = connection.execute(load(name, version).encode(), {"oid": oid}).fetchall()
+        return [[_exact(value) for value in row] for row in found]
+
+    table = rows("load_table")
+    if not table:
+        return None
+    return Catalog(
+        table=TableFacts(**dict(zip(TableFacts.__struct_fields__, table[0], strict=True))),
+        columns=[
+            Column(**dict(zip(Column.__struct_fields__, row, strict=True))) for row in rows("load_columns")
+        ],
+        indexes=[_index(row) for row in rows("load_indexes")],
+        keys=[
+            KeyFacts(**dict(zip(KeyFacts.__struct_fields__, row, strict=True))) for row in rows("load_keys")
+        ],
+        triggers=[
+            TriggerFacts(**dict(zip(TriggerFacts.__struct_fields__, row, strict=True)))
+            for row in rows("load_triggers")
+        ],
+        referencing=[f"{of_table}.{name}" for name, of_table in rows("load_referencing")],
+        facts=read_facts(connection, oid),
+    )
+
+
+def read_facts(connection: psycopg.Connection[Any], oid: int) -> list[tuple[str, str]]:
+    """Return all that the catalog says of a table and its partitions, by names and not by oids."""
+    query = load("load_catalog", connection.info.server_version).encode()
+    rows = connection.execute(query, {"oid": oid}).fetchall()
+    return [(_exact(title), _exact(facts)) for title, facts in rows]
+
+
+def differences(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:
+    """Return what two readings of the catalog differ in, a line each."""
+    lost = [f"before: {title} {facts}" for title, facts in before if (title, facts) not in set(after)]
+    new = [f"after: {title} {facts}" for title, facts in after if (title, facts) not in set(before)]
+    return lost + new
+
+
+def _index(row: list[Any]) -> IndexFacts:
+    named = dict(zip(IndexFacts.__struct_fields__, row, strict=True))
+    for name in ("index_extras", "last_extras"):
+        # The server separates the statements by a line that ends in a semicolon, and a comment may hold one.
+        named[name] = [named[name]] if named[name] else []
+    return IndexFacts(**named)
+
+
+def _exact(value: Any) -> Any:
+    """Return text of bytes in UTF-8, and anything else as it is."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MissingAbility(
+            "a name or a definition of the table is not UTF-8",
+            cause="the database has no encoding (SQL_ASCII), so it could not be written again exactly",
+            hint="load it with COPY, or rename what has such a name",
+        ) from error

@@ -1,0 +1,180 @@
+"""A load: the plan, and what was done; as text, as a page, as rows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from pgsweep.records.load import LoadObject, LoadOutcome, LoadPlan, LoadResult
+from pgsweep.ui.numbers import count, format_bytes, seconds
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import View, rows_of
+
+
+def load_text(result: LoadResult, terminal: Terminal) -> str:
+    """Return the plan where nothing was done yet, else what was done."""
+    if result.outcome is None:
+        return "\n".join(_plan_lines(result.plan, terminal)) + "\n"
+    return "\n".join(_outcome_lines(result.plan, result.outcome, terminal)) + "\n"
+
+
+def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
+    lines = [f"{plan.table}: {_what(plan)}"]
+    where = []
+    if plan.published:
+        where.append("it is published: subscribers get all rows")
+    if plan.replication_slots:
+        where.append(f"{plan.replication_slots} replication slots keep the log until they are read")
+    if plan.referenced_by:
+        where.append("referred to by " + ", ".join(plan.referenced_by[:5]))
+    lines += [f"  {line}" for line in where]
+    names = ", ".join(file.path for file in plan.files[:3]) + (" ..." if len(plan.files) > 3 else "")
+    lines.append(f"from {names} ({plan.format}); columns: {', '.join(plan.columns)}")
+    lines.append("")
+    for choice in plan.choices:
+        lines += _wrapped(f"{choice.what}: {choice.choice}. {_sentence(choice.reason)}", terminal, "", "  ")
+    if plan.objects:
+        lines += ["", *_objects(plan.objects, terminal)]
+    if plan.given_up:
+        lines += ["", "While the load runs:"]
+        for line in plan.given_up:
+            lines += _wrapped(line, terminal, "- ", "  ")
+    lines += ["", _estimate(plan)]
+    for note in plan.notes:
+        lines += _wrapped(f"{terminal.paint('note:', 'yellow')} {note}", terminal, "", "  ")
+    return lines
+
+
+def _what(plan: LoadPlan) -> str:
+    words = [f"a {'' if plan.persistence == 'logged' else plan.persistence + ' '}{plan.kind}"]
+    if plan.partitions:
+        words.append(f"{plan.partitions} partitions")
+    words.append(f"about {count(plan.rows)} rows")
+    words.append(f"{format_bytes(plan.table_bytes)} and {format_bytes(plan.index_bytes)} of indexes")
+    return ", ".join(words)
+
+
+def _estimate(plan: LoadPlan) -> str:
+    estimate = plan.estimate
+    if estimate.records is None or estimate.seconds is None:
+        return "How long it takes is not known: the number of records is not."
+    wal = "" if estimate.wal_bytes is None else f", {format_bytes(estimate.wal_bytes)} of WAL"
+    return (
+        f"Expected ({estimate.certainty}): about {count(estimate.records)} records, "
+        f"{seconds(estimate.seconds)}{wal}."
+    )
+
+
+def _objects(objects: Sequence[LoadObject], terminal: Terminal) -> list[str]:
+    lines = []
+    for entry in objects:
+        size = f", {format_bytes(entry.size_bytes)}" if entry.size_bytes is not None else ""
+        text = f"{entry.kind} {entry.name}{size}: {entry.action}"
+        lines += _wrapped(f"{text} ({entry.reason})" if entry.reason else text, terminal, "", "  ")
+    return lines
+
+
+def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> list[str]:
+    rate = outcome.rows / outcome.seconds if outcome.seconds else 0.0
+    rows = count(outcome.rows)
+    head = {
+        "loaded": f"{count(outcome.rows)} rows loaded into {plan.table} in {seconds(outcome.seconds)}"
+        f" ({count(rate)} rows/s)",
+        "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
+        "interrupted": f"interrupted: {rows} rows are in {plan.table}, the load is not finished",
+        "incomplete": f"{rows} rows are in {plan.table}, but not all objects could be made again",
+    }.get(outcome.ended, outcome.ended)
+    good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False
+    mark = terminal.paint(terminal.pick("✓", "+"), "green") if good else terminal.paint("!", "yellow")
+    lines = [f"{mark} {head}"]
+    facts = [f"{outcome.jobs} session{'s' if outcome.jobs > 1 else ''}", format_bytes(outcome.copied_bytes)]
+    if outcome.wal_bytes is not None:
+        facts.append(f"{format_bytes(outcome.wal_bytes)} of WAL (all sessions')")
+    if outcome.resumed:
+        facts.append("begun by an earlier run")
+    lines.append("  " + ", ".join(facts))
+    if outcome.rejected:
+        lines.append(f"  {count(outcome.rejected)} records refused, in {outcome.rejects_file}")
+    if outcome.unchanged:
+        lines.append("  the catalog is equal to what it was before")
+    if outcome.steps:
+        lines += ["", _steps(outcome, terminal)]
+    for problem in outcome.problems:
+        lines += _wrapped(f"{terminal.paint('!', 'yellow')} {problem}", terminal, "", "  ")
+    if outcome.journal:
+        lines.append(f"  journal: {outcome.journal}")
+    return lines
+
+
+def _steps(outcome: LoadOutcome, terminal: Terminal) -> str:
+    columns = [Column("step", left=True), Column("measured")]
+    return table(columns, [[step.what, seconds(step.seconds)] for step in outcome.steps], terminal)
+
+
+def _wrapped(text: str, terminal: Terminal, first: str, further: str) -> list[str]:
+    width = max(40, min(terminal.width, 110))
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_long_words=False)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def load_page(result: LoadResult) -> Page:
+    """Return the plan, the objects and the steps."""
+    plan, outcome = result.plan, result.outcome
+    facts: list[Fact] = []
+    if outcome is not None:
+        facts = [
+            Fact(count(outcome.rows), "rows", Measured),
+            Fact(seconds(outcome.seconds), "time", Measured),
+            Fact(format_bytes(outcome.copied_bytes), "of the files", Measured),
+        ]
+    sections = [
+        Section(
+            "Decisions",
+            "decisions",
+            _estimate(plan),
+            facts,
+            [],
+            [],
+            ["what", "choice", "why"],
+            [[Cell(choice.what), Cell(choice.choice), Cell(choice.reason)] for choice in plan.choices],
+            words=True,
+            notes=plan.given_up,
+        ),
+        Section(
+            "Indexes, constraints, triggers",
+            "objects",
+            "",
+            [],
+            [],
+            [],
+            ["object", "what is done", "definition"],
+            [
+                [
+                    Cell(f"{entry.kind} {entry.name}"),
+                    Cell(entry.action, entry.reason),
+                    Cell(entry.definition, code=True),
+                ]
+                for entry in plan.objects
+            ],
+            words=True,
+        ),
+    ]
+    if outcome is not None and outcome.steps:
+        rows = [[Cell(step.what), Cell(seconds(step.seconds))] for step in outcome.steps]
+        sections.append(Section("Steps", "steps", "", [], [], [], ["step", "measured"], rows))
+    title = "The plan of a load" if outcome is None else f"{plan.table}: {outcome.ended}"
+    notes = [*plan.notes, *(outcome.problems if outcome is not None else [])]
+    return Page(title, f"{plan.table}: {_what(plan)}.", sections, notes=notes)
+
+
+VIEW = View(
+    LoadResult,
+    text=load_text,
+    page=load_page,
+    rows=lambda result: rows_of(LoadObject, result.plan.objects),
+)

@@ -1,0 +1,387 @@
+"""Formats, compression, headers, encodings, several files, standard input, bad records: on a real server."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import lzma
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from psycopg import sql
+
+from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.load.compare import COPY, TOGETHER, compare_practices
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.run import load_files, plan_load, resume, roll_back
+from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import Silent
+from pgsweep.records.load import LoadOutcome
+from tests.fix_load import facts_of, leftovers
+
+PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
+TABLE = """
+CREATE TABLE t (id int PRIMARY KEY, name text, price numeric CHECK (price < 1000), tags text[], doc jsonb,
+  at timestamptz, raw bytea);
+CREATE INDEX t_name ON t (name);
+"""
+
+
+@pytest.fixture
+def conninfo(server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    name = sql.Identifier("formats")
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
+    try:
+        with psycopg.connect(server.conninfo("formats"), autocommit=True) as connection:
+            connection.execute(TABLE.encode())
+        yield server.conninfo("formats")
+    finally:
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def load(conninfo: str, *files: Path | str, rejects: Path | None = None, **options: Any) -> LoadOutcome:
+    """Load into an emptied table, with a journal and several pieces."""
+    ask(conninfo, "TRUNCATE t")
+    return more(conninfo, *files, rejects=rejects, **options)
+
+
+def more(conninfo: str, *files: Path | str, rejects: Path | None = None, **options: Any) -> LoadOutcome:
+    given = LoadOptions(**{"indexes": "drop", "piece_bytes": 50, "jobs": 2, **options})
+    outcome = load_files(conninfo, [str(file) for file in files], "t", given, rejects=rejects).outcome
+    assert outcome is not None
+    assert outcome.ended == "loaded"
+    assert outcome.unchanged
+    return outcome
+
+
+def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        cursor = connection.execute(query.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_files_of_every_format_bring_the_same_rows(conninfo: str, tmp_path: Path) -> None:
+    rows = [(n, f'n"{n}"\n,' if n % 3 else None, Decimal(n) / 4) for n in range(1, 60)]
+    wanted = [(n, name, price) for n, name, price in rows]
+    plain = tmp_path / "rows.csv"
+    with plain.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["price", "id", "NAME"])
+        writer.writerows([price, n, name] for n, name, price in rows)
+    data = plain.read_bytes()
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "rows.csv.xz").write_bytes(lzma.compress(data))
+    with pa.CompressedOutputStream(str(tmp_path / "rows.csv.zst"), "zstd") as out:
+        out.write(data)
+    (tmp_path / "crlf.csv").write_bytes(b"\xef\xbb\xbf" + b"id;price\r\n1;2.5\r\n2;3\r\n")
+    tsv = "".join(
+        f"{n}\t{'' if name is None else name.replace(chr(10), chr(92) + 'n')}\t{price}\n".replace(
+            f"{n}\t\t", f"{n}\t\\N\t"
+        )
+        for n, name, price in rows
+    )
+    (tmp_path / "rows.tsv").write_text(tsv, encoding="utf-8")
+    import json
+
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"id": n, "name": name, "price": float(price)}) + "\n" for n, name, price in rows)
+    )
+    table = pa.table(
+        {"id": [n for n, _, _ in rows], "name": [m for _, m, _ in rows], "price": [p for *_, p in rows]}
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for suffix in ("csv", "csv.gz", "csv.xz", "csv.zst", "tsv", "jsonl", "parquet"):
+        name = f"rows.{suffix}"
+        outcome = load(
+            conninfo, tmp_path / name, columns=["id", "name", "price"] if suffix == "tsv" else None
+        )
+        assert outcome.rows == len(rows), name
+        assert ask(conninfo, "SELECT id, name, price FROM t ORDER BY id") == wanted, name
+    assert load(conninfo, tmp_path / "crlf.csv", delimiter=";").rows == 2
+    assert ask(conninfo, "SELECT sum(price) FROM t") == [(Decimal("5.5"),)]
+    ask(conninfo, "TRUNCATE t; INSERT INTO t (id, name) SELECT g, 'b' FROM generate_series(1, 5) g")
+    with (
+        psycopg.connect(conninfo) as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY t TO STDOUT (FORMAT binary)") as copy,
+    ):
+        (tmp_path / "rows.copy").write_bytes(b"".join(bytes(block) for block in copy))
+    assert load(conninfo, tmp_path / "rows.copy").rows == 5
+    assert leftovers(conninfo) == []
+
+
+def test_values_of_json_and_parquet_keep_their_text(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(
+        '{"id": 1, "name": "2020-01-01T00:00:00Z", "price": 0.10, '
+        '"tags": ["a,\\"b", null, "{}"], "doc": {"k": [1.50]}}\n'
+        '\n{"id": 2, "name": "", "doc": null, "tags": [], "price": null}\n'
+        '{"id": 3, "name": null, "doc": "text"}\n'
+    )
+    assert load(conninfo, path, columns=["id", "name", "price", "tags", "doc"]).rows == 3
+    assert ask(conninfo, "SELECT name, price::text, tags, doc::text FROM t ORDER BY id") == [
+        ("2020-01-01T00:00:00Z", "0.10", ['a,"b', None, "{}"], '{"k": [1.50]}'),
+        ("", None, [], None),
+        (None, None, None, '"text"'),
+    ]
+    at = datetime(2024, 5, 1, 12, 30, 0, 123456, tzinfo=UTC)
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "at": [at, None],
+            "raw": [b"\x00\xff", None],
+            "tags": [["x", None], None],
+            "name": ["", None],
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert load(conninfo, tmp_path / "x.parquet").rows == 2
+    assert ask(
+        conninfo, "SELECT at = '2024-05-01 12:30:00.123456+00', raw, tags, name FROM t ORDER BY id"
+    ) == [
+        (True, b"\x00\xff", ["x", None], ""),
+        (None, None, None, None),
+    ]
+
+
+def test_several_files_and_patterns(conninfo: str, tmp_path: Path) -> None:
+    for part in range(3):
+        (tmp_path / f"part{part}.csv").write_text(
+            "id,name\n" + "".join(f"{part}{n},x\n" for n in range(10, 30))
+        )
+    assert load(conninfo, tmp_path / "part*.csv").rows == 60
+    (tmp_path / "other.csv").write_text("name,id\nx,1\n")
+    with pytest.raises(UsageError, match="different columns"):
+        load(conninfo, tmp_path / "part*.csv", tmp_path / "other.csv")
+    with pytest.raises(UsageError, match="no file"):
+        load(conninfo, tmp_path / "none*.csv")
+
+
+def test_encodings_and_spellings_of_null(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes("id,name\n1,Müller\n2,NA\n3,\n".encode("latin-1"))
+    load(conninfo, path, encoding="LATIN1", null="NA")
+    assert ask(conninfo, "SELECT name FROM t ORDER BY id") == [("Müller",), (None,), ("",)]
+    before = facts_of(conninfo, "t")
+    with pytest.raises(PgsweepError, match=r"line 2.*invalid byte sequence"):
+        load(conninfo, path)
+    assert facts_of(conninfo, "t") == before
+    path.write_text('id,name\n1,""\n')
+    load(conninfo, path, empty_is_null=True)
+    assert ask(conninfo, "SELECT name FROM t") == [(None,)]
+
+
+def test_headers_that_do_not_fit_are_refused(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,nme\n1,a\n")
+    with pytest.raises(UsageError, match="has names of columns, and others: nme"):
+        load(conninfo, path)
+    with pytest.raises(UsageError, match="does not have: nme"):
+        load(conninfo, path, header=True)
+    with pytest.raises(UsageError, match="2 fields, the table 7 columns"):
+        path.write_text("1,a\n")
+        load(conninfo, path)
+    assert load(conninfo, path, columns=["id", "name"]).rows == 1
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_refused_records_go_to_a_file(conninfo: str, tmp_path: Path, single: bool) -> None:
+    path, rejects = tmp_path / "x.csv", tmp_path / "bad.csv"
+    lines = [f'{n},"name\n{n}",1' for n in range(1, 101)]
+    lines[10] = "x,y,1"
+    lines[11] = "x,y,2"
+    lines[12] = "x,y,3"
+    lines[50] = "51,too many,1,2"
+    lines[70] = "71,too dear,5000"
+    path.write_text("id,name,price\n" + "\n".join(lines) + "\n")
+    piece = {"piece_bytes": 400, "jobs": None, "single_transaction": True} if single else {"piece_bytes": 400}
+    outcome = load(conninfo, path, rejects=rejects, max_rejects=10, **piece)
+    assert (outcome.rows, outcome.rejected) == (95, 5)
+    with rejects.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["record"] for row in found] == [
+        "x,y,1",
+        "x,y,2",
+        "x,y,3",
+        "51,too many,1,2",
+        "71,too dear,5000",
+    ]
+    assert [int(row["line"]) for row in found] == [22, 23, 24, 99, 138]
+    assert "t_price_check" in found[4]["reason"]
+    assert ask(conninfo, "SELECT count(*) FROM t WHERE id IN (11, 12, 13, 51, 71)") == [(0,)]
+    before = facts_of(conninfo, "t")
+    with pytest.raises(PgsweepError, match="more than 2 records are refused"):
+        load(conninfo, path, rejects=rejects, max_rejects=2, **piece)
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]
+    assert facts_of(conninfo, "t") == before
+    assert leftovers(conninfo) == []
+
+
+def test_a_damaged_or_growing_file_undoes_the_load(conninfo: str, tmp_path: Path) -> None:
+    data = b"id,name\n" + b"".join(b"%d,%s\n" % (n, os.urandom(20).hex().encode()) for n in range(5000))
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes(gzip.compress(data)[:-1000])
+    cut_zst = tmp_path / "cut.csv.zst"
+    with pa.CompressedOutputStream(str(cut_zst), "zstd") as out:
+        out.write(data)
+    cut_zst.write_bytes(cut_zst.read_bytes()[:-1000])
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_bytes(data + b'5000,"open\n')
+    before = facts_of(conninfo, "t")
+    for path, words in (
+        (cut, "cannot be read to its end"),
+        (cut_zst, "end"),
+        (quoted, "ends within a record"),
+    ):
+        with pytest.raises(PgsweepError, match=words):
+            load(conninfo, path, piece_bytes=20_000)
+        assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)], path
+        assert facts_of(conninfo, "t") == before
+        assert leftovers(conninfo) == []
+
+
+def test_a_line_that_ends_copy_is_noticed(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,a\n\\.\n2,b\n3,c\n")
+    with pytest.raises(PgsweepError):
+        load(conninfo, path, piece_bytes=1 << 20)
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]
+
+
+def test_duplicates_are_found_at_the_end_and_the_user_decides(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n" + "".join(f"{n % 90},x\n" for n in range(100)))
+    before = facts_of(conninfo, "t")
+    given = LoadOptions(indexes="drop", piece_bytes=100)
+    outcome = load_files(conninfo, [str(path)], "t", given).outcome
+    assert outcome is not None
+    assert outcome.ended == "incomplete"
+    assert "GROUP BY id" in " ".join(outcome.problems)
+    names = {title for title, _ in facts_of(conninfo, "t")}
+    assert "index public.t_name" in names
+    assert "index public.t_pkey" not in names
+    with pytest.raises(UsageError, match="has begun and not ended"):
+        load_files(conninfo, [str(path)], "t", given)
+    ask(conninfo, "DELETE FROM t a USING t b WHERE a.id = b.id AND a.ctid > b.ctid")
+    resumed = resume(conninfo, "t").outcome
+    assert resumed is not None
+    assert (resumed.ended, resumed.unchanged, resumed.resumed) == ("loaded", True, True)
+    assert facts_of(conninfo, "t") == before
+    ask(conninfo, "TRUNCATE t; INSERT INTO t VALUES (1000, 'old')")
+    load_files(conninfo, [str(path)], "t", given)
+    undone = roll_back(conninfo, "t").outcome
+    assert undone is not None
+    assert undone.unchanged
+    assert ask(conninfo, "SELECT id FROM t") == [(1000,)]
+    assert facts_of(conninfo, "t") == before
+    assert leftovers(conninfo) == []
+
+
+def test_a_load_with_refused_records_can_be_undone(conninfo: str, tmp_path: Path) -> None:
+    """Rows of a piece with refused records must have the number of the piece's own transaction."""
+    path, rejects = tmp_path / "x.csv", tmp_path / "bad.csv"
+    lines = [f"{n % 80},x" if n % 10 else f"{n},x,too many" for n in range(1, 100)]
+    path.write_text("id,name\n" + "\n".join(lines) + "\n")
+    ask(conninfo, "INSERT INTO t VALUES (1000, 'old')")
+    given = LoadOptions(indexes="drop", piece_bytes=100, max_rejects=50)
+    outcome = load_files(conninfo, [str(path)], "t", given, rejects=rejects).outcome
+    assert outcome is not None
+    assert (outcome.ended, outcome.rows, outcome.rejected) == ("incomplete", 90, 9)
+    assert roll_back(conninfo, "t").outcome is not None
+    assert ask(conninfo, "SELECT id FROM t") == [(1000,)]
+    assert leftovers(conninfo) == []
+
+
+def test_unlogged_tables_are_loaded_in_one_transaction(conninfo: str, tmp_path: Path) -> None:
+    """A crash empties them, and the pieces of a journal would still be noted."""
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,x\n")
+    ask(conninfo, "ALTER TABLE t SET UNLOGGED")
+    plan = plan_load(conninfo, [str(path)], "t", LoadOptions(indexes="drop", jobs=2)).plan
+    assert (plan.strategy, plan.persistence, plan.jobs) == ("one transaction", "unlogged", 1)
+    assert more(conninfo, path).rows == 1
+
+
+def test_rows_that_others_changed_are_not_rolled_back(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,a\n1,b\n2,c\n")
+    load_files(conninfo, [str(path)], "t", LoadOptions(indexes="drop"))
+    ask(conninfo, "UPDATE t SET name = 'theirs' WHERE id = 2")
+    with pytest.raises(PgsweepError, match="1 of 3 rows of this load were changed"):
+        roll_back(conninfo, "t")
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(3,)]
+
+
+def test_standard_input_and_the_command_line(conninfo: str, tmp_path: Path) -> None:
+    data = b"id,name\n" + b"".join(b"%d,x\n" % n for n in range(1000))
+    command = [PGSWEEP, "load", "-", "t", "-d", conninfo]
+    refused = subprocess.run(command, input=data, capture_output=True, check=False)
+    assert refused.returncode == 2
+    assert b"--yes" in refused.stderr
+    done = subprocess.run(
+        [*command, "--yes", "--indexes", "drop"], input=data, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"1 000 rows loaded" in done.stdout
+    assert b"t_pkey" in done.stderr  # the plan comes first
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(1000,)]
+    path = tmp_path / "x.csv"
+    path.write_bytes(data)
+    for words in (["--plan"], ["--plan", "--json"], ["--plan", "--csv"]):
+        done = subprocess.run(
+            [PGSWEEP, "load", str(path), "t", "-d", conninfo, *words], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"t_pkey" in done.stdout
+    again = subprocess.run(
+        [PGSWEEP, "load", str(path), "t", "-d", conninfo, "--yes"], capture_output=True, check=False
+    )
+    assert again.returncode == 1
+    # Nothing is dropped for so few rows, so it is one transaction.
+    assert b"duplicate key" in again.stderr
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(1000,)]
+
+
+def test_what_cannot_be_loaded_is_refused(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,a\n")
+    ask(conninfo, "CREATE VIEW v AS SELECT 1 AS id; CREATE ROLE loader_without_rights LOGIN")
+    try:
+        with pytest.raises(UsageError, match="is no table"):
+            plan_load(conninfo, [str(path)], "v", LoadOptions())
+        with pytest.raises(MissingAbility, match="may not insert"):
+            plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions())
+        ask(conninfo, "GRANT INSERT, SELECT ON t TO loader_without_rights")
+        plan = plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions()).plan
+        assert {entry.action for entry in plan.objects} == {"keep"}
+        assert plan.strategy == "one transaction"
+    finally:
+        ask(conninfo, "DROP OWNED BY loader_without_rights; DROP ROLE loader_without_rights")
+
+
+def test_practices_are_compared_on_a_copy_that_goes_again(conninfo: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(4000)))
+    before = facts_of(conninfo, "t")
+    result = compare_practices(conninfo, [str(path)], "t", LoadOptions(), progress=Silent())
+    ratios = {practice.practice: practice.ratio_to_copy for practice in result.practices}
+    assert ratios[COPY] == 1.0
+    assert TOGETHER in ratios
+    assert ratios["INSERT, one row a statement"] < ratios[COPY]
+    assert all(len(practice.seconds) == 3 for practice in result.practices)
+    assert facts_of(conninfo, "t") == before
+    assert leftovers(conninfo) == []
+    assert ask(conninfo, "SELECT count(*) FROM t") == [(0,)]

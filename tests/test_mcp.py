@@ -1,0 +1,81 @@
+"""`pgsweep mcp` with the protocol's own client, over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from pgsweep.evidence.sql import record_sql
+from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import PGSWEEP
+
+
+async def asked(arguments: list[str], calls: list[tuple[str, dict[str, Any]]]) -> tuple[Any, list[Any]]:
+    parameters = StdioServerParameters(
+        command=str(PGSWEEP), args=["mcp", *arguments], env={**os.environ, "PGSWEEP_CONFIG": ""}
+    )
+    async with stdio_client(parameters) as (reader, writer), ClientSession(reader, writer) as session:
+        await session.initialize()
+        tools = await session.list_tools()
+        return tools, [await session.call_tool(name, given) for name, given in calls]
+
+
+def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None:
+    conninfo = wheel18.conninfo()
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+        connection.execute("CREATE TABLE asked AS SELECT repeat('x', 700) FROM generate_series(1, 8000)")
+        over = threading.Event()
+
+        def read() -> None:
+            while not over.is_set():
+                connection.execute("SELECT count(*) FROM asked")
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        try:
+            record_sql(conninfo, tmp_path / "one.evidence", seconds=3)
+        finally:
+            over.set()
+            reading.join()
+    secret = f"{conninfo} password=very-secret-word"
+    tools, answers = asyncio.run(
+        asked(
+            [f"shop:{secret}", "gone:host=127.0.0.1 port=1", "--evidence", str(tmp_path)],
+            [
+                ("servers", {}),
+                ("doctor", {"server": "shop"}),
+                ("cache", {"server": "shop", "top": 5}),
+                ("memory", {"server": "shop", "top": 2}),
+                ("predict_misses", {"evidence_name": "one.evidence", "sizes": ["8MB", "16MB"]}),
+                ("cache", {"server": "other"}),
+                ("cache", {"server": "gone"}),
+                ("predict_misses", {"evidence_name": "../../etc"}),
+            ],
+        )
+    )
+    assert {tool.name for tool in tools.tools} == {"servers", "doctor", "cache", "memory", "predict_misses"}
+    assert all(tool.annotations.read_only_hint for tool in tools.tools)
+    texts = [answer.content[0].text for answer in answers]
+    assert [answer.is_error for answer in answers] == [False] * 5 + [True] * 3, texts
+    records = [json.loads(text) for text in texts[:5]]
+    assert [answer.structured_content for answer in answers[:5]] == records
+    servers, doctor, cache, memory, predicted = records
+    assert servers["evidence"] == ["one.evidence"]
+    assert [server["name"] for server in servers["servers"]] == ["shop", "gone"]
+    assert doctor["schema"] == "pgsweep.doctor/1"
+    assert any(relation["relation"] == "asked" for relation in cache["relations"])
+    assert memory["schema"] == "pgsweep.memory/1"
+    assert predicted["observed"]["shared_buffers_bytes"] == 16 << 20
+    assert "the servers are: shop, gone" in texts[5]
+    assert "pg_isready" in texts[6]
+    assert "there is no evidence" in texts[7]
+    assert "very-secret-word" not in json.dumps(texts)

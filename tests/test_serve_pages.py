@@ -1,0 +1,206 @@
+"""The pages of `pgsweep serve` in a real browser, on a real server under load."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from pgsweep.ui.numbers import format_bytes
+from tests.fix_page import load_running
+from tests.fix_serve import Served, serving
+
+STATIC = Path(__file__).parents[1] / "python/pgsweep/serve/web/static"
+SECONDS = 60_000
+
+
+@pytest.fixture(scope="module")
+def shop(wheel18: Cluster) -> Iterator[str]:
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE paged")
+        with psycopg.connect(wheel18.conninfo("paged"), autocommit=True) as inside:
+            inside.execute("CREATE EXTENSION pg_buffercache")
+            inside.execute("CREATE TABLE page (id int PRIMARY KEY, filler text, long text)")
+            inside.execute("ALTER TABLE page ALTER filler SET STORAGE PLAIN")
+            inside.execute(
+                "INSERT INTO page SELECT g, repeat('x', 1800), '' FROM generate_series(1, 12000) g"
+            )
+            inside.execute('CREATE TABLE "<b>&quot;" AS SELECT generate_series(1, 20000) AS n')
+            inside.execute("VACUUM ANALYZE")
+        with load_running(wheel18, "paged", sessions=1):
+            yield wheel18.conninfo("paged")
+        connection.execute("DROP DATABASE paged WITH (FORCE)")
+
+
+@pytest.fixture(scope="module")
+def served(shop: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("serve")
+    config = folder / "serve.toml"
+    config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(shop)}\n")
+    with serving(folder / "history", options=("--config", str(config))) as running:
+        running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
+        yield running
+
+
+class Tab:
+    """A page, and all that went wrong on it."""
+
+    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(SECONDS)
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        self.page.on("console", lambda said: self._said(said.type, said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self._asked(request.url, served.address))
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _asked(self, url: str, address: str) -> None:
+        if not url.startswith((address, "data:")):
+            self.elsewhere.append(url)
+
+
+@pytest.fixture
+def tab(browser: Any, served: Served) -> Iterator[Tab]:
+    opened = Tab(browser, served)
+    yield opened
+    opened.context.close()
+    assert opened.complaints == []
+    assert opened.elsewhere == []
+
+
+def test_values_on_the_page_are_those_of_the_records(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(served.address)
+    page.get_by_role("link", name="shop").click()
+    page.wait_for_selector("[data-chart=reads] canvas")
+    page.wait_for_selector("[data-chart=sweep] canvas")
+    summary = served.json("/servers/shop/summary.json")
+    assert page.text_content("[data-fact=shared_buffers]") == format_bytes(summary["shared_buffers_bytes"])
+    memory = served.json("/servers/shop/memory.json")
+    if memory is not None:
+        page.reload()
+        memory = served.json("/servers/shop/memory.json")
+        shown = page.text_content('[data-part="other shared memory"]')
+        assert shown == format_bytes(memory["parts"][1]["size_bytes"])
+    buffers = [int(cell.replace(" ", "")) for cell in page.locator("[data-usage]").all_text_contents()]
+    assert len(buffers) == 6
+    assert 0 < sum(buffers) <= 2048
+    # The legend of the chart names what the series have.
+    assert "pool (right axis)" in page.locator("[data-chart=reads] .u-legend").inner_text()
+
+
+def test_it_updates_by_itself(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop?range=15m")
+    page.wait_for_selector("[data-chart=reads] canvas")
+    with page.expect_response(re.compile("/servers/shop/facts")):
+        pass
+    with page.expect_response(re.compile("/servers/shop/series.json")):
+        pass
+
+
+def test_relations_by_keyboard_only(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop")
+    page.keyboard.press("/")
+    with page.expect_response(re.compile("relations.*filter=page_p")):
+        page.keyboard.type("page_p")
+    page.wait_for_function("document.querySelectorAll('#relations tbody tr').length === 1")
+    assert "page_pkey" in page.locator("#relations tbody").inner_text()
+    page.keyboard.press("Control+a")
+    with page.expect_response(re.compile("relations.*filter=(&|$)")):
+        page.keyboard.press("Delete")
+    button = page.locator("#relations th button", has_text="Relation")
+    button.focus()
+    with page.expect_response(re.compile("relations.*sort=name")):
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#relations th[aria-sort=ascending]")
+    names = [line.split()[0] for line in page.locator("#relations tbody th").all_inner_texts()]
+    assert names.index("<b>&quot;") < names.index("page_pkey")
+    link = page.locator("#relations a", has_text=re.compile("^page$"))
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("svg.map rect")
+    assert page.locator("svg.map rect").count() >= 1000
+
+
+def test_the_range_picker_and_the_readers_own_times(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop")
+    with page.expect_navigation(url=re.compile("range=24h")):
+        page.select_option("#range", "24h")
+    assert page.input_value("#range") == "24h"
+    assert "range=24h" in (page.get_attribute("[data-ranged] a", "href") or "")
+    page.fill("#from", "2020-01-01T00:00")
+    page.fill("#until", "2020-01-01T01:00")
+    with page.expect_navigation(url=re.compile("begin=.*end=")):
+        page.click("#own")
+    page.wait_for_selector("text=The history has nothing of this time yet.")
+
+
+def test_it_fits_a_phone_and_paper_and_the_dark(browser: Any, served: Served) -> None:
+    for options in ({"viewport": {"width": 390, "height": 800}}, {"viewport": {"width": 800, "height": 900}}):
+        tab = Tab(browser, served, **options)
+        for path in ("/", "/servers/shop"):
+            tab.page.goto(served.address + path)
+            width = tab.page.evaluate("document.documentElement.scrollWidth")
+            assert width <= options["viewport"]["width"], (path, width)
+        tab.page.emulate_media(media="print")
+        assert not tab.page.locator("header").is_visible()
+        tab.context.close()
+        assert tab.complaints == []
+    tab = Tab(browser, served, color_scheme="dark")
+    tab.page.goto(served.address)
+    dark = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.page.click("#theme")
+    assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    tab.context.close()
+
+
+def test_a_page_that_is_open_outlives_a_restart_of_the_server(
+    browser: Any, shop: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(shop)}\n")
+    options = ("--config", str(config))
+    with serving(tmp_path / "h", options=options) as served:
+        address, port = served.address, served.port
+        tab = Tab(browser, served)
+        tab.page.goto(f"{address}/servers/shop")
+        tab.page.wait_for_selector("[data-chart=reads] canvas")
+        assert served.stop() == 0
+        tab.page.wait_for_selector("#away:not([hidden])")
+    with serving(tmp_path / "h", options=options, listen=f"127.0.0.1:{port}") as served:
+        tab.page.wait_for_selector("#away", state="hidden")
+        with tab.page.expect_response(re.compile("/servers/shop/facts")) as answer:
+            pass
+        assert answer.value.status == 200
+        tab.context.close()
+        # What the browser says of the time without a server is its own.
+        assert all("ERR_" in text or "htmx:" in text for text in tab.complaints), tab.complaints
+        assert tab.elsewhere == []
+
+
+def test_the_libraries_are_those_that_are_named() -> None:
+    table = (STATIC / "vendor/README.md").read_text(encoding="utf-8")
+    htmx = re.search(r'version:"([\d.]+)"', (STATIC / "vendor/htmx.min.js").read_text(encoding="utf-8"))
+    plot = re.search(
+        r"\(v([\d.]+)\)", (STATIC / "vendor/uPlot.iife.min.js").read_text(encoding="utf-8")[:200]
+    )
+    assert htmx is not None
+    assert plot is not None
+    assert f"| {htmx[1]} |" in table
+    assert f"| {plot[1]} |" in table
+    assert (STATIC / "vendor/htmx.LICENSE").exists()
+    assert (STATIC / "vendor/uPlot.LICENSE").exists()
