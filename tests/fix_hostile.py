@@ -85,6 +85,8 @@ class HostileServer:
         heat = self.folder / f"{database}-{self.rounds}.heat"
         evidence = self.folder / f"{database}-{self.rounds}"
         at = ["-d", self.cluster.conninfo(database)]
+        rows = self.folder / "orders.csv"
+        rows.write_text("id,note\n1,x\n", encoding="utf-8")
         looking = [
             ["doctor", *at],
             ["cache", *at],
@@ -99,6 +101,7 @@ class HostileServer:
             ["record", *at, "--source", "peek", "--for", "1s", "-o", f"{evidence}.peek.evidence"],
             ["record", *at, "--source", "trace", "--for", "1s", "-o", f"{evidence}.trace.evidence"],
             ["record", *at, "--source", "sql", "--dry-run"],
+            ["load", str(rows), "public.orders", *at, "--plan"],
         ]
         warming = [
             ["warm", "plan", *at, "--every-database"],

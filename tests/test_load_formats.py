@@ -290,6 +290,31 @@ def test_duplicates_are_found_at_the_end_and_the_user_decides(conninfo: str, tmp
     assert leftovers(conninfo) == []
 
 
+def test_a_load_with_refused_records_can_be_undone(conninfo: str, tmp_path: Path) -> None:
+    """Rows of a piece with refused records must have the number of the piece's own transaction."""
+    path, rejects = tmp_path / "x.csv", tmp_path / "bad.csv"
+    lines = [f"{n % 80},x" if n % 10 else f"{n},x,too many" for n in range(1, 100)]
+    path.write_text("id,name\n" + "\n".join(lines) + "\n")
+    ask(conninfo, "INSERT INTO t VALUES (1000, 'old')")
+    given = LoadOptions(indexes="drop", piece_bytes=100, max_rejects=50)
+    outcome = load_files(conninfo, [str(path)], "t", given, rejects=rejects).outcome
+    assert outcome is not None
+    assert (outcome.ended, outcome.rows, outcome.rejected) == ("incomplete", 90, 9)
+    assert roll_back(conninfo, "t").outcome is not None
+    assert ask(conninfo, "SELECT id FROM t") == [(1000,)]
+    assert leftovers(conninfo) == []
+
+
+def test_unlogged_tables_are_loaded_in_one_transaction(conninfo: str, tmp_path: Path) -> None:
+    """A crash empties them, and the pieces of a journal would still be noted."""
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,x\n")
+    ask(conninfo, "ALTER TABLE t SET UNLOGGED")
+    plan = plan_load(conninfo, [str(path)], "t", LoadOptions(indexes="drop", jobs=2)).plan
+    assert (plan.strategy, plan.persistence, plan.jobs) == ("one transaction", "unlogged", 1)
+    assert more(conninfo, path).rows == 1
+
+
 def test_rows_that_others_changed_are_not_rolled_back(conninfo: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,name\n1,a\n1,b\n2,c\n")

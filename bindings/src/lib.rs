@@ -8,6 +8,7 @@
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod ability;
 mod arrays;
+mod files;
 mod interchange;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod look;
@@ -33,6 +34,8 @@ mod _native {
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::ability::{check_tracing, pool_buffers};
+    #[pymodule_export]
+    use crate::files::access_files;
     #[pymodule_export]
     use crate::interchange::{NextAccesses, ObjectIds};
     #[cfg(all(feature = "probe", target_os = "linux"))]

@@ -288,6 +288,10 @@ pub fn replay_outcomes<'py>(
     let result = PyDict::new(py);
     result.set_item("outcomes", Array1::from(seen.outcomes).into_pyarray(py))?;
     result.set_item(
+        "evicted_pages",
+        Array1::from(seen.evicted_pages).into_pyarray(py),
+    )?;
+    result.set_item(
         "buffer_pages",
         Array1::from(seen.buffer_pages).into_pyarray(py),
     )?;

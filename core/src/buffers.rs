@@ -130,21 +130,28 @@ impl BufferPool {
         self.page_of.iter().map(name).collect()
     }
 
-    /// Record that a buffer holds a page.
+    /// Record that a buffer holds a page; return the page that it held, [`NO_PAGE`] if none.
     #[inline]
-    pub fn place(&mut self, page: u32, buffer: u32) {
-        self.page_of[buffer as usize] = page;
+    pub fn place(&mut self, page: u32, buffer: u32) -> u32 {
+        let evicted = std::mem::replace(&mut self.page_of[buffer as usize], page);
         if !self.buffer_of.is_empty() {
             self.buffer_of[page as usize] = buffer;
         }
+        if evicted == self.none {
+            NO_PAGE
+        } else {
+            evicted
+        }
     }
 
-    /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`).
+    /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`); return the page that
+    /// goes, as [`BufferPool::place`] does.
     #[inline(always)]
-    pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) {
+    pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) -> u32 {
         let buffer = self.victim(states, lane);
-        self.place(page, buffer);
+        let evicted = self.place(page, buffer);
         states[page as usize][lane] = LOADED;
+        evicted
     }
 
     /// Empty a buffer of a ring for the ring's next page, unless others used its page since.

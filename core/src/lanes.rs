@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, LOADED};
+use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, LOADED, NO_PAGE};
 use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
@@ -33,7 +33,15 @@ pub(crate) const MOST_LANES: usize = 8;
 
 /// Sees every access of a replay of one pool.
 pub(crate) trait Observer {
-    fn see(&mut self, outcome: Outcome);
+    /// An access, and the page that had to go for it (or [`NO_PAGE`]).
+    fn see(&mut self, outcome: Outcome, evicted: u32);
+}
+
+/// Every outcome and the page that went for it.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub outcomes: Vec<u8>,
+    pub evicted: Vec<u32>,
 }
 
 /// Sees nothing and costs nothing.
@@ -41,13 +49,14 @@ pub(crate) struct NullObserver;
 
 impl Observer for NullObserver {
     #[inline]
-    fn see(&mut self, _: Outcome) {}
+    fn see(&mut self, _: Outcome, _: u32) {}
 }
 
-impl Observer for Vec<u8> {
+impl Observer for Seen {
     #[inline]
-    fn see(&mut self, outcome: Outcome) {
-        self.push(outcome as u8);
+    fn see(&mut self, outcome: Outcome, evicted: u32) {
+        self.outcomes.push(outcome as u8);
+        self.evicted.push(evicted);
     }
 }
 
@@ -180,7 +189,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 for (&page, &flag) in pages.iter().zip(&flags[range]) {
                     match flag {
                         0 => self.reads(&[page], true, observer),
-                        REPEAT => observer.see(Outcome::Hit),
+                        REPEAT => observer.see(Outcome::Hit, NO_PAGE),
                         UNCOUNTED => self.reads(&[page], false, observer),
                         _ => self.special(page, flag, observer),
                     }
@@ -199,6 +208,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
         for &page in pages {
             let row = &mut states[page as usize];
             let mut absent = false;
+            let mut evicted = NO_PAGE;
             for state in row.iter_mut() {
                 absent |= *state == ABSENT;
                 // An absent page stays absent here.
@@ -209,11 +219,12 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 while lanes != 0 {
                     let lane = lanes.trailing_zeros() as usize / 8;
                     lanes &= lanes - 1;
-                    pools[lane].buffers.load(states, lane, page);
+                    evicted = pools[lane].buffers.load(states, lane, page);
                     pools[lane].count_miss(page, counted, groups);
                 }
             }
-            observer.see(if absent { Outcome::Miss } else { Outcome::Hit });
+            let outcome = if absent { Outcome::Miss } else { Outcome::Hit };
+            observer.see(outcome, evicted);
         }
     }
 
@@ -229,20 +240,20 @@ impl<'a, const L: usize> Lanes<'a, L> {
             owner = Some(Owner { id, blocks, last });
             self.owned += 1;
         }
-        let mut outcome = Outcome::Hit;
+        let mut seen = (Outcome::Hit, NO_PAGE);
         for k in 0..self.pools.len() {
-            outcome = self.special_in(k, page, flag, owner);
+            seen = self.special_in(k, page, flag, owner);
         }
-        observer.see(outcome);
+        observer.see(seen.0, seen.1);
     }
 
-    fn special_in(&mut self, k: Lane, page: u32, flag: u8, owner: Option<Owner>) -> Outcome {
+    fn special_in(&mut self, k: Lane, page: u32, flag: u8, owner: Option<Owner>) -> (Outcome, u32) {
         let states = &mut self.states;
         let lane = &mut self.pools[k];
         let rules = &self.setting.rules;
         if flag & DROP != 0 {
             lane.buffers.invalidate(states, k, page);
-            return Outcome::Drop;
+            return (Outcome::Drop, NO_PAGE);
         }
         let class = flag & STRATEGY_MASK;
         let ring = owner.filter(|owner| {
@@ -250,6 +261,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
         });
         let ring = ring.filter(|_| lane.ring_buffers[class as usize] > 0);
         let resident = states[page as usize][k] != ABSENT;
+        let mut evicted = NO_PAGE;
         if flag & REPEAT != 0 {
             // Pinned since before: it cannot be absent on a server, so nothing is loaded here either.
         } else if resident {
@@ -265,21 +277,21 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 .rings
                 .entry(owner.id)
                 .or_insert_with(|| StrategyRing::new(buffers));
-            ring.load(&mut lane.buffers, states, k, page);
+            evicted = ring.load(&mut lane.buffers, states, k, page);
         } else {
-            lane.buffers.load(states, k, page);
+            evicted = lane.buffers.load(states, k, page);
         }
         if let Some(owner) = owner.filter(|owner| owner.last) {
             lane.rings.remove(&owner.id);
         }
         if flag & EXTENSION != 0 {
-            return Outcome::Extension;
+            return (Outcome::Extension, evicted);
         }
         if resident || flag & REPEAT != 0 {
-            return Outcome::Hit;
+            return (Outcome::Hit, NO_PAGE);
         }
         lane.count_miss(page, flag & UNCOUNTED == 0, self.setting.groups);
-        Outcome::Miss
+        (Outcome::Miss, evicted)
     }
 }
 

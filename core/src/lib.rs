@@ -5,9 +5,11 @@
 
 mod buffers;
 pub mod dense;
+pub mod files;
 pub mod lanes;
 pub mod model;
 pub mod objects;
+pub mod page_cache;
 mod parallel;
 /// What a pool holds.
 pub mod pool {

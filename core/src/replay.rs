@@ -3,7 +3,7 @@
 //! The clock is no stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
 //! ([`crate::lanes`]), and blocks to threads.
 
-use crate::lanes::{LaneResult, Lanes, NullObserver, Setting, MOST_LANES};
+use crate::lanes::{LaneResult, Lanes, NullObserver, Seen, Setting, MOST_LANES};
 use crate::parallel;
 use crate::pool::{Contents, NO_PAGE};
 use crate::rules::{Rules, MAX_BUFFERS, MIN_BUFFERS};
@@ -58,6 +58,8 @@ pub struct Counts {
 pub struct Outcomes {
     /// An [`crate::lanes::Outcome`] for every access.
     pub outcomes: Vec<u8>,
+    /// By access, the page that went for the one that came, [`NO_PAGE`] where none did.
+    pub evicted_pages: Vec<u32>,
     /// Page of each buffer used so far at the end, [`NO_PAGE`] where there is none.
     pub buffer_pages: Vec<u32>,
     /// Usage count of each of these buffers.
@@ -116,12 +118,15 @@ pub fn outcomes(request: &Request<'_>) -> Result<Outcomes, InputError> {
     };
     let warm = [request.warm.first().copied().flatten()];
     let lanes = Lanes::<1>::new(setting, request.sizes, &warm);
-    let mut seen = Vec::with_capacity(request.trace.pages.len());
+    let mut seen = Seen::default();
+    seen.outcomes.reserve_exact(request.trace.pages.len());
+    seen.evicted.reserve_exact(request.trace.pages.len());
     let end = request.trace.pages.len() as u64;
     let mut results = lanes.run(&[0, end], true, &mut seen);
     let result = results.remove(0);
     Ok(Outcomes {
-        outcomes: seen,
+        outcomes: seen.outcomes,
+        evicted_pages: seen.evicted,
         buffer_pages: result.final_pages,
         buffer_usage_counts: result.final_usage,
         hand: result.hand,

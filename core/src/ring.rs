@@ -20,14 +20,15 @@ impl StrategyRing {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible.
+    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible; return the
+    /// page that goes, as [`BufferPool::place`] does.
     pub fn load<const L: usize>(
         &mut self,
         buffers: &mut BufferPool,
         states: &mut [[u8; L]],
         lane: Lane,
         page: u32,
-    ) {
+    ) -> u32 {
         let slot = self.next;
         let filled = slot < self.slots.len();
         let buffer = if filled && buffers.reclaim(states, lane, self.slots[slot]) {
@@ -42,7 +43,8 @@ impl StrategyRing {
             self.slots.push(buffer);
         }
         self.next = (slot + 1) % self.capacity as usize;
-        buffers.place(page, buffer);
+        let evicted = buffers.place(page, buffer);
         states[page as usize][lane] = LOADED;
+        evicted
     }
 }

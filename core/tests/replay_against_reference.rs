@@ -24,6 +24,8 @@ struct Reference {
     hand: usize,
     /// Slots and the current one, by owner.
     rings: HashMap<u32, (Vec<Option<usize>>, usize)>,
+    /// The page that went for the last one that came.
+    evicted: u32,
 }
 
 impl Reference {
@@ -43,6 +45,7 @@ impl Reference {
             free,
             hand: 0,
             rings: HashMap::new(),
+            evicted: NO_PAGE,
         }
     }
 
@@ -95,6 +98,7 @@ impl Reference {
         };
         if let Some(old) = self.buffers[k].page {
             self.table.remove(&old);
+            self.evicted = old;
         }
         self.buffers[k].page = Some(page);
         self.buffers[k].usage = 1;
@@ -115,6 +119,7 @@ impl Reference {
     }
 
     fn step(&mut self, access: &Access, owner_blocks: &[u32]) -> u8 {
+        self.evicted = NO_PAGE;
         if access.flag & DROP != 0 {
             self.drop(access.page);
             return 3;
@@ -238,8 +243,10 @@ proptest! {
         let rules = rules(version, cap);
         let got = outcomes(&request(arrays.trace(&blocks), rules, &[n])).unwrap();
         let mut reference = Reference::new(n as usize, rules);
-        let expected: Vec<u8> = accesses.iter().map(|a| reference.step(a, &blocks)).collect();
+        let step = |access| (reference.step(access, &blocks), reference.evicted);
+        let (expected, evicted): (Vec<u8>, Vec<u32>) = accesses.iter().map(step).unzip();
         prop_assert_eq!(&got.outcomes, &expected);
+        prop_assert_eq!(&got.evicted_pages, &evicted);
         for (k, buffer) in reference.buffers.iter().enumerate() {
             let page = got.buffer_pages.get(k).copied().unwrap_or(NO_PAGE);
             prop_assert_eq!(page, buffer.page.unwrap_or(NO_PAGE), "buffer {}", k);

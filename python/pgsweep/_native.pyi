@@ -21,6 +21,7 @@ __all__ = [
     "Rules",
     "Tracer",
     "__version__",
+    "access_files",
     "build_profile",
     "check_tracing",
     "clock_law",
@@ -129,6 +130,7 @@ class ReplayCounts(TypedDict):
 @type_check_only
 class ReplayOutcomes(TypedDict):
     outcomes: NDArray[np.uint8]  # by access: 0 hit, 1 miss, 2 extension, 3 drop
+    evicted_pages: NDArray[np.uint32]  # by access: the page that went for the one that came, or 4294967295
     buffer_pages: NDArray[np.uint32]  # by buffer used so far, at the end; 4294967295 where empty
     buffer_usage_counts: NDArray[np.uint8]
     hand: int
@@ -193,6 +195,48 @@ def replay_outcomes(
     """Replay a trace through one pool and return the outcome of every access.
 
     Arguments and errors as for `replay`.
+    """
+
+@type_check_only
+class FileOutcomes(TypedDict):
+    missing_pages: NDArray[np.uint8]  # by operation: pages of the block that a read did not find
+    disk_pages: NDArray[np.uint32]  # by operation: pages read from disk, readahead included
+    cached_pages: NDArray[np.uint8]  # by block: pages cached at the end
+    refaulted_pages: int  # that came back after an eviction
+    active_pages: int  # on the active list at the end
+
+def access_files(
+    blocks: NDArray[np.uint32],
+    files: NDArray[np.uint32],
+    *,
+    capacity_pages: int,
+    readahead_pages: int,
+    operations: NDArray[np.uint8] | None = None,
+    streams: NDArray[np.uint32] | None = None,
+    pages_per_block: int = 2,
+    folio_order: int = 0,
+    policy: str = "two-lists",
+    gathered: NDArray[np.uint64] | None = None,
+    resident: NDArray[np.uint32] | None = None,
+) -> FileOutcomes:
+    """Take blocks of files through Linux's page cache, one after the other.
+
+    Args:
+        blocks: number of each operation's block; blocks of all files are numbered one after the other.
+        files: the first block of each file, ascending from 0, and where the last one ends.
+        capacity_pages: size of the page cache, in pages of 4 kB, at least 256.
+        readahead_pages: how far the kernel reads ahead at most (read_ahead_kb); 0 is no readahead.
+        operations: 0 read, 1 write of the whole block, 2 drop; None: all are reads.
+        streams: which open file a read goes through: readahead follows each for itself.
+        pages_per_block: pages of 4 kB in a block.
+        folio_order: the largest folio of the file system, as a power of two; 0: all are of one page.
+        policy: `two-lists` (Linux without MGLRU), or `fifo` and `clock`, which bound MGLRU.
+        gathered: ascending positions of operations before which the kernel gathers its statistics, which it
+            does every 2 s; None: they are never old.
+        resident: blocks that are cached at the beginning, in the order in which they were read.
+
+    Raises:
+        ValueError: a block lies in no file, the cache is too small, or parts do not fit together.
     """
 
 @final

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Bytes, Sizes, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import CONDITION_HOLDS, UsageError
@@ -23,6 +23,14 @@ from pgsweep.units import format_bytes
     help="Sizes of shared_buffers, such as 1GB,2GB,4GB. Without: an eighth to eight times the observed one.",
 )
 @click.option(
+    "--ram",
+    "memory_bytes",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Memory that the pool and the page cache share. Without: that of the host or the memory cgroup that "
+    "the trace was recorded in. Traces only.",
+)
+@click.option(
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
@@ -37,6 +45,7 @@ def command(
     *,
     evidence: Path,
     sizes: list[int] | None,
+    memory_bytes: int | None,
     fail_if: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
@@ -54,10 +63,15 @@ def command(
       rough     the curve is shown; note its intervals and the reasons
       refused   the evidence does not allow a prediction: no numbers, only reasons
 
+    From a trace that was recorded on the server's host it also says what the page cache makes of the misses:
+    disk reads per second, and how much both caches hold twice, where the pool gets one part of the memory and
+    the page cache the rest.
+
     \b
     Examples:
       pgsweep predict shop.evidence
       pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html
+      pgsweep predict shop.evidence --ram 64GB --sizes 8GB,16GB,32GB
       pgsweep predict shop.evidence --json | jq .verdict
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
@@ -82,7 +96,7 @@ def command(
         )
     with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
-        result = predict(evidence, sizes_bytes=sizes)
+        result = predict(evidence, sizes_bytes=sizes, memory_bytes=memory_bytes)
     output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     held = [condition for condition in conditions if condition.holds({"verdict": result.verdict.level})]
     for condition in held:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pgsweep._native import __version__
+from pgsweep.evidence.host_memory import memory_facts
 from pgsweep.evidence.schema import TABLES, EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation, Server
@@ -64,6 +65,7 @@ def first_meta(
             "kernel": platform.release(),
             "processors": str(os.cpu_count() or 1),
             "postmaster_pid": str(postmaster_pid),
+            **memory_facts(postmaster_pid, server.version_num, server.block_size_bytes),
         }
     return EvidenceMeta(
         source=source,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
+from pgsweep.evidence.host_memory import memory_counters
 from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns, tell_newer
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
@@ -141,11 +142,13 @@ class TraceRecording:
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
             self._snapshot(writer, started)
             log.sample(full=True)
+            self._host_counters(log, started)
             # What the pool held at the beginning is on disk before anything can go wrong.
             writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
             ended_by = self._loop(tracer, writer, limits, log, started)
             if ended_by != "server":
+                self._host_counters(log, started)
                 self._snapshot(writer, started)
             length_seconds = time.monotonic() - started
             tracer.stop()
@@ -292,6 +295,12 @@ class TraceRecording:
             )
         elif not pool["hand_settled"]:
             self._warnings.append("where the clock hand stood could not be read: it was never at rest")
+
+    def _host_counters(self, log: CounterLog, started: float) -> None:
+        """Store what the server has read from disk so far, and what came back to the page cache."""
+        seconds = time.monotonic() - started
+        for counter in memory_counters(self._postmaster_pid):
+            log.add(seconds, counter)
 
     def _server_lives(self) -> bool:
         """Return whether our session is still there: a server that crashes ends all of them."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.machine import memory_bytes
 from pgsweep.load.header import chosen_columns, strays
@@ -125,7 +127,14 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
     indexes = which_indexes(catalog, options, records)
     keys = which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
     dropping = any(reason is None for _, reason in indexes) or any(reason is None for _, reason in keys)
-    single, why = _strategy(options, firing=firing, dropping=dropping, size=size, may_create=table.may_create)
+    if table.persistence == "u" and not options.single_transaction:
+        # A crash empties the table, and the journal would still have the pieces.
+        options = msgspec.structs.replace(options, single_transaction=True, jobs=None)
+        single, why = True, "a crash empties an unlogged table, which a journal of pieces could not say"
+    else:
+        single, why = _strategy(
+            options, firing=firing, dropping=dropping, size=size, may_create=table.may_create
+        )
     choices.append(
         LoadChoice(what="transactions", choice="one" if single else "many, with a journal", reason=why)
     )

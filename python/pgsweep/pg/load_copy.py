@@ -207,7 +207,15 @@ def copy_piece_carefully(
         BadRow: more records are refused than may be.
     """
     with connection.transaction():
-        rows, bad = copy_carefully(connection, target, records, path=path, most=most)
+        # Rows copied within a savepoint have the number of a subtransaction, and a rollback of the load
+        # knows the piece's own number only. So the bad records are found first, then the others are copied.
+        with connection.transaction(force_rollback=True):
+            _, bad = copy_carefully(connection, target, records, path=path, most=most)
+        refused = {number for number, _ in bad}
+        good = [record for number, record in enumerate(records) if number not in refused]
+        rows = copy_with_path(connection, target, good, path)
+        if rows != len(good):
+            raise wrong_count(len(good), rows)
         add_piece(
             connection,
             load_id,

@@ -65,12 +65,65 @@ class NoEviction(msgspec.Struct, frozen=True, kw_only=True):
     unknown_bytes: list[int]
 
 
+class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What is predicted of the page cache behind the pool at one size; `low` and `high` bound 90 %.
+
+    Attributes:
+        page_cache_bytes: memory that is left for cached files; at least `page_cache_low_bytes`.
+        page_tables_bytes: what the processes' page tables take for shared memory.
+        page_cache_hit_ratio: of the pool's misses, those found in the page cache.
+        disk_reads_per_second: the others, at the load of the evidence.
+        disk_bytes_per_second: read from disk for them, readahead included.
+        held_twice_bytes: of the pool's blocks, those that the page cache holds too.
+    """
+
+    shared_buffers_bytes: int
+    page_cache_bytes: int
+    page_cache_low_bytes: int
+    page_tables_bytes: int
+    page_cache_hit_ratio: float
+    page_cache_hit_low: float
+    page_cache_hit_high: float
+    disk_reads_per_second: float
+    disk_reads_low: float
+    disk_reads_high: float
+    disk_bytes_per_second: float
+    disk_bytes_low: float
+    disk_bytes_high: float
+    held_twice_bytes: int
+    held_twice_low_bytes: int
+    held_twice_high_bytes: int
+
+
+class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory as one budget: the pool, and the page cache that gets the rest.
+
+    Attributes:
+        memory_bytes: all there is to share.
+        memory_from: where that comes from: `host`, `cgroup` (a limit), `asked` (--ram).
+        other_bytes: taken by neither shared memory nor cached files: measured.
+        measured_disk_bytes_per_second: what the server read from disk; null where that is not known.
+        policy: `two-lists`, or `mglru`, which is bounded by FIFO and CLOCK.
+        points: by size; sizes that leave no page cache have none.
+        reasons: sentences on how far it may be trusted.
+    """
+
+    memory_bytes: int
+    memory_from: Literal["host", "cgroup", "asked"]
+    other_bytes: int
+    measured_disk_bytes_per_second: float | None
+    policy: Literal["two-lists", "mglru"]
+    points: list[DiskPoint]
+    reasons: list[str]
+
+
 class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     """A curve of miss ratios over sizes of shared_buffers.
 
     Attributes:
         unknown_bytes: requested sizes at which the interval is too wide to be shown; they have no point.
         no_eviction: where nothing was evicted, what follows from that; else null.
+        memory: what the page cache makes of the misses; null where the evidence does not allow to say.
     """
 
     schema: str = "pgsweep.predict/1"
@@ -80,6 +133,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     unknown_bytes: list[int] = []
     no_eviction: NoEviction | None = None
+    memory: MemoryPrediction | None = None
     provenance: Provenance | None = None
 
 

@@ -53,6 +53,8 @@ class Judged:
     observed: Observed
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
+    recorded: Evidence | ExportedTrace | None = None
+    trace: Trace | None = None
 
     def shown(self) -> tuple[Estimate, list[int]]:
         """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
@@ -64,20 +66,47 @@ class Judged:
         return without_unknown(self.estimate) if self.source in _SNAPSHOTS else (self.estimate, [])
 
 
-def predict(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> PredictResult:
-    """Predict the miss ratio at other sizes of shared_buffers.
+def predict(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    memory_bytes: int | None = None,
+    seed: int = 0,
+) -> PredictResult:
+    """Predict the miss ratio at other sizes of shared_buffers; of traces also what comes from disk.
 
     Args:
         evidence: a folder written by `record`, or a file NAME.oracleGeneral. If pgsweep exported it,
             the evidence that it comes from is used, as long as the folder written beside it exists.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
+        memory_bytes: what the pool and the page cache share; without, the memory of the host or of the cgroup
+            that the evidence was recorded on, where it says so. Only traces allow to say what comes from
+            disk.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
-        UsageError: a size is too small.
+        UsageError: a size is too small, or a memory is given for evidence that says nothing of the page
+        cache.
     """
-    return _result(judge(evidence, sizes_bytes=sizes_bytes, seed=seed))
+    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    if found.recorded is None or found.trace is None:
+        if memory_bytes is not None:
+            what = (
+                "evidence made of snapshots" if found.source in _SNAPSHOTS else "a trace recorded by others"
+            )
+            raise UsageError(
+                f"{what} does not say what comes from disk, so --ram is not possible",
+                hint="record a trace on the server's host: sudo pgsweep record --source trace -o "
+                "NAME.evidence",
+            )
+        return _result(found)
+    from pgsweep.sizing.disk_reads import predict_memory
+
+    rules = rules_of(found.recorded.meta)
+    return predict_memory(
+        found.recorded, _result(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
+    )
 
 
 def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Judged:
@@ -97,8 +126,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
         if exported is None:
             return _from_foreign_trace(evidence, sizes_bytes)
         sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
-        estimate, observed = _from_trace(exported, sizes, seed)
-        return Judged(source="trace", estimate=estimate, observed=observed, warnings=_warnings(exported))
+        return _from_trace(exported, sizes, seed)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -122,8 +150,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    estimate, observed = _from_trace(opened, sizes, seed)
-    return Judged(source=source, estimate=estimate, observed=observed, warnings=_warnings(opened))
+    return _from_trace(opened, sizes, seed)
 
 
 def predict_window(evidence: JoinedEvidence, *, seed: int = 0) -> PredictResult:
@@ -288,9 +315,7 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     return doubts
 
 
-def _from_trace(
-    evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int
-) -> tuple[Estimate, Observed]:
+def _from_trace(evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int) -> Judged:
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -308,7 +333,15 @@ def _from_trace(
         seed=seed,
     )
     misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
-    return found, _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+    observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
+    return Judged(
+        source="trace",
+        estimate=found,
+        observed=observed,
+        warnings=_warnings(evidence),
+        recorded=evidence,
+        trace=trace,
+    )
 
 
 def trace_of(evidence: Evidence | ExportedTrace) -> Trace:

@@ -7,6 +7,7 @@ import textwrap
 from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
+from pgsweep.ui.prediction_memory import memory_columns, memory_section, memory_text, memory_values
 from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
@@ -69,6 +70,8 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
         parts.append(table(columns, rows, terminal, marked=marked))
     if len(result.points) > 1:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
+    if result.memory is not None:
+        parts.append(memory_text(result.memory, today, terminal))
     parts.append(verdict_text(result.verdict, terminal))
     return "\n\n".join(parts) + "\n"
 
@@ -107,7 +110,10 @@ def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
 def predict_page(result: PredictResult) -> Page:
     """Return the curve, its table and the verdict."""
     title, lead = _title(result)
-    return Page(title, lead, [_section(result)], verdict=result.verdict, explains_kinds=True)
+    sections = [_section(result)]
+    if result.memory is not None:
+        sections.append(memory_section(result.memory, result.observed.shared_buffers_bytes or None))
+    return Page(title, lead, sections, verdict=result.verdict, explains_kinds=True)
 
 
 def _title(result: PredictResult) -> tuple[str, str]:
@@ -187,9 +193,19 @@ def _section(result: PredictResult) -> Section:
 
 
 def _rows(result: PredictResult) -> Rows:
+    behind = memory_values(result.memory)
     return Rows(
-        ("shared_buffers_bytes", "predicted_miss_ratio", "predicted_low", "predicted_high"),
-        [(p.shared_buffers_bytes, p.miss_ratio, p.low, p.high) for p in result.points],
+        (
+            "shared_buffers_bytes",
+            "predicted_miss_ratio",
+            "predicted_low",
+            "predicted_high",
+            *memory_columns(result.memory),
+        ),
+        [
+            (p.shared_buffers_bytes, p.miss_ratio, p.low, p.high, *behind(p.shared_buffers_bytes))
+            for p in result.points
+        ],
     )
 
 

@@ -4,7 +4,9 @@ SELECT c.oid::int8,
        pg_catalog.convert_to(c.relname::text, 'UTF8') AS name,
        pg_catalog.convert_to(pg_catalog.format('%%I.%%I', n.nspname, c.relname), 'UTF8') AS quoted,
        c.relkind::text AS kind,
-       c.relpersistence::text AS persistence,
+       CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) AS p
+                         JOIN pg_catalog.pg_class AS l ON l.oid = p.relid::oid WHERE p.isleaf AND l.relpersistence = 'u')
+            THEN 'u' ELSE c.relpersistence::text END AS persistence,
        pg_catalog.convert_to(pg_catalog.pg_get_userbyid(c.relowner)::text, 'UTF8') AS owner,
        pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
        pg_catalog.has_table_privilege(c.oid, 'INSERT') AS may_insert,

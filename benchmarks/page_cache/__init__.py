@@ -1,0 +1,1 @@
+"""The simulated page cache against the kernel."""

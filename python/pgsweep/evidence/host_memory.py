@@ -1,0 +1,55 @@
+"""What a recording on the server's host keeps of its memory: facts in `meta.json`, and counters.
+
+Read at the beginning (facts) and at both ends (counters), from /proc and by one cachestat(2) or mincore(2)
+for each segment file: some microseconds for each process and file. docs/concepts/evidence.md lists the names.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pgsweep._native import page_cache
+from pgsweep.errors import MissingAbility
+from pgsweep.host.datafiles import find_data_files
+from pgsweep.host.page_cache_rules import rules_of_data
+from pgsweep.host.server_memory import disk_read_bytes, read_server_memory, refaults
+from pgsweep.pg.counters import Counter
+
+
+def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dict[str, str]:
+    """Return the facts about the memory of the server's host; what cannot be read is missing."""
+    found: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        memory = read_server_memory(postmaster_pid)
+        found |= {
+            "memory_bytes": str(memory.memory_bytes),
+            "memory_from": "cgroup" if memory.from_cgroup else "host",
+            "memory_other_bytes": str(memory.other_bytes),
+            "memory_shared_bytes": str(memory.shared_memory_bytes),
+            "memory_page_cache_bytes": str(memory.page_cache_bytes),
+            "memory_page_tables_bytes": str(memory.page_tables_bytes),
+            "server_processes": str(memory.processes),
+            "huge_pages": "on" if memory.huge_pages else "off",
+        }
+    with suppress(OSError):
+        rules = rules_of_data(postmaster_pid)
+        found |= {
+            "mglru": "on" if rules.mglru else "off",
+            "readahead_bytes": str(rules.readahead_bytes),
+            "folio_order": str(rules.folio_order),
+        }
+    with suppress(OSError, MissingAbility):
+        files = find_data_files(postmaster_pid, version_num)
+        seen = page_cache(files.paths, maps=False, block_bytes=block_bytes)
+        if not files.unreadable and not (seen["error"] == 1).any() and not (seen["error"] == 13).any():
+            found["data_cached_bytes"] = str(int(seen["cached_bytes"].sum()))
+    return found
+
+
+def memory_counters(postmaster_pid: int) -> list[Counter]:
+    """Return what the server has read from disk, and how many pages came back, so far."""
+    counters = {name: float(value) for name, value in refaults(postmaster_pid).items()}
+    read = disk_read_bytes(postmaster_pid)
+    if read is not None:
+        counters["disk_read_bytes"] = float(read)
+    return [Counter("host", "", name, value) for name, value in counters.items()]

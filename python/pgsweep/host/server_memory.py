@@ -1,0 +1,131 @@
+"""The memory that a server's pages and the page cache share, and what the server has read from disk.
+
+Page cache is what is left of the memory: of the host's, or of the smallest memory cgroup that the server is
+in. `other_bytes` is what neither the server's shared memory nor cached files take: private memory, page
+tables, the kernel's own, and what the kernel keeps free (vm.min_free_kbytes, and half of it again:
+mm/page_alloc.c, `__setup_per_zone_wmarks`).
+
+What a process reads from disk is in /proc/PID/io (its user or root may read it). A process that ends adds it
+to its parent (kernel/exit.c, `wait_task_zombie`), so the sum over the postmaster and its children never
+falls.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgsweep.host.cgroup import page_cache_room
+from pgsweep.host.procfile import PROC, read_host_memory
+from pgsweep.host.procmem import read_family, shared_memory_resident
+
+_WATERMARK = 1.5
+_REFAULTS = ("workingset_refault_file", "workingset_activate_file")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """How the memory is used, in bytes.
+
+    Attributes:
+        memory_bytes: all there is to share.
+        from_cgroup: it is a memory cgroup's limit, not the host's memory.
+        other_bytes: what is neither shared memory of the server nor cached files.
+        shared_memory_bytes: of the server, as much as has been touched.
+        page_cache_bytes: cached files, shared memory not counted.
+        page_tables_bytes: of the server's processes; part of `other_bytes`.
+        processes: of the server.
+        huge_pages: the shared memory lies in huge pages.
+    """
+
+    memory_bytes: int
+    from_cgroup: bool
+    other_bytes: int
+    shared_memory_bytes: int
+    page_cache_bytes: int
+    page_tables_bytes: int
+    processes: int
+    huge_pages: bool
+
+
+def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
+    """Return how the memory is used.
+
+    Args:
+        postmaster_pid: of the server.
+        proc: the proc file system to read (a captured tree in tests).
+
+    Raises:
+        OSError: the server has gone, or /proc cannot be read.
+    """
+    host = read_host_memory(proc)
+    family = read_family(postmaster_pid, proc)
+    huge = max((process.huge_pages or 0 for process in family), default=0)
+    # Where its segments may not be looked at: what the process that touched most of them has.
+    touched = max((process.rss_shmem or 0 for process in family), default=0)
+    shared = huge or shared_memory_resident(postmaster_pid, proc) or touched
+    room = page_cache_room(postmaster_pid, proc)
+    if room is not None and room.limit_bytes < host.total:
+        # Huge pages are counted to no memory cgroup by default.
+        inside = min(shared, room.shmem_bytes)
+        memory = room.limit_bytes
+        other = room.limit_bytes - room.available_bytes - inside
+        cached = max(0, _group_cache(room.path) - room.shmem_bytes)
+    else:
+        room = None
+        memory, cached = host.total, host.page_cache
+        reserve = _number(proc / "sys/vm/min_free_kbytes") * 1024 * _WATERMARK
+        other = host.total - host.free - host.page_cache - shared + round(reserve)
+    return ServerMemory(
+        memory_bytes=memory,
+        from_cgroup=room is not None,
+        other_bytes=max(0, other),
+        shared_memory_bytes=shared,
+        page_cache_bytes=cached,
+        page_tables_bytes=sum(process.page_tables for process in family),
+        processes=len(family),
+        huge_pages=huge > 0,
+    )
+
+
+def disk_read_bytes(postmaster_pid: int, proc: Path = PROC) -> int | None:
+    """Return what the server's processes have read from disk since it started; None if it may not be read."""
+    total = 0
+    try:
+        for process in read_family(postmaster_pid, proc):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                text = (proc / str(process.pid) / "io").read_text()
+                total += int(text.partition("\nread_bytes:")[2].split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return total
+
+
+def refaults(postmaster_pid: int, proc: Path = PROC) -> dict[str, int]:
+    """Return how many file pages came back after an eviction, and how many of them became active at once.
+
+    Of the memory cgroup whose limit leaves least page cache, or of the host; names as the kernel has them.
+    """
+    room = page_cache_room(postmaster_pid, proc)
+    file = proc / "vmstat" if room is None else room.path / "memory.stat"
+    found = {}
+    with suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in _REFAULTS:
+                found[name] = int(value)
+    return found
+
+
+def _group_cache(group: Path) -> int:
+    with suppress(OSError, ValueError):
+        stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
+        return int(stat.get("total_cache") or stat.get("cache") or stat.get("file") or "0")
+    return 0
+
+
+def _number(file: Path) -> int:
+    with suppress(OSError, ValueError):
+        return int(file.read_text().split()[0])
+    return 0

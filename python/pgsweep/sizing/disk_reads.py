@@ -1,0 +1,269 @@
+"""What the page cache makes of the pool's misses at each size: `pgsweep predict --ram`.
+
+The pool's misses come from the curve; which part of them waits for the disk comes from a simulation of both
+caches (pgsweep.sizing.inference.both_caches). Its interval holds two draws of the past, both ends of what is
+left for the page cache, the two bounds of the multi-generational LRU where that runs, how well the simulated
+page cache agrees with the kernel (benchmarks/page_cache), and by how much the simulation at today's size is
+off what the server was measured to read from disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from pgsweep.errors import UsageError
+from pgsweep.records.prediction import CurvePoint, DiskPoint, MemoryPrediction, PredictResult
+from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+if TYPE_CHECKING:
+    from pgsweep import _native
+    from pgsweep.evidence.exported import ExportedTrace
+    from pgsweep.evidence.store import Evidence
+    from pgsweep.sizing.inference.accesses import Trace
+    from pgsweep.sizing.inference.both_caches import Behind, BothCaches
+
+_KERNEL_ERROR: Final = 0.02
+"""By how much a simulated hit ratio is off the kernel's at most; in 11 of the 12 settings of
+benchmarks/page_cache it is .005."""
+
+_Z90: Final = 1.645
+_FAR_OFF: Final = 1.3
+_FEW_TURNOVERS: Final = 1.0
+
+
+def predict_memory(
+    evidence: Evidence | ExportedTrace,
+    result: PredictResult,
+    trace: Trace,
+    rules: _native.Rules,
+    *,
+    memory_bytes: int | None = None,
+    seed: int = 0,
+) -> PredictResult:
+    """Return the prediction with what the page cache makes of the misses, where the evidence allows it.
+
+    Args:
+        evidence: a trace.
+        result: predicted from it.
+        trace: its accesses.
+        rules: of the server.
+        memory_bytes: all there is to share; what the evidence says by default.
+        seed: for all draws.
+
+    Raises:
+        UsageError: a memory was asked for, and the evidence says nothing of its host's.
+        EvidenceError: what it says of its host cannot be.
+    """
+    facts = MemoryFacts.of(evidence.meta)
+    if facts is None:
+        if memory_bytes is None:
+            return result
+        raise UsageError(
+            "the evidence does not say how the memory of its server's host is used",
+            cause="it was recorded by an earlier pgsweep, or cut short",
+            hint="record again: pgsweep record --source trace -o NAME.evidence",
+        )
+    if not result.points:
+        return result
+    try:
+        simulation = _Simulation(evidence, result, trace, rules, facts, memory_bytes, seed)
+    except UsageError as error:
+        if memory_bytes is not None:
+            raise
+        why = f"what comes from disk is not predicted: {error.message}"
+        verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
+        return msgspec.structs.replace(result, verdict=verdict)
+    return msgspec.structs.replace(result, memory=simulation.predict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What was simulated at one size: at the best guess, and all that it might be as well."""
+
+    share: Share
+    best: Behind
+    others: list[Behind]
+
+    def bounds(self, name: str) -> tuple[float, float, float]:
+        """Return a value, and its bounds."""
+        values = [float(getattr(one, name)) for one in (self.best, *self.others)]
+        return values[0], min(values), max(values)
+
+
+class _Simulation:
+    def __init__(
+        self,
+        evidence: Evidence | ExportedTrace,
+        result: PredictResult,
+        trace: Trace,
+        rules: _native.Rules,
+        facts: MemoryFacts,
+        memory_bytes: int | None,
+        seed: int,
+    ) -> None:
+        from pgsweep.sizing.inference.addresses import lay_out
+        from pgsweep.sizing.inference.both_caches import dirty_shares
+        from pgsweep.sizing.inference.visits import count_visits
+        from pgsweep.sizing.inference.warm import WarmPools
+
+        self._evidence = evidence
+        self._result = result
+        self._trace = trace
+        self._rules = rules
+        self._facts = facts
+        self._asked = memory_bytes
+        self._memory_bytes = memory_bytes or facts.memory_bytes
+        self._today_bytes = result.observed.shared_buffers_bytes
+        self._seed = seed
+        self._visits = count_visits(trace)
+        self._pools = WarmPools(trace, self._visits, rules)
+        snapshot = evidence.table("snapshots")
+        first = snapshot["snapshot"] == 0
+        snapshot = {name: column[first] for name, column in snapshot.items()}
+        self._addresses = lay_out(evidence.table("accesses"), snapshot, evidence.table("relations"), trace)
+        in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
+        self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
+        self._policies = ("clock", "fifo") if facts.mglru else ("two-lists",)
+
+    def predict(self) -> MemoryPrediction:
+        """Simulate all sizes."""
+        reasons: list[str] = []
+        found: dict[int, _Found] = {}
+        for point in self._result.points:
+            size = point.shared_buffers_bytes
+            try:
+                share = self._facts.share(self._memory_bytes, size, self._today_bytes)
+            except UsageError as error:
+                reasons.append(error.message)
+                continue
+            found[size] = self._at(size, share)
+        factor, measured = self._against_measured(found, reasons)
+        points = [
+            self._point(point, found[point.shared_buffers_bytes], factor)
+            for point in self._result.points
+            if point.shared_buffers_bytes in found
+        ]
+        short = [size for size, one in found.items() if one.best.turnovers < _FEW_TURNOVERS]
+        if short:
+            reasons.append(
+                f"from {format_bytes(min(short))} of shared_buffers on, the page cache remembers longer than "
+                "could be simulated: what it holds at first rests on estimated rates"
+            )
+        if self._facts.mglru:
+            reasons.append(
+                "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
+                "it lies between, and the interval holds both"
+            )
+        if self._facts.other_files_bytes is None:
+            reasons.append(
+                "cached files of others were not seen: what they take from the page cache is left out"
+            )
+        return MemoryPrediction(
+            memory_bytes=self._memory_bytes,
+            memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
+            other_bytes=self._facts.other_bytes,
+            measured_disk_bytes_per_second=measured,
+            policy="mglru" if self._facts.mglru else "two-lists",
+            points=points,
+            reasons=reasons,
+        )
+
+    def _both(self, number: int) -> BothCaches:
+        from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
+
+        return BothCaches(
+            self._trace,
+            self._visits,
+            self._pools,
+            self._addresses,
+            self._dirty,
+            self._rules,
+            Kernel(
+                readahead_bytes=self._facts.readahead_bytes,
+                folio_order=self._facts.folio_order,
+                policies=self._policies,
+            ),
+            np.random.default_rng([self._seed, number]),
+        )
+
+    def _at(self, size_bytes: int, share: Share) -> _Found:
+        blocks = max(size_bytes // BLOCK_BYTES, 16)
+        first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
+        (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
+        best = first[self._policies[0]]
+        others = [one for found in (first, low, again) for one in found.values() if one is not best]
+        return _Found(share=share, best=best, others=others)
+
+    def _against_measured(self, found: dict[int, _Found], reasons: list[str]) -> tuple[float, float | None]:
+        """Return by which factor today's disk reads are off what was measured, and that."""
+        measured = self._measured_bytes_per_second()
+        if measured is None:
+            reasons.append(
+                "what the server read from disk was not measured: the simulation is not checked by it"
+            )
+            return 1.0, None
+        now = self._facts
+        share = now.share(now.memory_bytes, self._today_bytes, self._today_bytes)
+        today = found.get(self._today_bytes)
+        if today is None or self._asked not in (None, now.memory_bytes):
+            today = self._at(self._today_bytes, share)
+        observed = self._result.observed
+        per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
+        simulated = today.best.disk_blocks * per_second * BLOCK_BYTES
+        said = (
+            f"today the server reads {format_bytes(round(measured))} a second from disk (measured), "
+            f"simulated are {format_bytes(round(simulated))}"
+        )
+        # Below one block a second neither says anything.
+        factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
+        if max(factor, 1 / factor) > _FAR_OFF:
+            said += "; the intervals hold that difference"
+        reasons.append(said)
+        return factor, measured
+
+    def _measured_bytes_per_second(self) -> float | None:
+        counters = self._evidence.table("counters")
+        rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == "disk_read_bytes"))
+        if len(rows) < 2:
+            return None
+        first, last = rows[0], rows[-1]
+        seconds = float(counters["seconds"][last] - counters["seconds"][first])
+        read = float(counters["value"][last] - counters["value"][first])
+        return read / seconds if seconds > 0 and read >= 0 else None
+
+    def _point(self, point: CurvePoint, found: _Found, factor: float) -> DiskPoint:
+        observed = self._result.observed
+        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        share, low, high = found.bounds("disk_share")
+        chance = _Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
+        margin = float(np.hypot(_KERNEL_ERROR, chance))
+        low, high = max(0.0, low - margin), min(1.0, high + margin)
+        low, high = min(low, share * factor), max(high, min(1.0, share * factor))
+        blocks, fewest, most = found.bounds("disk_blocks")
+        # Readahead comes with the reads that wait.
+        each = blocks / share if share > 0 else 1.0
+        fewest, most = min(fewest, low * each), max(most, high * each)
+        twice, least_twice, most_twice = found.bounds("twice_blocks")
+        return DiskPoint(
+            shared_buffers_bytes=point.shared_buffers_bytes,
+            page_cache_bytes=found.share.page_cache_bytes,
+            page_cache_low_bytes=found.share.low_bytes,
+            page_tables_bytes=found.share.page_tables_bytes,
+            page_cache_hit_ratio=1 - share,
+            page_cache_hit_low=1 - high,
+            page_cache_hit_high=1 - low,
+            disk_reads_per_second=point.miss_ratio * per_second * share,
+            disk_reads_low=point.low * per_second * low,
+            disk_reads_high=point.high * per_second * high,
+            disk_bytes_per_second=point.miss_ratio * per_second * blocks * BLOCK_BYTES,
+            disk_bytes_low=point.low * per_second * fewest * BLOCK_BYTES,
+            disk_bytes_high=point.high * per_second * most * BLOCK_BYTES,
+            held_twice_bytes=round(twice) * BLOCK_BYTES,
+            held_twice_low_bytes=round(least_twice) * BLOCK_BYTES,
+            held_twice_high_bytes=round(most_twice) * BLOCK_BYTES,
+        )

@@ -1,0 +1,323 @@
+"""What of the pool's misses comes from disk: the pool in front of the page cache, at any size of both.
+
+The pool is replayed into a drawn state (pgsweep.sizing.inference.warm), first over what came before the trace
+(`earlier`), then over the trace. What it misses is read through the page cache (core/src/files.rs); what it
+evicts and was dirty, and what extends a relation, is written into the page cache. The result is what share of
+the misses of the trace went to disk.
+
+Not modelled: what checkpoints write while the page stays in the pool, blocks that several reads ask for in
+one call, and files that are not the server's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgsweep import _native
+from pgsweep.host.page_cache_rules import STATISTICS_SECONDS
+from pgsweep.sizing.inference.accesses import MISS, STRATEGY, UNCOUNTED, Trace
+from pgsweep.sizing.inference.addresses import NOWHERE, Addresses
+from pgsweep.sizing.inference.earlier import Earlier
+from pgsweep.sizing.inference.visits import Visits
+from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.units import BLOCK_BYTES
+
+PAGE_BYTES: Final = 4096
+_PAGES_A_BLOCK: Final = BLOCK_BYTES // PAGE_BYTES
+_READ, _WRITE, _DROP = 0, 1, 2
+_TURNOVERS: Final = 1.5
+"""How many pages reach the page cache before the trace begins, for each that it has."""
+
+_MOST_ROWS: Final = 30_000_000
+_MOST_TIMES: Final = 100
+_NO_PAGE: Final = 2**32 - 1
+_EXTENSION: Final = 2
+"""The outcome of an access that makes a page."""
+
+_LEAST_PAGES: Final = 4 << 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """How the page cache works.
+
+    Attributes:
+        readahead_bytes: of the device.
+        folio_order: the largest folio of the file system.
+        policies: what is simulated: the two lists, or the bounds of the multi-generational LRU.
+    """
+
+    readahead_bytes: int
+    folio_order: int
+    policies: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """What the page cache makes of the pool's misses at one size.
+
+    Attributes:
+        misses: of the database, in the trace as simulated.
+        disk_share: what part of them waited for the disk.
+        disk_blocks: blocks read from disk for each of them, readahead included.
+        twice_blocks: blocks of the pool that the page cache holds too, at the end.
+        turnovers: how many pages had reached the page cache before the trace began, for each that it has.
+    """
+
+    misses: int
+    disk_share: float
+    disk_blocks: float
+    twice_blocks: int
+    turnovers: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Operations:
+    """What reaches the page cache.
+
+    Attributes:
+        blocks, kinds, streams: as `_native.access_files` takes them.
+        seconds: when.
+        measured: from which of them on they are the trace's.
+        counted: which of those are reads of the database.
+        resident: what the pool holds at the end.
+    """
+
+    blocks: NDArray[np.uint32]
+    kinds: NDArray[np.uint8]
+    streams: NDArray[np.uint32]
+    seconds: NDArray[np.float64]
+    measured: int
+    counted: NDArray[np.bool_]
+    resident: NDArray[np.uint32]
+
+
+class BothCaches:
+    """Simulates both caches over one trace.
+
+    Args:
+        trace: the accesses.
+        visits: counted from it.
+        pools: draws states of the pool.
+        addresses: of the pages.
+        dirty: how likely a page of each fork is dirty when it is evicted.
+        rules: of the server.
+        kernel: how the page cache works.
+        random: for all draws.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        visits: Visits,
+        pools: WarmPools,
+        addresses: Addresses,
+        dirty: NDArray[np.float64],
+        rules: _native.Rules,
+        kernel: Kernel,
+        random: np.random.Generator,
+    ) -> None:
+        self._trace = trace
+        self._visits = visits
+        self._pools = pools
+        self._addresses = addresses
+        self._dirty = dirty
+        self._rules = rules
+        self._kernel = kernel
+        self._random = random
+        self._earlier = Earlier(trace, visits, addresses, random)
+        # What nothing names cannot be read from a file: blocks of relations dropped before they were
+        # accessed.
+        self._named = np.flatnonzero(self._earlier.rows != NOWHERE)
+        _, self._stream = np.unique(trace.backend, return_inverse=True)
+
+    def at(self, pool_blocks: int, capacities_bytes: tuple[int, ...]) -> list[dict[str, Behind]]:
+        """Simulate a pool in front of page caches of some sizes; return the results by policy.
+
+        Args:
+            pool_blocks: of the pool.
+            capacities_bytes: of the page caches; what the workload does before is as for the first.
+        """
+        # A page cache larger than all files evicts nothing, however large it is.
+        most = self._addresses.blocks * _PAGES_A_BLOCK + _LEAST_PAGES
+        pages = [int(np.clip(size // PAGE_BYTES, _LEAST_PAGES, most)) for size in capacities_bytes]
+        operations = self._operations(pool_blocks, pages[0])
+        resident = self._first_residents(pool_blocks, pages[0])
+        return [
+            {policy: self._behind(operations, capacity, policy, resident) for policy in self._kernel.policies}
+            for capacity in pages
+        ]
+
+    def _operations(self, pool_blocks: int, capacity_pages: int) -> _Operations:
+        trace = self._trace
+        rows = self._named
+        flags = trace.flags[rows]
+        # Rings by position among the rows that are left.
+        owned = np.flatnonzero((flags & STRATEGY) > 0).astype(np.uint64)
+        kept = np.searchsorted(trace.owner_access, rows[owned.astype(np.int64)])
+        owner = trace.owner[kept]
+
+        def replayed(addresses: NDArray[np.uint32], warm: _native.PoolContents) -> _native.ReplayOutcomes:
+            return _native.replay_outcomes(
+                addresses[rows],
+                pool_blocks,
+                self._rules,
+                flags=flags,
+                owner_access=owned if len(owned) else None,
+                owner=owner if len(owned) else None,
+                owner_blocks=trace.owner_blocks if len(owned) else None,
+                warm=warm,
+            )
+
+        # Once for the pool alone, which also shows how often it takes to fill the page cache.
+        seen = replayed(self._earlier.time(1), self._warm_pool(pool_blocks))
+        brought = _PAGES_A_BLOCK * np.count_nonzero(
+            (seen["outcomes"] == MISS) | (seen["outcomes"] == _EXTENSION)
+        )
+        wanted = np.ceil(_TURNOVERS * capacity_pages / np.maximum(brought, 1))
+        times = int(np.clip(wanted, 1, np.clip(_MOST_ROWS // max(len(rows), 1), 1, _MOST_TIMES)))
+        parts: list[tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64], float]] = []
+        for number in range(times, -1, -1):
+            addresses = self._earlier.time(number) if number else self._earlier.rows
+            seen = replayed(addresses, _contents(seen, pool_blocks))
+            before = (times - number) * trace.duration_seconds
+            parts.append((*self._reaching(addresses[rows], seen), before))
+        measured = sum(len(part[0]) for part in parts[:-1])
+        at = np.concatenate([part[2] for part in parts])
+        last = parts[-1]
+        counted = (last[1] == _READ) & ((flags[last[2]] & UNCOUNTED) == 0)
+        seconds = np.concatenate([trace.seconds[rows[part[2]]] + part[3] for part in parts])
+        buffers = seen["buffer_pages"]
+        return _Operations(
+            blocks=np.concatenate([part[0] for part in parts]),
+            kinds=np.concatenate([part[1] for part in parts]),
+            streams=self._stream[rows[at]].astype(np.uint32),
+            seconds=seconds,
+            measured=measured,
+            counted=counted,
+            resident=buffers[(buffers != _NO_PAGE) & (buffers < self._addresses.blocks)],
+        )
+
+    def _reaching(
+        self, addresses: NDArray[np.uint32], seen: _native.ReplayOutcomes
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
+        """Return what reaches the page cache: block, kind and row of each, in order."""
+        outcomes, evicted = seen["outcomes"], seen["evicted_pages"]
+        went = np.flatnonzero(evicted < self._addresses.blocks)
+        fork = self._addresses.fork_of(evicted[went])
+        written = went[self._random.random(len(went)) < self._dirty[fork]]
+        came = np.flatnonzero(outcomes > 0)
+        kind = np.array([_READ, _READ, _WRITE, _DROP], dtype=np.uint8)[outcomes[came]]
+        # A dirty page is written before the one that takes its buffer is read.
+        order = np.argsort(np.concatenate([2 * written, 2 * came + 1]), kind="stable")
+        row = np.concatenate([written, came])[order]
+        block = np.concatenate([evicted[written], addresses[came]])[order]
+        kinds = np.concatenate([np.full(len(written), _WRITE, np.uint8), kind])[order]
+        return block.astype(np.uint32), kinds, row
+
+    def _warm_pool(self, pool_blocks: int) -> _native.PoolContents:
+        """Draw a state of the pool; pages that the trace never names lie somewhere in its relations."""
+        page, count = self._pools.draw_pages(pool_blocks, self._random)
+        of_page = self._addresses.of_page
+        known = page < len(of_page)
+        address = np.full(len(page), NOWHERE, dtype=np.uint32)
+        address[known] = of_page[page[known]]
+        free = np.ones(self._addresses.blocks, dtype=bool)
+        free[of_page[of_page != NOWHERE]] = False
+        unseen = self._random.permutation(np.flatnonzero(free))
+        strangers = np.flatnonzero(~known)[: len(unseen)]
+        address[strangers] = unseen[: len(strangers)]
+        there = address != NOWHERE
+        return _native.PoolContents(address[there], count[there])
+
+    def _first_residents(self, pool_blocks: int, capacity_pages: int) -> NDArray[np.uint32]:
+        """Draw what the page cache holds at first: a cache in which each page stays for the same time.
+
+        What is visited at rate l and lies in the pool with probability p is read at rate l (1 - p), and is
+        cached with probability 1 - exp(-l (1 - p) t), where t is such that the cache is full.
+        """
+        pass_seconds = min(self._pools.pass_seconds(pool_blocks), 1e9)
+        rates = self._earlier.rates
+        grid = self._visits.grid
+        groups, number = np.unique(self._addresses.group, return_inverse=True)
+        laws = [
+            _native.clock_law(pass_seconds * grid, self._visits.batches[group])[:, 0]
+            for group in groups.tolist()
+        ]
+        absent = np.stack(laws)
+        fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))
+        point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
+        reads = rates * absent[fork, point]
+        most = capacity_pages // _PAGES_A_BLOCK
+        low, high = 1e-6, 1e9
+        for _ in range(50):
+            middle = float(np.sqrt(low * high))
+            if float(-np.expm1(-reads * middle).sum()) > most:
+                high = middle
+            else:
+                low = middle
+        cached = np.flatnonzero(self._random.random(len(reads)) < -np.expm1(-reads * low))
+        return self._random.permutation(cached)[:most].astype(np.uint32)
+
+    def _behind(
+        self, operations: _Operations, capacity_pages: int, policy: str, resident: NDArray[np.uint32]
+    ) -> Behind:
+        most = float(operations.seconds[-1]) if len(operations.seconds) else 0.0
+        gathered = np.searchsorted(operations.seconds, np.arange(0, most, STATISTICS_SECONDS))
+        seen = _native.access_files(
+            operations.blocks,
+            self._addresses.files,
+            capacity_pages=capacity_pages,
+            readahead_pages=self._kernel.readahead_bytes // PAGE_BYTES,
+            operations=operations.kinds,
+            streams=operations.streams,
+            pages_per_block=_PAGES_A_BLOCK,
+            folio_order=self._kernel.folio_order,
+            policy=policy,
+            gathered=gathered.astype(np.uint64),
+            resident=resident[: capacity_pages // _PAGES_A_BLOCK],
+        )
+        missing = seen["missing_pages"][operations.measured :]
+        disk = seen["disk_pages"][operations.measured :]
+        misses = int(operations.counted.sum())
+        before = int(np.count_nonzero(operations.kinds[: operations.measured] != _DROP)) * _PAGES_A_BLOCK
+        return Behind(
+            misses=misses,
+            disk_share=float((missing[operations.counted] > 0).sum()) / max(misses, 1),
+            disk_blocks=float(disk[operations.counted].sum()) / _PAGES_A_BLOCK / max(misses, 1),
+            twice_blocks=int((seen["cached_pages"][operations.resident] == _PAGES_A_BLOCK).sum()),
+            turnovers=before / capacity_pages,
+        )
+
+
+def _contents(seen: _native.ReplayOutcomes, pool_blocks: int) -> _native.PoolContents:
+    """Return what a replay left, as a pool's contents."""
+    there = np.flatnonzero(seen["buffer_pages"] != _NO_PAGE)
+    return _native.PoolContents(
+        seen["buffer_pages"][there],
+        seen["buffer_usage_counts"][there],
+        buffers=there.astype(np.uint32),
+        hand=seen["hand"] % pool_blocks,
+    )
+
+
+def dirty_shares(
+    addresses: Addresses, pages: NDArray[np.uint32], dirty: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return which part of each fork's pages in the pool is dirty.
+
+    Args:
+        addresses: of the pages.
+        pages: those in the pool when the trace began.
+        dirty: which of them are.
+    """
+    at = addresses.of_page[pages]
+    known = at != NOWHERE
+    fork = addresses.fork_of(at[known])
+    count = np.bincount(fork, minlength=len(addresses.group))
+    found = np.bincount(fork, weights=dirty[known].astype(np.float64), minlength=len(addresses.group))
+    return np.asarray(found / np.maximum(count, 1))

@@ -1,0 +1,154 @@
+"""Memory as one budget: what is left for the page cache at each size of shared_buffers.
+
+    page cache = memory - other - shared memory - what page tables grow by
+
+`other` was measured when the evidence was recorded (pgsweep.host.server_memory). Shared memory is the pool
+and 188 bytes a buffer around it (measured on 15 and 18: 180 and 188), and what the server has besides. Page
+tables without huge pages take 8 bytes in each process for each 4 kB of shared memory that it has touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
+_TABLE_SHARE: Final = 8 / 4096
+_OWN_TABLES_BYTES: Final = 150_000
+"""Page tables of a process that touched no shared memory."""
+
+_NUMBERS: Final = (
+    "memory_bytes",
+    "memory_other_bytes",
+    "memory_shared_bytes",
+    "memory_page_cache_bytes",
+    "memory_page_tables_bytes",
+    "server_processes",
+    "readahead_bytes",
+    "folio_order",
+)
+_MOST: Final = 1 << 53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What is left at one size.
+
+    Attributes:
+        page_cache_bytes: for cached files.
+        low_bytes: the least that it may be.
+        page_tables_bytes: what page tables take for shared memory.
+    """
+
+    page_cache_bytes: int
+    low_bytes: int
+    page_tables_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFacts:
+    """What the evidence says of the memory of the server's host.
+
+    Attributes:
+        memory_bytes: all there was to share.
+        from_cgroup: it was a memory cgroup's limit.
+        other_bytes: taken by neither shared memory nor cached files.
+        shared_bytes: of the server, as much as was touched.
+        other_files_bytes: cached files that are not the server's data; None where it is not known.
+        page_tables_bytes: of the server's processes, part of `other_bytes`.
+        processes: of the server.
+        huge_pages: the shared memory lay in huge pages.
+        mglru: the kernel's lists are those of the multi-generational LRU.
+        readahead_bytes, folio_order: of the file system of the data.
+    """
+
+    memory_bytes: int
+    from_cgroup: bool
+    other_bytes: int
+    shared_bytes: int
+    other_files_bytes: int | None
+    page_tables_bytes: int
+    processes: int
+    huge_pages: bool
+    mglru: bool
+    readahead_bytes: int
+    folio_order: int
+
+    @classmethod
+    def of(cls, meta: EvidenceMeta) -> MemoryFacts | None:
+        """Return what the evidence says, or None if it says nothing (recorded elsewhere, or earlier).
+
+        Raises:
+            EvidenceError: it holds what cannot be.
+        """
+        host = meta.host
+        if any(name not in host for name in _NUMBERS):
+            return None
+        values = {name: _number(name, host[name]) for name in _NUMBERS}
+        cached = host.get("data_cached_bytes")
+        page_cache = values["memory_page_cache_bytes"]
+        others = None if cached is None else max(0, page_cache - _number("data_cached_bytes", cached))
+        if not values["memory_bytes"] or values["folio_order"] > 9 or values["readahead_bytes"] > 1 << 30:
+            raise _impossible("memory, folio order or readahead")
+        return cls(
+            memory_bytes=values["memory_bytes"],
+            from_cgroup=host.get("memory_from") == "cgroup",
+            other_bytes=values["memory_other_bytes"],
+            shared_bytes=values["memory_shared_bytes"],
+            other_files_bytes=others,
+            page_tables_bytes=values["memory_page_tables_bytes"],
+            processes=values["server_processes"],
+            huge_pages=host.get("huge_pages") == "on",
+            mglru=host.get("mglru") == "on",
+            readahead_bytes=values["readahead_bytes"],
+            folio_order=values["folio_order"],
+        )
+
+    def share(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
+        """Return what is left for the page cache.
+
+        The low end takes it that every process touches all of the pool, and that cached files of others stay.
+
+        Args:
+            memory_bytes: all there is to share.
+            size_bytes: of shared_buffers.
+            today_bytes: of shared_buffers when the evidence was recorded.
+
+        Raises:
+            UsageError: nothing is left.
+        """
+        around = max(0, self.shared_bytes - round(today_bytes * BUFFER_OVERHEAD))
+        shared = round(size_bytes * BUFFER_OVERHEAD) + around
+        now = tables = full = 0
+        if not self.huge_pages:
+            now = max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
+            tables = round(now * size_bytes / max(today_bytes, 1))
+            full = max(tables, round(self.processes * size_bytes * _TABLE_SHARE))
+        left = memory_bytes - self.other_bytes - shared - tables + now
+        least = memory_bytes // 100
+        if left < least:
+            raise UsageError(
+                f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
+                f"{format_bytes(memory_bytes)}",
+                cause=f"{format_bytes(self.other_bytes)} hold what is neither shared memory nor cached",
+                hint="name smaller sizes with --sizes, or more memory with --ram",
+            )
+        low = left - (full - tables) - (self.other_files_bytes or 0)
+        return Share(page_cache_bytes=left, low_bytes=max(low, least), page_tables_bytes=tables)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 17 and int(text) < _MOST):
+        raise _impossible(name)
+    return int(text)
+
+
+def _impossible(name: str) -> EvidenceError:
+    return EvidenceError(
+        f"the evidence says of its host what cannot be: {name}",
+        hint="record again: pgsweep record --source trace -o NAME.evidence",
+    )

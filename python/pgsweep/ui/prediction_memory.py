@@ -1,0 +1,147 @@
+"""What the page cache makes of the predicted misses: a part of a prediction's text, page and rows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Final
+
+from pgsweep.records.prediction import DiskPoint, MemoryPrediction
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+
+_WHERE: Final = {"host": "the host's memory", "cgroup": "the memory cgroup's limit", "asked": "asked for"}
+_FIELDS: Final = (
+    "page_cache_bytes",
+    "page_cache_hit_ratio",
+    "page_cache_hit_low",
+    "page_cache_hit_high",
+    "disk_reads_per_second",
+    "disk_reads_low",
+    "disk_reads_high",
+    "disk_bytes_per_second",
+    "disk_bytes_low",
+    "disk_bytes_high",
+    "held_twice_bytes",
+    "held_twice_low_bytes",
+    "held_twice_high_bytes",
+)
+
+
+def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal) -> str:
+    """Return the table of disk reads by size, and what is to be known of it."""
+    columns = [
+        Column("shared_buffers"),
+        Column("page cache\nleft"),
+        Column("misses found\nthere"),
+        Column("disk reads/s\npredicted"),
+        Column("90 % interval"),
+        Column("held\ntwice"),
+        Column("", left=True),
+    ]
+    rows, marked = [], None
+    for index, point in enumerate(memory.points):
+        here = point.shared_buffers_bytes == today
+        marked = index if here else marked
+        rows.append(
+            [
+                format_bytes(point.shared_buffers_bytes),
+                format_bytes(point.page_cache_bytes),
+                percent(point.page_cache_hit_ratio),
+                count(point.disk_reads_per_second),
+                f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
+                known_bytes(point.held_twice_bytes),
+                terminal.pick("◀", "<") + " today" if here else "",
+            ]
+        )
+    parts = [_lead(memory)]
+    if rows:
+        parts.append(table(columns, rows, terminal, marked=marked))
+    lines = []
+    for reason in memory.reasons:
+        lines += textwrap.wrap(
+            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
+        )
+    if lines:
+        parts.append("On the page cache:\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _lead(memory: MemoryPrediction) -> str:
+    return (
+        f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}), of which "
+        f"{format_bytes(memory.other_bytes)} are taken by other than shared memory and cached files "
+        "(measured)."
+    )
+
+
+def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
+    """Return the same as a section of the page."""
+    facts = [
+        Fact(format_bytes(memory.other_bytes), "taken by other than shared memory and cached files", Measured)
+    ]
+    if memory.measured_disk_bytes_per_second is not None:
+        read = format_bytes(round(memory.measured_disk_bytes_per_second))
+        facts.append(Fact(f"{read}/s", "read from disk when observed", Measured))
+    rows, marked = [], None
+    for index, point in enumerate(memory.points):
+        here = point.shared_buffers_bytes == today
+        marked = index if here else marked
+        rows.append(
+            [
+                Cell(format_bytes(point.shared_buffers_bytes), "observed here" if here else ""),
+                Cell(format_bytes(point.page_cache_bytes)),
+                Cell(percent(point.page_cache_hit_ratio, sign=False), _hits(point)),
+                Cell(count(point.disk_reads_per_second)),
+                Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
+                Cell(known_bytes(point.held_twice_bytes), _twice(point)),
+            ]
+        )
+    return Section(
+        title="Disk reads by shared_buffers",
+        ident="disk",
+        lead=_lead(memory),
+        facts=facts,
+        figures=[],
+        groups=[Group(""), Group("predicted", 5, Predicted)],
+        head=[
+            "shared_buffers",
+            "page cache left",
+            "misses found there, %",
+            "disk reads per second",
+            "90 % interval",
+            "held twice",
+        ],
+        rows=rows,
+        marked=marked,
+        notes=memory.reasons,
+    )
+
+
+def _hits(point: DiskPoint) -> str:
+    return f"{percent(point.page_cache_hit_low, sign=False)} to {percent(point.page_cache_hit_high)}"
+
+
+def _twice(point: DiskPoint) -> str:
+    return f"{known_bytes(point.held_twice_low_bytes)} to {known_bytes(point.held_twice_high_bytes)}"
+
+
+def memory_columns(memory: MemoryPrediction | None) -> tuple[str, ...]:
+    """Return the names of the columns that rows of the prediction have besides."""
+    return () if memory is None else tuple(f"predicted_{name}" for name in _FIELDS)
+
+
+def memory_values(memory: MemoryPrediction | None) -> Callable[[int], tuple[object, ...]]:
+    """Return what gives the values of these columns by size; empty where the size leaves no page cache."""
+    if memory is None:
+        return lambda _: ()
+    points = {point.shared_buffers_bytes: point for point in memory.points}
+    none: tuple[object, ...] = (None,) * len(_FIELDS)
+
+    def values(size: int) -> tuple[object, ...]:
+        point = points.get(size)
+        return none if point is None else tuple(getattr(point, name) for name in _FIELDS)
+
+    return values

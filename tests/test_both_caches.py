@@ -1,0 +1,100 @@
+"""The share of misses that reaches the disk, predicted from a short stretch, against a long simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pgsweep import _native
+from pgsweep.sizing.inference.accesses import from_ids
+from pgsweep.sizing.inference.addresses import Addresses
+from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
+from pgsweep.sizing.inference.visits import count_visits
+from pgsweep.sizing.inference.warm import WarmPools
+
+BLOCKS = 20_000
+PER_SECOND = 20_000
+RULES = _native.Rules(18)
+READAHEAD_BYTES = 128 << 10
+
+
+def zipf(exponent: float, accesses: int) -> np.ndarray:
+    random = np.random.default_rng(11)
+    weights = np.arange(1, BLOCKS + 1) ** -exponent
+    drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(accesses))
+    return random.permutation(BLOCKS)[drawn].astype(np.uint32)
+
+
+def truth(pages: np.ndarray, pool: int, cache_pages: int, counted: int) -> float:
+    """Return which part of the pool's misses in the last accesses waits for the disk."""
+    outcomes = _native.replay_outcomes(pages, pool, RULES)["outcomes"]
+    missed = np.flatnonzero(outcomes == 1)
+    seconds = missed / PER_SECOND
+    seen = _native.access_files(
+        pages[missed],
+        np.array([0, BLOCKS], np.uint32),
+        capacity_pages=cache_pages,
+        readahead_pages=READAHEAD_BYTES // 4096,
+        gathered=np.searchsorted(seconds, np.arange(0, seconds[-1], 2.0)).astype(np.uint64),
+    )
+    late = missed >= len(pages) - counted
+    return float((seen["missing_pages"][late] > 0).mean())
+
+
+@pytest.mark.parametrize("exponent", [0.7, 1.0])
+def test_a_short_stretch_predicts_what_reaches_the_disk(exponent: float) -> None:
+    pages = zipf(exponent, 1_200_000)
+    stretch = pages[-150_000:]
+    named, dense = np.unique(stretch, return_inverse=True)
+    trace = from_ids(dense.astype(np.uint32), np.arange(len(stretch)) / PER_SECOND)
+    trace = replace(trace, group_pages=np.array([float(BLOCKS)]))
+    addresses = Addresses(
+        of_page=named.astype(np.uint32),
+        begins=np.array([0, BLOCKS]),
+        group=np.array([0]),
+        files=np.array([0, BLOCKS], np.uint32),
+    )
+    visits = count_visits(trace)
+    caches = BothCaches(
+        trace,
+        visits,
+        WarmPools(trace, visits, RULES),
+        addresses,
+        np.zeros(1),
+        RULES,
+        Kernel(readahead_bytes=READAHEAD_BYTES, folio_order=0, policies=("two-lists",)),
+        np.random.default_rng(0),
+    )
+    for pool, cache in ((1_000, 5_000), (4_000, 4_000)):
+        (found,) = caches.at(pool, (cache * 8192,))
+        true = truth(pages, pool, cache * 2, len(stretch))
+        assert found["two-lists"].disk_share == pytest.approx(true, abs=0.02), (pool, cache)
+        assert found["two-lists"].turnovers > 1
+        assert 0 < found["two-lists"].twice_blocks < pool
+
+
+def test_what_the_pool_evicts_dirty_is_written_into_the_page_cache() -> None:
+    """A page that was written out is found there when it is next needed."""
+    pages = zipf(0.6, 100_000)
+    named, dense = np.unique(pages, return_inverse=True)
+    trace = from_ids(dense.astype(np.uint32), np.arange(len(pages)) / PER_SECOND)
+    trace = replace(trace, group_pages=np.array([float(BLOCKS)]))
+    addresses = Addresses(
+        of_page=named.astype(np.uint32),
+        begins=np.array([0, BLOCKS]),
+        group=np.array([0]),
+        files=np.array([0, BLOCKS], np.uint32),
+    )
+    visits = count_visits(trace)
+    pools = WarmPools(trace, visits, RULES)
+    kernel = Kernel(readahead_bytes=0, folio_order=0, policies=("fifo",))
+    shares = []
+    for dirty in (0.0, 1.0):
+        caches = BothCaches(
+            trace, visits, pools, addresses, np.array([dirty]), RULES, kernel, np.random.default_rng(0)
+        )
+        (found,) = caches.at(2_000, (3_000 * 8192,))
+        shares.append(found["fifo"].disk_share)
+    assert shares[1] < shares[0] - 0.01

@@ -1,0 +1,121 @@
+"""Memory as one budget, and the facts about it that a recording keeps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.host_memory import memory_counters, memory_facts
+from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.host.page_cache_rules import read_page_cache_rules
+from pgsweep.host.server_memory import disk_read_bytes, read_server_memory
+from pgsweep.pg.cluster import Cluster
+from pgsweep.sizing.memory_shares import BUFFER_OVERHEAD, MemoryFacts
+from pgsweep.testbed.cold import empty_caches
+
+GB = 1 << 30
+HOST = {
+    "memory_bytes": str(16 * GB),
+    "memory_from": "host",
+    "memory_other_bytes": str(2 * GB),
+    "memory_shared_bytes": str(round(4 * GB * BUFFER_OVERHEAD)),
+    "memory_page_cache_bytes": str(8 * GB),
+    "memory_page_tables_bytes": str(100 * 1_000_000),
+    "server_processes": "100",
+    "huge_pages": "off",
+    "mglru": "off",
+    "readahead_bytes": "131072",
+    "folio_order": "0",
+    "data_cached_bytes": str(7 * GB),
+}
+
+
+def meta(**changed: str) -> EvidenceMeta:
+    return EvidenceMeta(source="trace", host={**HOST, **changed})
+
+
+def test_a_larger_pool_takes_its_memory_and_page_tables_from_the_page_cache() -> None:
+    facts = MemoryFacts.of(meta())
+    assert facts is not None
+    today, larger = (facts.share(16 * GB, size, 4 * GB) for size in (4 * GB, 8 * GB))
+    assert today.page_cache_bytes == pytest.approx(16 * GB - 2 * GB - 4 * GB * BUFFER_OVERHEAD, abs=2)
+    # 85 MB of page tables for shared memory today, twice as much for twice the pool.
+    grown = 4 * GB * BUFFER_OVERHEAD + 85_000_000
+    assert today.page_cache_bytes - larger.page_cache_bytes == pytest.approx(grown, abs=4)
+    # At worst each of 100 processes touches all of the pool, and 1 GB of others' files stays.
+    full = 100 * 8 * GB // 512
+    assert larger.page_cache_bytes - larger.low_bytes == GB + full - larger.page_tables_bytes
+    with pytest.raises(UsageError, match="leave no page cache in 16 GB"):
+        facts.share(16 * GB, 14 * GB, 4 * GB)
+    assert facts.share(32 * GB, 14 * GB, 4 * GB).page_cache_bytes > 12 * GB
+
+
+def test_huge_pages_need_no_page_tables() -> None:
+    facts = MemoryFacts.of(meta(huge_pages="on"))
+    assert facts is not None
+    assert facts.share(16 * GB, 8 * GB, 4 * GB).page_tables_bytes == 0
+
+
+def test_older_evidence_says_nothing_and_impossible_facts_are_refused() -> None:
+    assert MemoryFacts.of(EvidenceMeta(source="trace")) is None
+    for name, value in (("memory_bytes", "-1"), ("memory_bytes", "0"), ("folio_order", "40")):
+        with pytest.raises(EvidenceError, match="what cannot be"):
+            MemoryFacts.of(meta(**{name: value}))
+
+
+def test_the_kernel_rules_of_a_file_system(tmp_path: Path) -> None:
+    number = tmp_path.stat().st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(f"1 0 {device} / / rw - xfs /dev/x rw\n")
+    queue = tmp_path / "dev/block" / device / "queue"
+    queue.mkdir(parents=True)
+    (queue / "read_ahead_kb").write_text("4096\n")
+    lists = tmp_path / "kernel/mm/lru_gen"
+    lists.mkdir(parents=True)
+    for enabled, mglru in (("0x0007\n", True), ("0x0000\n", False), ("0x0006\n", False)):
+        (lists / "enabled").write_text(enabled)
+        rules = read_page_cache_rules(tmp_path, release="6.1.0-28-amd64", proc=tmp_path, sys=tmp_path)
+        assert (rules.mglru, rules.readahead_bytes, rules.folio_order) == (mglru, 4 << 20, 9)
+    (tmp_path / "self/mountinfo").write_text(f"1 0 {device} / / rw - ext4 /dev/x rw\n")
+    for release, order in (("6.15.2", 0), ("6.16.0", 9), ("odd", 0)):
+        rules = read_page_cache_rules(tmp_path, release=release, proc=tmp_path, sys=tmp_path)
+        assert rules.folio_order == order
+
+
+def test_what_a_server_reads_from_disk_is_counted_also_for_sessions_that_ended() -> None:
+    with Cluster.create(settings={"autovacuum": "off"}) as cluster:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE t AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+        empty_caches(cluster)
+        pid = cluster.postmaster_pid
+        assert pid is not None
+        before = disk_read_bytes(pid)
+        if before is None:
+            pytest.skip("/proc/PID/io of the server may not be read here")
+        psql = [str(cluster.bindir / "psql"), "-Xqc", "SELECT count(*) FROM t", cluster.conninfo()]
+        subprocess.run(psql, check=True, capture_output=True)
+        after = disk_read_bytes(pid)
+    assert after is not None
+    assert after - before >= 20_000_000
+
+
+def test_facts_of_a_server_are_kept_and_understood(wheel18: Cluster) -> None:
+    pid = wheel18.postmaster_pid
+    assert pid is not None
+    memory = read_server_memory(pid)
+    assert memory.processes >= 5
+    assert 1 << 20 < memory.shared_memory_bytes < memory.memory_bytes
+    assert 0 < memory.page_tables_bytes < memory.other_bytes < memory.memory_bytes
+    kept = memory_facts(pid, wheel18.version_num, 8192)
+    facts = MemoryFacts.of(msgspec.structs.replace(meta(), host=kept))
+    assert facts is not None
+    assert facts.processes >= 5
+    assert int(kept["data_cached_bytes"]) > 1 << 20
+    assert {counter.scope for counter in memory_counters(pid)} == {"host"}

@@ -1,0 +1,96 @@
+"""How the page cache behind the pool is shown: text, page, rows and JSON."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pgsweep.errors import UsageError
+from pgsweep.records.prediction import DiskPoint, MemoryPrediction, PredictResult
+from pgsweep.sizing.predict import predict
+from pgsweep.ui.prediction import VIEW
+from pgsweep.ui.terminal import Terminal
+from tests.fix_cli import run
+from tests.fix_results import MB, predict_result
+
+GB = 1024 * MB
+
+
+def point(size_bytes: int, hits: float, reads: float) -> DiskPoint:
+    return DiskPoint(
+        shared_buffers_bytes=size_bytes,
+        page_cache_bytes=8 * GB - size_bytes,
+        page_cache_low_bytes=7 * GB - size_bytes,
+        page_tables_bytes=2 * MB,
+        page_cache_hit_ratio=hits,
+        page_cache_hit_low=hits - 0.02,
+        page_cache_hit_high=hits + 0.02,
+        disk_reads_per_second=reads,
+        disk_reads_low=reads * 0.9,
+        disk_reads_high=reads * 1.2,
+        disk_bytes_per_second=reads * 10_000,
+        disk_bytes_low=reads * 9_000,
+        disk_bytes_high=reads * 12_000,
+        held_twice_bytes=0 if size_bytes < 32 * MB else 16 * MB,
+        held_twice_low_bytes=0,
+        held_twice_high_bytes=17 * MB,
+    )
+
+
+@pytest.fixture
+def result() -> PredictResult:
+    memory = MemoryPrediction(
+        memory_bytes=16 * GB,
+        memory_from="cgroup",
+        other_bytes=3 * GB,
+        measured_disk_bytes_per_second=3_400_000.0,
+        policy="two-lists",
+        points=[point(16 * MB, 0.9, 2500.0), point(64 * MB, 0.8, 3000.0)],
+        reasons=["shared_buffers of 512 MB leave no page cache in 16 GB"],
+    )
+    return msgspec.structs.replace(predict_result(source="trace"), memory=memory)
+
+
+def test_text_has_disk_reads_with_their_interval(result: PredictResult) -> None:
+    shown = VIEW.text(result, Terminal(width=100, unicode=False))
+    assert "Memory to share: 16 GB (the memory cgroup's limit), of which 3 GB are taken" in shown
+    line = next(line for line in shown.splitlines() if "2 700 to 3 600" in line)
+    assert line.split()[:2] == ["64", "MB"]
+    assert "80.00 %" in line
+    assert "today" in line
+    assert "shared_buffers of 512 MB leave no page cache" in shown
+
+
+def test_rows_are_empty_where_no_page_cache_is_left(result: PredictResult) -> None:
+    rows = VIEW.rows(result)
+    head = list(rows.head)
+    at = head.index("predicted_disk_reads_per_second")
+    assert [line[at] for line in rows.lines] == [2500.0, None, 3000.0, None, None, None]
+    assert all(len(line) == len(head) for line in rows.lines)
+    without = VIEW.rows(predict_result())
+    assert len(without.head) == 4
+
+
+def test_page_names_what_was_measured(result: PredictResult) -> None:
+    section = VIEW.page(result).sections[1]
+    assert section.title == "Disk reads by shared_buffers"
+    assert ("3.24 MB/s", "measured") in [(fact.value, fact.kind) for fact in section.facts]
+    assert section.rows[0][2].note == "88.00 to 92.00 %"
+
+
+def test_json_is_read_back(result: PredictResult) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(result), type=PredictResult) == result
+
+
+def test_snapshots_do_not_say_what_comes_from_disk(tmp_path: Path) -> None:
+    seeds = Path(__file__).parent / "fuzz" / "seeds" / "evidence" / "sql.zip"
+    done = run("predict", str(seeds), "--ram", "0GB")
+    assert done.returncode == 2
+    with zipfile.ZipFile(seeds) as packed:
+        packed.extractall(tmp_path)
+    folder = next(path.parent for path in tmp_path.rglob("meta.json"))
+    with pytest.raises(UsageError, match="evidence made of snapshots does not say what comes from disk"):
+        predict(folder, memory_bytes=GB)
