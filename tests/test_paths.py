@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pgsweep import _native
@@ -126,3 +128,13 @@ def test_paths_tell_more_than_states_where_snapshots_are_close(
         errors[hand_seen] = np.abs(found.estimate.miss_ratio - truth)
     assert errors[True].mean() < 0.5 * errors[False].mean(), errors
     assert errors[True].max() < 0.03, errors
+
+
+def test_one_snapshot_has_no_path(accesses: np.ndarray[Any, np.dtype[np.uint32]], tmp_path: Path) -> None:
+    path = write(tmp_path / "one.evidence", accesses, hand_seen=True)
+    part = path / "snapshots" / "part-00000.parquet"
+    rows = pq.read_table(part)
+    pq.write_table(rows.filter(pc.equal(rows["snapshot"], 0)), part)
+    found = judge(path)
+    assert found.estimate.level == "refused"
+    assert "there are only 1 snapshots: record for longer" in found.estimate.reasons

@@ -265,6 +265,7 @@ def test_the_curve_comes_by_itself(served: Served) -> None:
     curve = found["now"][0]
     assert curve["window_seconds"] == 900
     result = curve["result"]
+    assert result is not None, curve["why"]
     assert result["observed"]["shared_buffers_bytes"] == 16 << 20
     if result["verdict"]["level"] != "refused":
         names = metrics_of(served)

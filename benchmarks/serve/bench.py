@@ -1,8 +1,8 @@
 """What `pgsweep serve` costs and how fast it answers: 20 servers of which 10 are dead, and one large one.
 
 Nine sessions go to one small private server, one to a server with 1,000,000 buffers and 20,000 relations;
-ten addresses have no server. Measured: processor time of the collecting process and of its predictions, its
-memory over the run, times of the server's page and of /metrics, by how much looks come late, and the
+ten addresses have no server. Measured: processor time of the collecting process and of its predictions,
+its memory over the run, times of the server's page and of /metrics, by how much looks come late, and the
 transactions a second of pgbench with and without it, in turns.
 """
 

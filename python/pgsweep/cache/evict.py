@@ -65,16 +65,7 @@ def evict_relation(access: Access, name: str) -> Evicted:
 
 
 def written_plan(access: Access, name: str) -> list[str]:
-    """Return the statement and the system calls by which `evict_relation` would do it.
-
-    Args:
-        access: the server.
-        name: as `regclass` reads it.
-
-    Raises:
-        UsageError: there is no such relation, or it has no storage of its own.
-        MissingAbility: the server cannot do it, or not for this role.
-    """
+    """Return the statement and the system calls by which `evict_relation` would do it; it raises the same."""
     place = _place(access, name)
     with connect(access.conninfo) as connection, explained():
         statement = written_out(connection, evict_statement(connection, place))

@@ -150,7 +150,9 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
             "at random times; between them in pairs a few milliseconds apart",
             f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
         )
-        steps = _statements(_PEEK, version_num, texts) + _system_calls(_symbols(pid), memory)
+        steps = _statements(_PEEK, version_num, texts) + _system_calls(
+            _symbols(pid), _host_memory(pid), memory
+        )
         return RecordPlan(source="peek", server=_target(connection), output=str(output), steps=steps)
 
 
@@ -171,6 +173,12 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         target = _target(connection)
     calls = _system_calls(
         _symbols(pid),
+        _host_memory(pid),
+        (
+            "disk reads",
+            "before and after the observation",
+            f"open(/proc/{pid}/io), its children; /proc/vmstat or the memory cgroup's memory.stat",
+        ),
         ("memory", "before and after the observation", f"open(/proc/{pid}/mem), read the buffer descriptors"),
         ("buffer", _ONCE, f"bpf(BPF_MAP_CREATE, BPF_MAP_TYPE_RINGBUF), {RING_BYTES >> 20} MB"),
         ("programs", _ONCE, "bpf(BPF_PROG_LOAD, BPF_PROG_TYPE_KPROBE), one for each probe"),
@@ -206,6 +214,15 @@ def _system_calls(*calls: tuple[str, str, str]) -> list[PlanStep]:
 
 def _symbols(pid: int) -> tuple[str, str, str]:
     return "executable", _ONCE, f"open(/proc/{pid}/exe), read its symbols"
+
+
+def _host_memory(pid: int) -> tuple[str, str, str]:
+    return (
+        "host memory",
+        _ONCE,
+        f"open(/proc/{pid}/status), its children, /proc/meminfo, the memory cgroup's memory.stat; "
+        "open and cachestat (before Linux 6.5 mincore) of each file of a relation",
+    )
 
 
 def _postmaster(connection: Connection) -> int:

@@ -25,7 +25,7 @@ class Watched:
     """One server, as last seen.
 
     Attributes:
-        moment: the last sample; None until there is one, and while the server is away.
+        sample: the last sample; None until there is one, and while the server is away.
         values: what the history got with it.
         totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
         curves: by window.
@@ -34,7 +34,7 @@ class Watched:
 
     config: ServerConfig
     place: str
-    moment: CacheSample | None = None
+    sample: CacheSample | None = None
     at: float = 0.0
     collect_seconds: float = 0.0
     failure: ServeFailure | None = None
@@ -49,7 +49,7 @@ class Watched:
     @property
     def state(self) -> str:
         """Return `up`, `down`, or `starting` before the first answer."""
-        return "down" if self.failure is not None else "starting" if self.moment is None else "up"
+        return "down" if self.failure is not None else "starting" if self.sample is None else "up"
 
 
 class Board:
@@ -85,8 +85,8 @@ class Board:
     def sample(self, key: str, view: TopView) -> TopSample | None:
         """Return the last sample with these relations; None while there is none."""
         with self._lock:
-            moment = self.servers[key].moment
-        return None if moment is None else moment.sample(view)
+            sample = self.servers[key].sample
+        return None if sample is None else sample.sample(view)
 
     def overview(self) -> ServeOverview:
         """Return all servers: those that are down, then those with most to be gained."""
@@ -113,13 +113,13 @@ class Board:
 
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
-    config, moment, values = watched.config, watched.moment, watched.values
+    config, sample, values = watched.config, watched.sample, watched.values
     best = next(
         (c.result for _, c in sorted(watched.curves.items()) if c.result is not None and c.result.points),
         None,
     )
     verdict = best.verdict.level if best is not None else None
-    if moment is None:
+    if sample is None:
         return ServeSummary(
             key=config.key,
             name=config.name,
@@ -128,7 +128,7 @@ def summary_of(watched: Watched) -> ServeSummary:
             failure=watched.failure,
             verdict=verdict,
         )
-    head = moment.head
+    head = sample.head
     covered = values.get("covered_seconds", 0.0)
     accesses = values.get("hits", 0.0) + values.get("reads", 0.0)
     reads = values["reads"] / covered if covered > 0 and "reads" in values else None

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.cache.top.feed import Feed
@@ -36,12 +35,6 @@ _MEMORY_SHARE: Final = 0.02
 
 _AGAIN_SECONDS: Final = 60.0
 """After an error that nobody foresaw, the server is opened anew after this pause."""
-
-
-@dataclass(slots=True)
-class _Last:
-    reading: Reading
-    disk_read_bytes: int | None
 
 
 class Collector:
@@ -71,7 +64,8 @@ class Collector:
         self._source = source
         self._access: Access | None = None
         self._disk: DiskReads | None = None
-        self._last: _Last | None = None
+        self._last: Reading | None = None
+        self._last_disk_bytes: int | None = None
         self._away_since: float | None = time.time()
         self._memory_due = 0.0
         self._look_began = 0.0
@@ -102,21 +96,21 @@ class Collector:
             finally:
                 self._access = self._disk = None
 
-    def _show(self, moment: CacheSample) -> None:
+    def _show(self, sample: CacheSample) -> None:
         now = time.time()
         if self._away_since is not None:
             self._note_gap(now)
         disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
-        values = gained(self._last, moment, disk_read_bytes)
-        self._last = _Last(moment.reading, disk_read_bytes)
-        values |= gauges(moment, moment.files.record(time.monotonic()) if moment.files else None)
+        values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
+        self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
+        values |= gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
 
         def change(watched: Watched) -> None:
-            watched.moment = moment
+            watched.sample = sample
             watched.at = now
             watched.failure = None
             watched.values = values
-            watched.collect_seconds = moment.head.look_seconds
+            watched.collect_seconds = sample.head.look_seconds
             for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
                 if name in values:
                     watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
@@ -124,7 +118,7 @@ class Collector:
         self._board.changed(self._config.key, "sample", change)
         if "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
-        self._look_at_memory(moment)
+        self._look_at_memory(sample)
 
     def _note_gap(self, now: float) -> None:
         """Keep in the history since when, and why, there was nothing."""
@@ -141,7 +135,7 @@ class Collector:
         since = self._away_since
 
         def change(watched: Watched) -> None:
-            watched.moment = None
+            watched.sample = None
             watched.memory = None
             watched.failure = ServeFailure(
                 message=error.message, cause=error.cause, hint=error.hint, since=since
@@ -167,7 +161,7 @@ class Collector:
 
         threading.Thread(target=again, name="begin again", daemon=True).start()
 
-    def _look_at_memory(self, moment: CacheSample) -> None:
+    def _look_at_memory(self, sample: CacheSample) -> None:
         """Read the memory of the server's processes, where it runs here and it is time."""
         access, now = self._access, time.monotonic()
         if access is None or access.postmaster_pid is None or now < self._memory_due:
@@ -180,8 +174,8 @@ class Collector:
             # What may not be seen is no reason to end the session; the panel then has nothing to show.
             self._memory_due = begin + _MEMORY_SECONDS
             return
-        files = moment.files.record(time.monotonic()) if moment.files else None
-        memory = memory_of(result, moment, files)
+        files = sample.files.record(time.monotonic()) if sample.files else None
+        memory = memory_of(result, sample, files)
         taken = time.monotonic() - begin
         # Until the page cache has been read, the picture is not whole.
         pause = _MEMORY_SECONDS if files is not None or not access.sees_page_cache else 0.0
@@ -189,11 +183,19 @@ class Collector:
         self._board.changed(self._config.key, "memory", lambda watched: setattr(watched, "memory", memory))
 
 
-def gained(last: _Last | None, moment: CacheSample, disk_read_bytes: int | None) -> dict[str, float]:
-    """Return what the counters gained since the last sample; nothing at the first, or after a reset."""
-    if last is None:
+def gained(
+    before: Reading | None, disk_bytes_before: int | None, now: Reading, disk_bytes_now: int | None
+) -> dict[str, float]:
+    """Return what the counters gained since the last sample; nothing at the first, or after a reset.
+
+    Args:
+        before: the counters at the last sample; None at the first.
+        disk_bytes_before: what was read from disks until then; None where it is not known.
+        now: the counters.
+        disk_bytes_now: likewise.
+    """
+    if before is None:
         return {}
-    before, now = last.reading, moment.reading
     seconds = now.at - before.at
     if seconds <= 0 or now.hits < before.hits or now.reads < before.reads:
         return {}
@@ -208,14 +210,14 @@ def gained(last: _Last | None, moment: CacheSample, disk_read_bytes: int | None)
         values["evictions"] = max(0.0, now.evictions - before.evictions)
     if now.hand_buffers is not None and before.hand_buffers is not None:
         values["hand_buffers"] = max(0.0, float(now.hand_buffers - before.hand_buffers))
-    if disk_read_bytes is not None and last.disk_read_bytes is not None:
-        values["disk_read_bytes"] = float(disk_read_bytes - last.disk_read_bytes)
+    if disk_bytes_now is not None and disk_bytes_before is not None:
+        values["disk_read_bytes"] = float(disk_bytes_now - disk_bytes_before)
     return values
 
 
-def gauges(moment: CacheSample, files: TopPageCache | None) -> dict[str, float]:
+def gauges(sample: CacheSample, files: TopPageCache | None) -> dict[str, float]:
     """Return the state of the caches at a sample."""
-    head = moment.head
+    head = sample.head
     values = {
         "shared_buffers_bytes": float(head.pool.size_bytes),
         "used_bytes": float(head.pool.used_bytes),
@@ -230,10 +232,10 @@ def gauges(moment: CacheSample, files: TopPageCache | None) -> dict[str, float]:
     return values
 
 
-def memory_of(result: MemoryResult, moment: CacheSample, files: TopPageCache | None) -> ServeMemory:
+def memory_of(result: MemoryResult, sample: CacheSample, files: TopPageCache | None) -> ServeMemory:
     """Return the host's memory as parts that add up to it."""
     host, totals = result.host, result.totals
-    pool = moment.head.pool
+    pool = sample.head.pool
     missing = list(result.missing)
     shared = totals.shared_memory_bytes or 0
     held = min(pool.used_bytes, shared)

@@ -37,7 +37,7 @@ def exposed(board: Board, metrics: Iterable[MetricConfig], top_relations: int) -
 
 
 class _Metrics:
-    """The metrics of one moment.
+    """The metrics of one sample.
 
     Args:
         board: what is known.
@@ -123,12 +123,12 @@ def _states(servers: list[Watched]) -> Iterator[Metric]:
     )
     at = _gauge("pgsweep_collect_timestamp_seconds", "When the last look was taken.", ["server"])
     for watched in servers:
-        name, moment = [watched.config.name], watched.moment
-        up.of(name, 0.0 if moment is None else 1.0)
-        if moment is not None:
+        name, sample = [watched.config.name], watched.sample
+        up.of(name, 0.0 if sample is None else 1.0)
+        if sample is not None:
             seconds.of(name, watched.collect_seconds)
-            interval.of(name, moment.head.interval_seconds)
-            share.of(name, moment.head.backend_share)
+            interval.of(name, sample.head.interval_seconds)
+            share.of(name, sample.head.backend_share)
             at.of(name, watched.at)
     yield from (up, seconds, interval, share, at)
 
@@ -147,7 +147,7 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
     sweep = _gauge("pgsweep_sweep_period_seconds", "Time of one pass of the clock hand.", ["server"])
     memory = _gauge("pgsweep_memory_bytes", "Memory of the host by use.", ["server", "part"])
     for watched in servers:
-        name, totals, moment = watched.config.name, watched.totals, watched.moment
+        name, totals, sample = watched.config.name, watched.totals, watched.sample
         if "hits" in totals:
             reads.add_metric([name, "pool"], totals["hits"])
             split = served(totals)
@@ -157,9 +157,9 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
             disk.add_metric([name], totals["disk_read_bytes"])
         if "evictions" in totals:
             evictions.add_metric([name], totals["evictions"])
-        if moment is None:
+        if sample is None:
             continue
-        head = moment.head
+        head = sample.head
         size.of([name], head.pool.size_bytes)
         for count, number in enumerate(head.pool.usage_counts):
             buffers.of([name, str(count)], number)

@@ -34,6 +34,13 @@ class PoolContent:
         return sum(len(blocks) for blocks in self.blocks.values())
 
 
+def unused_buffers(connection: psycopg.Connection) -> int:
+    """Return how many buffers hold nothing (the session's database has pg_buffercache)."""
+    row = connection.execute("SELECT count(*) FROM pg_buffercache WHERE relfilenode IS NULL").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def pool_content(cluster: Cluster) -> PoolContent:
     """Return which blocks of the workload's tables and indexes are in the pool, and how often used."""
     with psycopg.connect(cluster.conninfo(DATABASE)) as connection:

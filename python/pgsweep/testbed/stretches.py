@@ -25,6 +25,7 @@ import psycopg
 
 from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.filling import unused_buffers
 from pgsweep.testbed.pgbench import DATABASE
 from pgsweep.testbed.scripts import pgbench_script, setup_sql
 from pgsweep.testbed.specification import Specification, Stream
@@ -172,11 +173,7 @@ class Life:
 
     def unused_buffers(self) -> int:
         """Return how many buffers hold nothing (the extension is in the database `postgres`)."""
-        row = self._monitor.execute(
-            "SELECT count(*) FROM pg_buffercache WHERE relfilenode IS NULL"
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        return unused_buffers(self._monitor)
 
     def close(self) -> None:
         """End the session that reads counters."""

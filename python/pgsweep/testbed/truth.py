@@ -27,7 +27,7 @@ import psycopg
 from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Progress, Silent
-from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
+from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content, unused_buffers
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload
 from pgsweep.testbed.workloads import Workload
 from pgsweep.units import BLOCK_BYTES
@@ -137,11 +137,7 @@ class Monitor:
 
     def unused_buffers(self) -> int:
         """Return how many buffers hold nothing yet."""
-        row = self._connection.execute(
-            "SELECT count(*) FROM pg_buffercache WHERE relfilenode IS NULL"
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        return unused_buffers(self._connection)
 
     def close(self) -> None:
         """End the session."""

@@ -65,6 +65,11 @@ def _plan_lines(result: WarmResult) -> list[str]:
         )
     if result.left_out_bytes:
         lines.append(f"Does not fit: {format_bytes(result.left_out_bytes)}.")
+        if result.heat_file is None:
+            lines.append(
+                "Statistics do not say which blocks of a relation are used, so each is read from its "
+                "beginning. A heat file does: `pgsweep warm save`."
+            )
     lines += _time_lines(result)
     return lines
 

@@ -85,7 +85,9 @@ class Guard:
             return PlainTextResponse("only GET and HEAD\n", 405, headers={"allow": "GET, HEAD"})
         host = host_name(headers.get(b"host", b"").decode("latin-1"))
         if host is None or (self._hosts and host not in self._hosts):
-            return PlainTextResponse("this server has another name: --allow-host NAME, if it is yours\n", 421)
+            return PlainTextResponse(
+                "this server has another name; if it is yours, add it to allowed-hosts in serve.toml\n", 421
+            )
         site = headers.get(b"sec-fetch-site", b"none")
         opens = headers.get(b"sec-fetch-mode") == b"navigate" and method in ("GET", "HEAD")
         if site not in (b"same-origin", b"none") and not opens:

@@ -191,7 +191,7 @@ class BothCaches:
         last = parts[-1]
         counted = (last[1] == _READ) & ((flags[last[2]] & UNCOUNTED) == 0)
         seconds = np.concatenate([trace.seconds[rows[part[2]]] + part[3] for part in parts])
-        frames = seen["buffer_pages"]
+        buffers = seen["buffer_pages"]
         return _Operations(
             blocks=np.concatenate([part[0] for part in parts]),
             kinds=np.concatenate([part[1] for part in parts]),
@@ -199,7 +199,7 @@ class BothCaches:
             seconds=seconds,
             measured=measured,
             counted=counted,
-            resident=frames[(frames != _NO_PAGE) & (frames < self._addresses.blocks)],
+            resident=buffers[(buffers != _NO_PAGE) & (buffers < self._addresses.blocks)],
         )
 
     def _reaching(

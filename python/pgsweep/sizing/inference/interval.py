@@ -23,19 +23,22 @@ HALVES_WEIGHT: Final = 0.75
 Pages that come rarely are found too rare, and the more so the shorter the recording is: an error that halves
 when the length doubles is the difference between both lengths."""
 
-_SHORT_PATHS, _SHORT_STATES = 0.06, 16.0
+_SHORT_PATHS, _SHORT_STATES = 0.036, 9.6
 """Error of the miss ratio for each doubling of the size in a recording of one clock pass; it falls with the
 number of passes, and where only states are seen with its square."""
 
-MODEL_ERROR_RATIO = 0.001
+MODEL_ERROR_RATIO = 0.0006
 MODEL_ERROR_PER_OCTAVE_DOWN = 0.002
-MODEL_ERROR_PER_OCTAVE_UP = 0.001
+MODEL_ERROR_PER_OCTAVE_UP = 0.0006
 MODEL_ERROR_OF_SCANS = 0.08
 """What the model itself adds to the interval, in miss ratio."""
 
 LATE_SHARE: Final = (0.0, 0.005, 0.02, 0.1)
 """Of the accesses of a visit after its first, those that come so late that a pool of the same size, a half, a
 quarter, an eighth may have evicted the page: what snapshots do not show."""
+
+_OWN_NOISE: Final = 0.5
+"""How much of the error of a measured ratio holds for the recorded stretch itself at another size."""
 
 RELIABLE_WIDTH: Final = 0.025
 """Half an interval; a wider one is rough."""
@@ -126,7 +129,7 @@ def around(
     model = model + (beside.scans + beside.ordered) * MODEL_ERROR_OF_SCANS * np.minimum(up + down, 1)
     # Nothing can be off by more than there is: towards zero misses the model's error fades.
     model = np.minimum(model, 0.35 * point + 0.0008)
-    noise = np.minimum(_NORMAL90 * beside.noise, 0.5 * point)
+    noise = np.minimum(_OWN_NOISE * _NORMAL90 * beside.noise, 0.5 * point)
     below, above = np.hypot(below, np.hypot(model, noise)), np.hypot(above, np.hypot(model, noise))
     # A page that comes less often than once in the recording looks like one that never comes: what
     # larger pools would miss is found too small, hardly ever too large.

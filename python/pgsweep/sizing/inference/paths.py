@@ -86,9 +86,8 @@ def path_likelihoods(
     for steps in np.unique(all_steps).tolist():
         here = all_steps == steps
         tables[here] = chain.logs(steps)[moves[here] % (_STATES * _STATES)]
-    width = ended.shape[1]
     taken = csr_array(
-        (np.ones(which.size), which.ravel(), np.arange(0, which.size + 1, width)),
+        (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
         shape=(len(ended), len(moves)),
     )
     logs = chain.resting[states[:, 0]] + taken @ tables

@@ -222,6 +222,7 @@
     const events = new EventSource(key ? `/events?server=${encodeURIComponent(key)}` : "/events");
     const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
     let lost = false;
+    body.addEventListener("htmx:beforeRequest", (event) => { if (lost) event.preventDefault(); });
     for (const name of ["sample", "curve", "memory", "recording"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();

@@ -1,0 +1,100 @@
+"""What a collector makes of two samples, and what a server's processes read from disks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgsweep.cache.top.sample import Reading
+from pgsweep.host.reads import DiskReads
+from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.serve.board import avoidable
+from pgsweep.serve.collect import gained
+from pgsweep.serve.metrics import served, sweep_period
+
+FIRST = Reading(
+    at=100.0, hits=1000, reads=50, transactions=7, allocations=60, evictions=None, hand_buffers=4096
+)
+
+
+def later(**changes: float | None) -> Reading:
+    values = {name: getattr(FIRST, name) for name in Reading.__slots__}
+    return Reading(**{**values, "at": 110.0, **changes})
+
+
+def test_counters_are_subtracted() -> None:
+    values = gained(FIRST, 0, later(hits=3000, reads=90, hand_buffers=8192), 819_200)
+    assert values["covered_seconds"] == 10.0
+    assert (values["hits"], values["reads"], values["hand_buffers"]) == (2000, 40, 4096)
+    assert values["disk_read_bytes"] == 819_200
+    assert "evictions" not in values, "not counted before PostgreSQL 16"
+    assert sweep_period(values, 8192) == 20.0
+
+
+def test_nothing_is_made_of_a_reset_or_of_what_is_not_seen() -> None:
+    assert gained(None, None, FIRST, None) == {}
+    assert gained(FIRST, 0, later(hits=10), 0) == {}, "the statistics were reset"
+    values = gained(FIRST, None, later(hits=1001, hand_buffers=None), None)
+    assert "disk_read_bytes" not in values
+    assert "hand_buffers" not in values
+    assert sweep_period(values, 8192) is None
+
+
+def test_reads_are_split_only_where_disk_reads_are_known() -> None:
+    assert served({"reads": 100.0}) == {"outside_pool": 100.0}
+    assert served({"reads": 100.0, "disk_read_bytes": 30 * 8192.0}) == {"page_cache": 70.0, "disk": 30.0}
+    assert served({"reads": 10.0, "disk_read_bytes": 30 * 8192.0}) == {"page_cache": 0.0, "disk": 10.0}
+
+
+def test_what_twice_the_size_would_save() -> None:
+    points = [
+        CurvePoint(shared_buffers_bytes=size << 20, miss_ratio=ratio, low=0.0, high=1.0)
+        for size, ratio in ((16, 0.4), (32, 0.1))
+    ]
+    observed = Observed(shared_buffers_bytes=16 << 20, miss_ratio=0.4, accesses=1, seconds=1.0)
+    verdict = Verdict(level="reliable", reasons=[])
+    result = PredictResult(source="peek", observed=observed, points=points, verdict=verdict)
+    assert avoidable(result, 1000.0) == pytest.approx(750.0)
+    assert avoidable(result, None) is None
+    assert avoidable(None, 1000.0) is None
+
+
+_FAMILY = """
+import os, sys
+if not os.fork():
+    with open(sys.argv[1], "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(1 << 20):
+            pass
+    os._exit(0)
+os.wait()
+print("read", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_reads_of_children_that_have_ended_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(os.urandom(8 << 20))
+        os.fsync(file.fileno())
+    with subprocess.Popen(
+        [sys.executable, "-c", _FAMILY, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as family:
+        assert family.stdout is not None
+        assert family.stdin is not None
+        reads = DiskReads(family.pid)
+        before = reads.read_bytes()
+        assert family.stdout.readline() == "read\n"
+        found = reads.read_bytes()
+        assert before is not None
+        assert found is not None
+        family.stdin.close()
+    if found == before:
+        pytest.skip("this file system does not read from a disk")
+    assert found >= 8 << 20
+    assert DiskReads(2**22 - 7).read_bytes() is None
