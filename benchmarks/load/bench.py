@@ -1,9 +1,8 @@
 """Load rows into a table with a primary key, two more indexes and a foreign key, in four ways; crash; split.
 
-`\\copy` into the table as it stands, `pgsweep load`, pgloader (with its own dropping of indexes, the best
-of a few
-settings), and the bare limit: one COPY into an unlogged table without indexes. The ways are interleaved in
-rounds on one server, so that what else the machine does falls on all of them.
+`\\copy` into the table as it stands, `pgsweep load`, pgloader (with its own dropping of indexes, the best of
+a few settings), and the bare limit: one COPY into an unlogged table without indexes. The ways are interleaved
+in rounds on one server, so that what else the machine does falls on all of them.
 """
 
 from __future__ import annotations

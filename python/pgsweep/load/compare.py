@@ -1,8 +1,7 @@
 """Which practices of loading pay for this table, this file and this server: each alone, then together.
 
-Every practice fills a copy of the table from the same sample, within a transaction that is undone.
-Practices are
-interleaved in rounds, so that what else the machine does falls on all of them alike.
+Every practice fills a copy of the table from the same sample, within a transaction that is undone. Practices
+are interleaved in rounds, so that what else the machine does falls on all of them alike.
 """
 
 from __future__ import annotations

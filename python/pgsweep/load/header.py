@@ -101,8 +101,7 @@ def strays(entry: Input, sample: bytes, options: LoadOptions) -> str | None:
     """Return where a strict parser sees other records than COPY in a sample of CSV; None where both agree.
 
     COPY takes every quote for the begin or end of a quoted part, also within an unquoted field; a strict
-    parser
-    (RFC 4180) takes such a quote for text.
+    parser (RFC 4180) takes such a quote for text.
     """
     if entry.format != "csv":
         return None

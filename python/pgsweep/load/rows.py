@@ -1,8 +1,7 @@
 """JSON lines and Parquet as CSV for COPY: values keep their text, and the server reads it.
 
 JSON is decoded value by value (msgspec), not by pyarrow's reader, which guesses types: it would change the
-text of
-a number or of a string that looks like a time.
+text of a number or of a string that looks like a time.
 """
 
 from __future__ import annotations

@@ -3,14 +3,11 @@
     planned ──► copying ──► rebuilding ──► (gone: loaded)
                    └────────────┴──► rolling back ──► (gone: as before)
 
-Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a
-run leaves
-one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A record
-that the
-server refuses, or a file that cannot be read, rolls the load back at once. What is found when an index or a
-constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because only the user
-can say
-whether to correct the rows or to undo the load.
+Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a run
+leaves one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A
+record that the server refuses, or a file that cannot be read, rolls the load back at once. What is found when
+an index or a constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because
+only the user can say whether to correct the rows or to undo the load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A load in one transaction: all of it or nothing, in one session, without a journal.
 
-The server itself undoes it, whatever dies. Only an answer to COMMIT that is lost with the connection
-leaves a doubt;
-then the server is asked by the number of the transaction what became of it.
+The server itself undoes it, whatever dies. Only an answer to COMMIT that is lost with the connection leaves a
+doubt; then the server is asked by the number of the transaction what became of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Input files: found, opened, decompressed, and read in pieces that hold whole records.
 
-A piece is what one transaction copies. Where it begins and ends depends on the bytes of the file and the
-size of a
-piece alone, so a run that resumes finds the same pieces.
+A piece is what one transaction copies. Where it begins and ends depends on the bytes of the file and the size
+of a piece alone, so a run that resumes finds the same pieces.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The catalog of a table that is loaded: what is on it, and the statements that make each part.
 
-The server writes the statements (pg_get_indexdef, pg_get_constraintdef, format with %I), under a
-search_path of
-pg_catalog alone, so every name in them is qualified. What they leave out is beside them: the tablespace,
-comments,
-the mark of CLUSTER, statistics targets. What cannot be made again exactly has a reason in `kept` and is
-not dropped.
+The server writes the statements (pg_get_indexdef, pg_get_constraintdef, format with %I), under a search_path
+of pg_catalog alone, so every name in them is qualified. What they leave out is beside them: the tablespace,
+comments, the mark of CLUSTER, statistics targets. What cannot be made again exactly has a reason in `kept`
+and is not dropped.
 """
 
 from __future__ import annotations

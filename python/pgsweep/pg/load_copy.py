@@ -1,8 +1,7 @@
 """COPY of a piece of a file: the session, the statement, the count of its rows, and what a bad row is.
 
-COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely
-on it.
-Everything else in those transactions is qualified in full.
+COPY runs under the user's own search_path, because triggers, defaults and the functions of types may rely on
+it. Everything else in those transactions is qualified in full.
 """
 
 from __future__ import annotations

@@ -5,17 +5,15 @@ What is committed together:
     begin        the load, every object that it will drop with its statements, the catalog as it was
     drop         all objects dropped or disabled, and the phase `copying`: all or none
     piece        the rows of one piece of a file, and the row of `piece` that names it; its primary key
-    refuses a
-                 second copy of the same piece
+                 refuses a second copy of the same piece
     restore      one object made again, and the mark that it is present
     remove       (rollback) the rows of all pieces deleted, and the rows of `piece`
     end          the journal of the load removed
 
 So at any instruction the journal says what is in the table, whatever dies: client, server or host. Two
-advisory locks
-keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its sessions. A run
-that resumes
-takes both alone first, so no session of a killed run can commit after it has read the journal.
+advisory locks keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its
+sessions. A run that resumes takes both alone first, so no session of a killed run can commit after it has
+read the journal.
 """
 
 from __future__ import annotations
@@ -89,8 +87,7 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
         make: the statements that make it, in order; the first may take long.
         tablespace: for `make`; empty for the database's own; None where it has none.
         stage: objects of one stage may be made at once: 0 indexes, 1 constraints, 2 foreign keys, 3
-            validation,
-            4 triggers.
+            validation, 4 triggers.
     """
 
     kind: str

@@ -272,8 +272,7 @@ def remove_rows(
     """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
 
     A row is the load's if its transaction number is that of a piece: `own_rows_can_be_told` has made sure
-    that
-    no older row has one of them, and the count must be the journal's.
+    that no older row has one of them, and the count must be the journal's.
 
     Args:
         first_xid: the number from which the load counts.
