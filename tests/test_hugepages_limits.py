@@ -19,7 +19,7 @@ from pgsweep.host.hugepages import read_pools
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import PGSWEEP
-from tests.fix_hugepages import MB, PAGE, available_pages, needs_2mb
+from tests.fix_hugepages import MB, PAGE, available_pages, locked_pages, needs_2mb
 from tests.fix_process import needs_root, run_restricted
 
 
@@ -48,10 +48,10 @@ def test_neither_root_nor_the_servers_user(tmp_path: Path) -> None:
         os.dup2(1, 2)
         print("code", run([*words, "--apply", "--yes"]))
         """
-        before = [pool.persistent for pool in read_pools()]
-        with open_to_all(tmp_path):
+        with locked_pages(), open_to_all(tmp_path):
+            before = [pool.persistent for pool in read_pools()]
             said = run_restricted(code, target, tmp_path)
-        assert [pool.persistent for pool in read_pools()] == before
+            assert [pool.persistent for pool in read_pools()] == before
         by_root, by_nobody = (
             json.loads((tmp_path / f"{who}.json").read_text()) for who in ("root", "nobody")
         )

@@ -17,7 +17,7 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.predict import judge, predict
 from tests.fix_hugepages import available_pages
 from tests.fix_recording import WhenRecording
 from tests.fix_standby import PRIMARY, standby_of
@@ -126,11 +126,12 @@ def test_a_role_that_sees_the_pool_and_no_more(busy: Cluster, tmp_path: Path) ->
         finally:
             connection.execute("DROP OWNED BY narrow")
             connection.execute("DROP ROLE narrow")
-    found = judged(tmp_path / "a.evidence")
+    found = judge(tmp_path / "a.evidence")
     assert found.observed.accesses > 100
     assert 0.05 < found.observed.miss_ratio < 0.95
-    [today] = [point for point in found.points if point.shared_buffers_bytes == 4 << 20]
-    assert today.miss_ratio == pytest.approx(found.observed.miss_ratio, abs=0.01)
+    # Also where the recording is too short to be shown: three seconds of a busy machine are few snapshots.
+    today = dict(zip(found.estimate.sizes_blocks, found.estimate.miss_ratio, strict=True))[512]
+    assert today == pytest.approx(found.observed.miss_ratio, abs=0.01)
 
 
 def test_relations_that_come_and_go_all_the_time(busy: Cluster, tmp_path: Path) -> None:

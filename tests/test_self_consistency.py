@@ -84,6 +84,17 @@ def test_a_relation_whose_misses_are_not_explained_is_named(expected: float, lev
     assert "`big`" in doubt.reason
 
 
+def test_what_a_growing_relation_is_expected_to_miss_too_much_refuses_nothing() -> None:
+    tail = replace(GOOD, name="log", expected_misses=GOOD.counted_misses * 1.7)
+    for grows, level in ((False, "refused"), (True, "rough")):
+        parts = [replace(GOOD, expected_misses=GOOD.counted_misses), replace(tail, grows=grows)]
+        [doubt] = part_doubts(parts, 8000, seconds=60, miss_ratio=0.2)
+        assert doubt.level == level
+    few = replace(GOOD, name="log", grows=True, expected_misses=GOOD.counted_misses * 0.3)
+    [doubt] = part_doubts([GOOD, few], 8000, seconds=60, miss_ratio=0.2)
+    assert doubt.level == "refused", "misses that nothing explains"
+
+
 def test_residents_that_are_not_seen() -> None:
     [doubt] = part_doubts(
         [GOOD, replace(GOOD, name="big", expected_resident=6500.0)], 8000, seconds=60, miss_ratio=0.02

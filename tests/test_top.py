@@ -445,7 +445,7 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     lines = said.stdout.split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith("relation"))
     assert lines[start + 1].startswith("hot ")
-    assert "and 1 relations more" in said.stdout
+    assert re.search(r"and \d+ relations more", said.stdout)
     # Statistics arrive once a second: over less than some seconds a steady load comes and goes.
     [seconds] = re.findall(r" over ([\d.]+) s", said.stdout)
     assert float(seconds) >= 5

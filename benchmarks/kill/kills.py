@@ -25,7 +25,7 @@ import psycopg
 from pgsweep.pg.cluster import Cluster
 
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.002
 
 

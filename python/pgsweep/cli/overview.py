@@ -47,7 +47,7 @@ COMMANDS: dict[str, Entry] = {
     "load": Entry(
         "load",
         "Data",
-        "Load files into a table: fast, and without losing an index or a row",
+        "Load files into a table: fast, and without losing an index, a constraint, a trigger or a row",
     ),
     "memory": Entry(
         "memory.processes",
@@ -61,7 +61,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
-    "mcp": Entry("mcp", "Shell", "Answer an assistant's questions by the Model Context Protocol"),
+    "mcp": Entry("mcp", "Shell", "Answer an assistant's questions about servers, over stdin and stdout"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }
 

@@ -11,6 +11,7 @@ import click
 from pgsweep.cli.common import HELP_NAMES, Duration, common_options, settings_of
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.ui.numbers import seconds
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -134,6 +135,9 @@ def command(
         ) from error
     from pgsweep.serve.run import serve
 
-    settings.say(f"{len(config.servers)} server{'s' if len(config.servers) != 1 else ''}, a look every "
-                 f"{config.interval_seconds:g} s, history in {config.history}")  # fmt: skip
+    count = len(config.servers)
+    settings.say(
+        f"{count} server{'s' if count != 1 else ''}, a look every {seconds(config.interval_seconds)}, "
+        f"history in {config.history}"
+    )
     serve(config, say=lambda address: write_stdout(f"{address}\n"))

@@ -58,6 +58,8 @@ class Part:
         expected_misses: per second, by the fitted rates and scans alone.
         seen_resident: mean number of its pages in a snapshot.
         expected_resident: by the fitted rates.
+        grows: new blocks are written to its end. Each is visited many times and then no more, which the rates
+            show as many pages that come and go.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Part:
     expected_misses: float
     seen_resident: float
     expected_resident: float
+    grows: bool = False
 
 
 def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]:
@@ -101,9 +104,15 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         for p in parts
     ]
     share = sum(off) / total
+    # What a growing relation is expected to miss too much is known and says nothing of the others.
+    matters = [
+        0.0 if p.grows and p.expected_misses > p.counted_misses else misses
+        for p, misses in zip(parts, off, strict=True)
+    ]
+    wrong = sum(matters) / total * miss_ratio
     if share > _MISSES_ROUGH or share * miss_ratio > _MISS_RATIO_ROUGH:
         worst = parts[int(np.argmax(off))]
-        far = share > _MISSES_REFUSED or share * miss_ratio > _MISS_RATIO_REFUSED
+        far = share > _MISSES_REFUSED or wrong > _MISS_RATIO_REFUSED
         doubts.append(
             Doubt(
                 "refused" if far else "rough",

@@ -69,6 +69,8 @@ _MOST_SNAPSHOTS = 1000
 _REPLICATES = 40
 _SAME_BATCH = 0.01
 _OWN_GROUP_SHARE = 0.002
+_GROWTH = 0.02
+"""New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
 
 def estimate(
@@ -237,10 +239,13 @@ def estimate(
         ),
     )
 
+    def grown(group: Group) -> float:
+        """Return new blocks per second."""
+        return float(totals.relation_growth_blocks[list(group.relations)].sum())
+
     def new_blocks(group: Group) -> float:
         """Return blocks per second that came into the pool without being read, nor counted as such (16+)."""
-        growth = totals.relation_growth_blocks[list(group.relations)]
-        return float(growth.sum()) if server_version_num >= 160000 else 0.0
+        return grown(group) if server_version_num >= 160000 else 0.0
 
     expected = curve.expected_misses(pages)
     resident = seen.resident()
@@ -254,6 +259,7 @@ def estimate(
             else 0.0,
             seen_resident=float(resident[g]),
             expected_resident=rates[g].resident(),
+            grows=grown(group) > _GROWTH * expected[g] / sampling_rate,
         )
         for g, group in enumerate(seen.groups)
     ]
