@@ -147,7 +147,9 @@ def test_relations_that_come_and_go_all_the_time(busy: Cluster, tmp_path: Path) 
         record_sql(busy.conninfo("bench"), tmp_path / "a.evidence", seconds=5)
     found = judged(tmp_path / "a.evidence")
     assert found.verdict.level != "reliable"
-    assert "dropped" in reasons(found) or "come and go" in reasons(found), found.verdict
+    # Each drop frees buffers: on a slow machine the reads in between may never fill them all again.
+    expected = ("dropped", "come and go", "is not full yet")
+    assert any(words in reasons(found) for words in expected), found.verdict
 
 
 def test_a_pool_of_which_half_is_another_databases(busy: Cluster, tmp_path: Path) -> None:
