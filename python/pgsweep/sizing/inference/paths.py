@@ -12,6 +12,7 @@ the hand.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import factorial
 from typing import Final
@@ -83,9 +84,9 @@ def path_likelihoods(
     )
     tables = np.empty((len(moves), len(GRID)))
     all_steps = moves // (_STATES * _STATES)
-    for steps in np.unique(all_steps).tolist():
+    for steps, table in chain.logs(np.unique(all_steps)):
         here = all_steps == steps
-        tables[here] = chain.logs(steps)[moves[here] % (_STATES * _STATES)]
+        tables[here] = table[moves[here] % (_STATES * _STATES)]
     taken = csr_array(
         (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
         shape=(len(ended), len(moves)),
@@ -98,37 +99,43 @@ class _Chain:
     """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
 
     def __init__(self, batch: Floats) -> None:
-        self._one = _one_step(batch)
-        self._powers = {1: self._one}
-        self._logs: dict[int, Floats] = {}
-        self.resting = np.log(np.maximum(_at_rest(self._one), _LEAST * _LEAST))
+        # The powers of two, as far as they were needed: a megabyte each.
+        self._powers = [_one_step(batch)]
+        self.resting = np.log(np.maximum(_at_rest(self._powers[0]), _LEAST * _LEAST))
 
     @classmethod
     def of(cls, batch: Floats) -> _Chain:
         """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
         return _chain(batch.tobytes())
 
-    def logs(self, steps: int) -> Floats:
-        """Return logarithms of the transition probabilities, shape (states * states, grid)."""
-        if steps >= _FORGOTTEN_PASSES * STEPS:
-            return np.tile(self.resting, (_STATES, 1))
-        if steps not in self._logs:
-            moved = self._after(steps) if steps else np.broadcast_to(np.eye(_STATES), self._one.shape)
-            self._logs[steps] = np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
-        return self._logs[steps]
+    def logs(self, numbers: Integers) -> Iterator[tuple[int, Floats]]:
+        """Yield the logarithms of transition probabilities for ascending numbers of steps.
 
-    def _after(self, steps: int) -> Floats:
-        """Return the chain's matrix to a power, from the nearest smaller ones that are known."""
-        if steps not in self._powers:
-            near = max(known for known in self._powers if known < steps)
-            rest = steps - near
-            if rest > near:
-                near, rest = steps // 2, steps - steps // 2
-            self._powers[steps] = self._after(near) @ self._after(rest)
-        return self._powers[steps]
+        Each has the shape (states * states, grid).
+        """
+        done, moved = 0, np.broadcast_to(np.eye(_STATES), self._powers[0].shape)
+        for steps in numbers.tolist():
+            if steps >= _FORGOTTEN_PASSES * STEPS:
+                yield steps, np.tile(self.resting, (_STATES, 1))
+                continue
+            moved = self._after(moved, steps - done)
+            done = steps
+            yield steps, np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
+
+    def _after(self, moved: Floats, steps: int) -> Floats:
+        """Return a matrix after further steps, by squaring."""
+        bit = 0
+        while steps:
+            if bit == len(self._powers):
+                self._powers.append(self._powers[-1] @ self._powers[-1])
+            if steps & 1:
+                moved = moved @ self._powers[bit]
+            steps >>= 1
+            bit += 1
+        return moved
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _chain(batch: bytes) -> _Chain:
     return _Chain(np.frombuffer(batch))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from pgsweep.sizing.inference.observations import Table
 
 _MOST_DROPPED_SHARE = 0.05
 _ALWAYS_TOLERATED = 1
+
+_MOST_NUMBERS_A_SNAPSHOT: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,9 @@ def used_snapshots(
         seen, rows = np.unique(snapshots["snapshot"], return_counts=True)
         times = {"snapshot": seen, "used_frames": np.minimum(np.rint(rows / rate), pool_blocks)}
     numbers = np.unique(np.concatenate([snapshots["snapshot"], times["snapshot"]]))
+    # Snapshots are numbered from 0 on; a few may be missing.
+    if len(numbers) and int(numbers[-1]) > _MOST_NUMBERS_A_SNAPSHOT * (len(numbers) + 1000):
+        raise _broken(f"a snapshot has the number {int(numbers[-1])}, and there are {len(numbers)}")
     known, positions = _positions(numbers, times, counters)
     if 2 * int(known.sum()) <= len(numbers):
         # Not seen, or hardly ever: then none is used.
