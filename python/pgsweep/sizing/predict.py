@@ -446,10 +446,12 @@ def _check_threads() -> None:
     Later on it would be a library that fails, in the middle and in words of its own.
     """
     done = threading.Event()
-    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
+    started: list[threading.Thread] = []
     try:
-        for thread in threads:
+        for _ in range((os.cpu_count() or 1) + 1):
+            thread = threading.Thread(target=done.wait, daemon=True)
             thread.start()
+            started.append(thread)
     except RuntimeError as error:
         raise PgsweepError(
             "no further thread could be started",
@@ -458,6 +460,9 @@ def _check_threads() -> None:
         ) from error
     finally:
         done.set()
+        # A thread that still runs when the process ends can end it with SIGABRT.
+        for thread in started:
+            thread.join()
 
 
 def _check_sizes(sizes_bytes: Sequence[int]) -> None:
