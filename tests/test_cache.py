@@ -93,9 +93,10 @@ def by_name(result: CacheResult) -> dict[tuple[str, str], CacheRelation]:
 
 @pytest.mark.parametrize("source", ["peek", "sql"])
 def test_the_pool_is_what_pg_buffercache_says(shop: str, source: str) -> None:
-    result = looked(shop, source=source)
-    assert result.pool_source == source
     with psycopg.connect(shop, autocommit=True) as connection:
+        before = {tuple(row[:2]): row[3] for row in connection.execute(_TRUTH).fetchall()}
+        result = looked(shop, source=source)
+        assert result.pool_source == source
         rows = connection.execute(_TRUTH).fetchall()
         [buffers] = connection.execute("SELECT count(*) FROM pg_buffercache").fetchone() or (0,)
     found = by_name(result)
@@ -103,7 +104,9 @@ def test_the_pool_is_what_pg_buffercache_says(shop: str, source: str) -> None:
     for schema, relation, count, dirty, usage_counts in rows:
         row = found[schema, relation]
         assert row.shared_buffers_bytes == count * BLOCK, relation
-        assert row.dirty_bytes == dirty * BLOCK, relation
+        # The server may write pages at any time, and reading them may set hint bits.
+        fewest, most = sorted((before.get((schema, relation), 0), dirty))
+        assert fewest * BLOCK <= row.dirty_bytes <= most * BLOCK, relation
         assert row.usage_counts == usage_counts, relation
     assert (ODD, ODD) in found
     assert sum(row.dirty_bytes for row in found.values()) > 0
