@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,12 @@ BLOCK_BYTES = 8192
 CACHESTAT = 451
 """The system call's number, the same on x86-64 and arm64."""
 
-GATHER_SECONDS = 2.0
+GATHER_READS = 500
+"""Reads between two gatherings of the cgroup's counters.
+
+The kernel decides about a page read again by counters that it gathers every 2 s at a moment of its own
+(memcontrol.c, flush_memcg_stats_dwork), or when memory.stat is read. Reading it often makes known when.
+"""
 
 
 class _Range(ctypes.Structure):
@@ -36,7 +40,7 @@ class _Cached(ctypes.Structure):
 
 
 def main(file: str, blocks: str, out: str, procs: str, advice: str) -> None:
-    """Read all blocks, then write what was cached of each and when 2 s had passed."""
+    """Read all blocks, then write what was cached of each and when counters were gathered."""
     order = np.load(blocks).tolist()
     system_call = ctypes.CDLL(None, use_errno=True).syscall
     where, found = _Range(0, BLOCK_BYTES), _Cached()
@@ -49,17 +53,17 @@ def main(file: str, blocks: str, out: str, procs: str, advice: str) -> None:
     if advice == "random":
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     Path(procs).write_text("0")
-    due = time.monotonic() + GATHER_SECONDS / 2
+    statistics = Path(procs).with_name("memory.stat")
     for k, block in enumerate(order):
         where.offset = block * BLOCK_BYTES
         if system_call(CACHESTAT, descriptor, at, into, 0) != 0:
             raise OSError(ctypes.get_errno(), "cachestat")
         cached[k] = found.cached
         os.preadv(descriptor, buffer, block * BLOCK_BYTES)
-        if k % 64 == 0 and time.monotonic() > due:
+        if k % GATHER_READS == GATHER_READS - 1:
+            statistics.read_text()
             gathered.append(k)
-            due += GATHER_SECONDS
-    stat = dict(line.split(" ", 1) for line in Path(procs).with_name("memory.stat").read_text().splitlines())
+    stat = dict(line.split(" ", 1) for line in statistics.read_text().splitlines())
     size = sum(int(stat[name]) for name in ("inactive_file", "active_file"))
     np.savez(out, cached=np.frombuffer(bytes(cached), np.uint8), gathered=gathered, file_bytes=size)
 

@@ -15,6 +15,7 @@ and again only when a file shows up that none of them names.
 from __future__ import annotations
 
 import datetime
+import math
 import threading
 import time
 from collections import deque
@@ -47,6 +48,11 @@ _BLOCKS_SHARE: Final = SQL_SHARE / 4
 
 _OWN_SHARE: Final = 0.25
 """Share of one processor that looks by peek may take of our own process."""
+
+_FEWEST_PINGS: Final = 3
+_PINGS: Final = 20
+_PINGS_SECONDS: Final = 0.2
+"""The round trip is measured by the fewest at least, and by more while that takes no longer than this."""
 
 _COUNTERS_SECONDS: Final = 1.0
 """Between readings of the counters: sessions send theirs every second (PGSTAT_MIN_INTERVAL, pgstat.c)."""
@@ -126,6 +132,8 @@ class Live:
         now = time.monotonic()
         seconds = pool.seconds
         if access.pool_source == "sql":
+            with explained():
+                self._round_trip = min(self._round_trip, self._time_ping())
             seconds = max(0.0, seconds - self._round_trip)
             self._statement_seconds += seconds
         # The last duration counts most, but one that was slow by chance must not delay those that follow.
@@ -312,13 +320,21 @@ class Live:
         self._file_thread.start()
 
     def _measure_round_trip(self) -> float:
-        """Return how long the shortest statement takes, which is the network's part of every one."""
-        shortest = 1.0
-        for _ in range(3):
-            begin = time.monotonic()
-            ping(self._access.connection)
-            shortest = min(shortest, time.monotonic() - begin)
+        """Return how long the shortest statement takes, which is the network's part of every one.
+
+        The shortest of several, as on a busy machine one may wait for a processor for longer than a look takes.
+        """
+        shortest, begin = math.inf, time.monotonic()
+        for count in range(_PINGS):
+            if count >= _FEWEST_PINGS and time.monotonic() - begin > _PINGS_SECONDS:
+                break
+            shortest = min(shortest, self._time_ping())
         return shortest
+
+    def _time_ping(self) -> float:
+        begin = time.monotonic()
+        ping(self._access.connection)
+        return time.monotonic() - begin
 
 
 def _total(counters: list[Counter], scope: str, name: str) -> float:
