@@ -110,6 +110,11 @@ class _Names(click.ParamType[Any]):
 )
 @click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
 @click.option(
+    "--unlogged",
+    is_flag=True,
+    help="Make an empty table UNLOGGED while its rows are copied; a crash of the server then empties it.",
+)
+@click.option(
     "--indexes",
     type=click.Choice(["auto", "keep", "drop"]),
     default="auto",
@@ -295,6 +300,7 @@ _TAKEN = {
     "encoding": "encoding",
     "jobs": "jobs",
     "single_transaction": "single_transaction",
+    "unlogged": "unlogged",
     "indexes": "indexes",
     "disable_triggers": "disable_triggers",
     "freeze": "freeze",

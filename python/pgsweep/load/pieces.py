@@ -16,14 +16,18 @@ from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, writ
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import InputError
+from pgsweep.load.unlogged import not_empty
 from pgsweep.pg.connect import Connection, place_of
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
 from pgsweep.pg.load_copy import WrongCount
 from pgsweep.pg.load_journal import (
     JournalObject,
+    Phase,
     begin_load,
     end_load,
+    is_alive,
+    mark_alive,
     read_objects,
     read_pieces,
     read_rejects,
@@ -32,7 +36,9 @@ from pgsweep.pg.load_journal import (
     set_present,
 )
 from pgsweep.pg.load_work import (
+    UNLOGGED,
     analyze,
+    begin_again,
     drop_objects,
     in_short_lock,
     is_empty,
@@ -110,13 +116,33 @@ class PieceRun:
             if self._document.truncatable and is_empty(self._control, table):
                 self._document = msgspec.structs.replace(self._document, may_truncate=True)
                 set_document(self._control, self._load_id, self._document.text())
+            if self._document.options.unlogged:
+                if not is_empty(self._control, table):
+                    raise not_empty(table.quoted)
+                mark_alive(self._control, self._load_id)
             drop_objects(self._control, objects)
             set_present(self._control, self._load_id, None, present=False)
             set_phase(self._control, self._load_id, "copying")
 
         begin = time.monotonic()
-        in_short_lock(self._control, lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE"), work)
+        lock = lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE")
+        in_short_lock(self._control, table, lock, work, told=self._listener.note)
         self._step("dropping", begin)
+
+    def begin_again_after_crash(self, phase: Phase) -> Phase:
+        """Return the phase: the copying again where a crash of the server has emptied the UNLOGGED table."""
+        missing = {
+            entry.kind for _, entry, present in read_objects(self._control, self._load_id) if not present
+        }
+        if UNLOGGED not in missing or is_alive(self._control, self._load_id):
+            return phase
+        table = self._document.table
+        self._listener.note(f"a crash of the server has emptied {table.quoted}, which was UNLOGGED")
+        begin_again(self._control, table, self._load_id, told=self._listener.note)
+        if phase == "rebuilding":
+            set_phase(self._control, self._load_id, "copying")
+            return "copying"
+        return phase
 
     def copy_and_finish(self, begin: float) -> LoadOutcome:
         """Copy all pieces, then make again what was dropped."""
@@ -185,6 +211,7 @@ class PieceRun:
             read_pieces(self._control, self._load_id),
             first_xid=self._document.first_xid,
             may_truncate=self._document.may_truncate,
+            told=self._listener.note,
         )
         self._step("removing rows", started)
         problems, whole = self._rebuild()
@@ -213,9 +240,9 @@ class PieceRun:
         return list(rebuild.problems), whole
 
     def _end(self, ended: str, begin: float) -> LoadOutcome:
-        table = self._document.table
-        changes = differences(self.before, read_facts(self._control, table.oid))
-        outcome = self._outcome(ended, begin, unchanged=not changes, problems=changes)
+        facts = read_facts(self._control, self._document.table.oid)
+        changes = differences(self.before, facts) if facts else []
+        outcome = self._outcome(ended, begin, unchanged=not changes if facts else None, problems=changes)
         if self._document.rejects_file is not None and ended == "loaded":
             write_rejects(
                 Path(self._document.rejects_file),

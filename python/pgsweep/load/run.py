@@ -57,6 +57,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     inputs = find_inputs(files, options)
     with connect(conninfo) as connection, explained():
         catalog = _catalog_of(connection, table)
+        _refuse_unfinished(connection, catalog.table.oid, table)
         prepared = prepare(catalog, inputs, options, host=connection.info.host)
         return _result(connection, prepared, None)
 
@@ -154,12 +155,13 @@ def resume(
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
-        if found.phase in ("planned", "copying"):
+        phase = run.begin_again_after_crash(found.phase)
+        if phase in ("planned", "copying"):
             for entry in document.inputs:
                 check_unchanged(entry)
-        if found.phase == "planned":
+        if phase == "planned":
             run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
-        outcome = run.copy_and_finish(begin) if found.phase != "rebuilding" else run.finish(begin)
+        outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
         return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
 
 
@@ -185,6 +187,8 @@ def roll_back(
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
+        if read_catalog(control, document.table.oid) is not None:
+            run.begin_again_after_crash(found.phase)
         outcome = run.roll_back(begin)
         return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
 
@@ -264,8 +268,12 @@ def _found(
         if lost is None or not gone_is_fine:
             raise
         oid = lost
-    claim(control, oid)
-    found = find_unfinished(control, oid) if has_journal(control) else None
+    found = _claimed(control, oid)
+    if found is None and gone_is_fine:
+        # Another table may have taken the name of one that was dropped or renamed.
+        lost = _oid_of_lost(control, table)
+        found = None if lost is None else _claimed(control, lost)
+        oid = oid if found is None or lost is None else lost
     if found is None:
         catalog = read_catalog(control, oid)
         local = None if catalog is None else find_local(catalog.table.quoted)
@@ -282,6 +290,11 @@ def _found(
     if catalog is None and not gone_is_fine:
         raise dropped()
     return found, parse_document(found.document), [] if catalog is None else catalog.columns
+
+
+def _claimed(control: Connection, oid: int) -> Unfinished | None:
+    claim(control, oid)
+    return find_unfinished(control, oid) if has_journal(control) else None
 
 
 def _oid_of_lost(control: Connection, table: str) -> int | None:
