@@ -210,7 +210,7 @@ class Crashes:
         with self._session() as session:
             while process.poll() is None:
                 phase, pieces = _phase_of(session)
-                if phase in ("none", "rebuilding") or pieces >= wanted:
+                if phase == "rebuilding" or pieces >= wanted:
                     break
                 time.sleep(0.002)
         part = self.rebuild_seconds if point == "rebuilding" else self.copy_seconds / self.pieces

@@ -142,7 +142,7 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                 JournalObject(
                     kind="foreign key, validated",
                     name=key.name,
-                    definition=key.validate,
+                    definition=key.add.removesuffix(" NOT VALID"),
                     drop=None,
                     make=[key.validate],
                     tablespace=None,

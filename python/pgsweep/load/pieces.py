@@ -37,6 +37,7 @@ from pgsweep.pg.load_journal import (
 )
 from pgsweep.pg.load_work import (
     UNLOGGED,
+    CannotMake,
     analyze,
     begin_again,
     drop_objects,
@@ -181,19 +182,24 @@ class PieceRun:
         error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
         return error
 
-    def finish(self, begin: float) -> LoadOutcome:
-        """Make again what was dropped, compare the catalog, remove the journal."""
+    def finish(self, begin: float, *, keep_as_is: bool = False) -> LoadOutcome:
+        """Make again what was dropped, compare the catalog, remove the journal.
+
+        Args:
+            keep_as_is: end the load also where an object cannot be made.
+        """
         problems, whole = self._rebuild()
         if not whole:
             return self._outcome("interrupted", begin, unchanged=None)
-        if problems:
+        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
+        if problems and (still_unlogged or not keep_as_is):
             return self._outcome("incomplete", begin, unchanged=False, problems=problems)
         started = time.monotonic()
         self._listener.stage("analyzing")
         if self._document.table.owned:
             analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
             self._step("analyzing", started)
-        return self._end("loaded", begin)
+        return self._end("kept as it is" if problems else "loaded", begin)
 
     def roll_back(self, begin: float) -> LoadOutcome:
         """Remove the rows, make again what was dropped, remove the journal."""
@@ -221,12 +227,14 @@ class PieceRun:
             return self._outcome("incomplete", begin, unchanged=False, problems=problems)
         return self._end("rolled back", begin)
 
-    def _rebuild(self) -> tuple[list[PgsweepError], bool]:
-        missing = [
+    def _missing(self) -> list[tuple[int, JournalObject]]:
+        return [
             (number, entry)
             for number, entry, present in read_objects(self._control, self._load_id)
             if not present
         ]
+
+    def _rebuild(self) -> tuple[list[CannotMake], bool]:
         rebuild = Rebuild(
             self._conninfo,
             self._control,
@@ -235,15 +243,20 @@ class PieceRun:
             listener=self._listener,
             stop=self._stop,
         )
-        whole = rebuild.run(missing)
+        whole = rebuild.run(self._missing())
         self._steps += rebuild.steps
         return list(rebuild.problems), whole
 
     def _end(self, ended: str, begin: float) -> LoadOutcome:
         facts = read_facts(self._control, self._document.table.oid)
         changes = differences(self.before, facts) if facts else []
+        if ended == "kept as it is":
+            changes = [
+                f"missing: {entry.kind} {entry.name}; to make it later: {'; '.join(entry.make)}"
+                for _, entry in self._missing()
+            ]
         outcome = self._outcome(ended, begin, unchanged=not changes if facts else None, problems=changes)
-        if self._document.rejects_file is not None and ended == "loaded":
+        if self._document.rejects_file is not None and ended != "rolled back":
             write_rejects(
                 Path(self._document.rejects_file),
                 [entry.path for entry in self._document.inputs],

@@ -22,7 +22,8 @@ import msgspec
 
 from pgsweep.errors import UsageError
 from pgsweep.load.copying import Listener, Silent
-from pgsweep.load.document import LoadDocument, find_local, journal_place, parse_document
+from pgsweep.load.document import LoadDocument, journal_place, parse_document
+from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.pieces import PieceRun
@@ -86,6 +87,7 @@ def load_files(
     inputs = find_inputs(files, options)
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         catalog = _catalog_of(control, table)
         prepared = prepare(catalog, inputs, options, host=control.info.host)
         oid = catalog.table.oid
@@ -138,7 +140,9 @@ def resume(
         PgsweepError: it cannot go on; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
+    listener = listener or Silent()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         if found.phase == "rolling back":
             raise UsageError(
@@ -151,7 +155,7 @@ def resume(
             found.load_id,
             document,
             columns,
-            listener or Silent(),
+            listener,
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
@@ -165,6 +169,32 @@ def resume(
         return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
 
 
+def keep_as_is(
+    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+) -> LoadResult:
+    """End a load whose rows are all in the table, without the objects that the rows do not allow.
+
+    Raises:
+        UsageError: there is no such load, or rows are missing.
+        PgsweepError: the server refuses it.
+    """
+    begin = time.monotonic()
+    listener = listener or Silent()
+    with open_session(conninfo) as control, _explained():
+        found, document, columns = _found(control, table)
+        run = PieceRun(
+            conninfo, control, found.load_id, document, columns, listener, stop or threading.Event()
+        )
+        run.resumed, run.before = True, found.before
+        if run.begin_again_after_crash(found.phase) != "rebuilding":
+            raise UsageError(
+                f"not all rows of this load are in `{table}`",
+                hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+            )
+        outcome = run.finish(begin, keep_as_is=True)
+        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+
+
 def roll_back(
     conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
 ) -> LoadResult:
@@ -175,7 +205,9 @@ def roll_back(
         PgsweepError: it cannot be undone; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
+    listener = listener or Silent()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = PieceRun(
             conninfo,
@@ -183,7 +215,7 @@ def roll_back(
             found.load_id,
             document,
             columns,
-            listener or Silent(),
+            listener,
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
@@ -276,7 +308,8 @@ def _found(
         oid = oid if found is None or lost is None else lost
     if found is None:
         catalog = read_catalog(control, oid)
-        local = None if catalog is None else find_local(catalog.table.quoted)
+        name = None if catalog is None else catalog.table.quoted
+        local = next((journal for _, journal in local_journals() if journal.table == name), None)
         raise UsageError(
             f"no load of `{table}` is unfinished",
             cause="it has ended"

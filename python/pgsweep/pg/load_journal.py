@@ -204,6 +204,12 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])
 
 
+def is_claimed(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Return whether a run has claimed a table."""
+    query = load("load_claimed", connection.info.server_version).encode()
+    return connection.execute(query, {"kind": CLAIM, "oid": oid}).fetchone() == (True,)
+
+
 def join_work(connection: psycopg.Connection[Any], oid: int) -> None:
     """Make a session one of those that a later run waits for."""
     query = "SELECT pg_catalog.pg_advisory_lock_shared(%s::int4, %s::int4)"

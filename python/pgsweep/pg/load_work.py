@@ -276,7 +276,8 @@ def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> Ca
     detail = error.diag.message_detail
     text = first_line(error) + (f" ({detail.splitlines()[0]})" if detail else "")
     hint = (
-        "correct the rows, then: pgsweep load --resume TABLE; or undo the load: pgsweep load --rollback TABLE"
+        "correct the rows, then: pgsweep load --resume TABLE; or keep the table without it: pgsweep load "
+        "--keep-as-is TABLE; or undo the load: pgsweep load --rollback TABLE"
     )
     if isinstance(error, sqlstates.UniqueViolation):
         hint = _duplicates(table, entry, detail) + hint
