@@ -148,7 +148,7 @@ class Crashes:
         (phase, pieces), found, again = self._phase(), self._content()[0], ""
         if phase != "none" and rng.random() < 1 / 3:
             process = self._later(then)
-            time.sleep(rng.uniform(0.0, 1.5 * self.span_seconds))
+            time.sleep(rng.uniform(0.0, self.span_seconds))
             self._crash(process, victim)
             again = self._phase()[0]
         gone = phase == "none" or again == "none"

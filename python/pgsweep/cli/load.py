@@ -120,6 +120,14 @@ class _Names(click.ParamType[Any]):
     help="Make an empty table UNLOGGED while its rows are copied; a crash of the server then empties it.",
 )
 @click.option(
+    "--partition-of",
+    metavar="PARENT",
+    help="Make TABLE, fill it, and attach it as a partition of PARENT, in one transaction.",
+)
+@click.option(
+    "--for-values", metavar="BOUND", help='Of that partition: "FROM (...) TO (...)", "IN (...)", DEFAULT.'
+)
+@click.option(
     "--indexes",
     type=click.Choice(["auto", "keep", "drop"]),
     default="auto",
@@ -199,6 +207,7 @@ def command(
       pgsweep load 'orders-*.csv.gz' sales.orders -d shop --yes
       pgsweep load orders.csv orders -d shop --rejects bad.csv --max-rejects 100
       zcat orders.gz | pgsweep load - orders -d shop --yes --single-transaction
+      pgsweep load eu.csv orders_eu -d shop --partition-of orders --for-values "IN ('eu')"
       pgsweep load --resume orders -d shop
       pgsweep load --rollback orders -d shop
       pgsweep load --keep-as-is orders -d shop
@@ -314,6 +323,8 @@ _TAKEN = {
     "jobs": "jobs",
     "single_transaction": "single_transaction",
     "unlogged": "unlogged",
+    "partition_of": "partition_of",
+    "for_values": "for_values",
     "indexes": "indexes",
     "disable_triggers": "disable_triggers",
     "freeze": "freeze",

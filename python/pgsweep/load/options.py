@@ -25,6 +25,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         jobs: sessions that copy at once; None to measure.
         single_transaction: all or nothing, in one session.
         unlogged: the table, which is empty, is UNLOGGED until its rows are copied.
+        partition_of: make the table, and attach it as a partition of this one; with `for_values`.
+        for_values: its bound, as SQL has it: `FROM (...) TO (...)`, `IN (...)`, `DEFAULT`.
         indexes: drop indexes and foreign keys and make them again, keep them, or what is estimated to be
             faster.
         disable_triggers: the user's triggers on INSERT do not fire.
@@ -48,6 +50,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int | None = None
     single_transaction: bool = False
     unlogged: bool = False
+    partition_of: str | None = None
+    for_values: str | None = None
     indexes: Literal["auto", "keep", "drop"] = "auto"
     disable_triggers: bool = False
     freeze: bool | None = None

@@ -26,6 +26,7 @@ from pgsweep.load.document import LoadDocument, journal_place, parse_document
 from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
+from pgsweep.load.partition import NewPartition, partition_options, partition_plan, plan_partition
 from pgsweep.load.pieces import PieceRun
 from pgsweep.load.plan import Prepared, prepare
 from pgsweep.load.sample import measure_jobs
@@ -57,6 +58,9 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     """
     inputs = find_inputs(files, options)
     with connect(conninfo) as connection, explained():
+        if options.partition_of or options.for_values:
+            _, _, prepared = _prepared_partition(connection, inputs, table, options)
+            return _result(connection, prepared, None)
         catalog = _catalog_of(connection, table)
         _refuse_unfinished(connection, catalog.table.oid, table)
         prepared = prepare(catalog, inputs, options, host=connection.info.host)
@@ -88,6 +92,20 @@ def load_files(
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained():
         remove_leftovers(conninfo, control, listener.note)
+        if options.partition_of or options.for_values:
+            partition, alone, prepared = _prepared_partition(control, inputs, table, options)
+            document = _document(partition.catalog, prepared, inputs, alone, control, rejects, None)
+            outcome = load_in_one(
+                conninfo,
+                control,
+                partition.catalog,
+                document,
+                [],
+                listener=listener,
+                stop=stop,
+                partition=partition,
+            )
+            return _result(control, prepared, outcome)
         catalog = _catalog_of(control, table)
         prepared = prepare(catalog, inputs, options, host=control.info.host)
         oid = catalog.table.oid
@@ -256,6 +274,16 @@ def _document(
         rejects_file=None if rejects is None else str(rejects.absolute()),
         journal=None if place is None else str(place),
     )
+
+
+def _prepared_partition(
+    connection: Connection, inputs: list[Input], table: str, options: LoadOptions
+) -> tuple[NewPartition, LoadOptions, Prepared]:
+    """Return a new partition, the options with which it is filled, and the plan."""
+    partition = plan_partition(connection, table, options)
+    alone = partition_options(options)
+    prepared = prepare(partition.catalog, inputs, alone, host=connection.info.host)
+    return partition, alone, partition_plan(prepared, partition)
 
 
 def _measured(

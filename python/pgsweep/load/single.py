@@ -16,6 +16,8 @@ import msgspec
 from pgsweep.errors import ConnectionFailed, PgsweepError
 from pgsweep.load.copying import CopyState, Listener, chunks_of, line_of, records_of, refused, too_many
 from pgsweep.load.document import LoadDocument
+from pgsweep.load.objects import journal_indexes, which_indexes
+from pgsweep.load.partition import NewPartition
 from pgsweep.load.rebuild import make_all_here
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import Chunk
@@ -62,15 +64,20 @@ def load_in_one(
     *,
     listener: Listener,
     stop: threading.Event,
+    partition: NewPartition | None = None,
 ) -> LoadOutcome:
     """Load in one transaction.
+
+    Args:
+        partition: the table is made first, and attached at the end.
 
     Raises:
         PgsweepError: nothing was changed, unless the message says that it is not known.
     """
     begin = time.monotonic()
     table = document.table
-    claim(control, table.oid)
+    if partition is None:
+        claim(control, table.oid)
     work = _Work(control, document, catalog.columns, listener, stop)
     wal = wal_position(control)
     xid: int | None = None
@@ -78,9 +85,15 @@ def load_in_one(
     ended = "loaded"
     try:
         with transaction(control):
+            if partition is not None:
+                catalog = partition.make(control)
+                table = catalog.table
+                document = msgspec.structs.replace(document, table=table)
+                objects = journal_indexes(which_indexes(catalog, document.options, None))
+                work = _Work(control, document, catalog.columns, listener, stop)
             # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
             if objects or document.target.freeze:
-                lock_now(control, table, "ACCESS EXCLUSIVE")
+                lock_now(control, table, "ACCESS EXCLUSIVE", told=listener.note)
             xid = current_xid(control)
             if document.target.freeze:
                 if is_empty(control, table):
@@ -96,6 +109,9 @@ def load_in_one(
             if objects:
                 listener.stage("making indexes")
             steps += make_all_here(control, document, objects)
+            if partition is not None:
+                listener.stage("attaching")
+                steps += partition.attach(control, catalog, listener.note)
             if table.owned and not document.options.vacuum:
                 started = time.monotonic()
                 analyze(control, table, vacuum=False)
@@ -117,7 +133,10 @@ def load_in_one(
         steps.append(LoadStep(what="vacuuming", seconds=round(time.monotonic() - started, 3)))
     if document.rejects_file is not None and ended == "loaded":
         write_rejects(Path(document.rejects_file), [entry.path for entry in document.inputs], work.rejects)
-    changes = differences(catalog.facts, read_facts(control, table.oid))
+    if partition is not None:
+        changes = partition.changes(control)
+    else:
+        changes = differences(catalog.facts, read_facts(control, table.oid))
     after = wal_position(control)
     return LoadOutcome(
         ended=ended,

@@ -148,11 +148,21 @@ def lock_now(connection: Connection, table: TableFacts, mode: str, *, told: Told
     Raises:
         PgsweepError: it cannot be had.
     """
+    retried(connection, table, lock_statement(table, mode), told=told)
+    check_same(connection, table)
+
+
+def retried(connection: Connection, table: TableFacts, statement: sql.Composed, *, told: Told | None) -> None:
+    """Run a statement in the transaction that is open, waiting for locks at most 2 s at a time, for 20 times.
+
+    Raises:
+        PgsweepError: they cannot be had.
+    """
     connection.execute(_LOCK_TIMEOUT)
     for attempt in range(_LOCK_TRIES):
         try:
             with connection.transaction():
-                connection.execute(lock_statement(table, mode))
+                connection.execute(statement)
         except sqlstates.LockNotAvailable as error:
             if attempt + 1 == _LOCK_TRIES:
                 raise _not_locked(connection, table, error) from error
@@ -162,7 +172,6 @@ def lock_now(connection: Connection, table: TableFacts, mode: str, *, told: Told
         except sqlstates.UndefinedTable as error:
             raise dropped(first_line(error)) from error
         else:
-            check_same(connection, table)
             return
 
 

@@ -78,6 +78,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         strategy: `pieces` (many transactions with a journal) or `one transaction`.
         given_up: what does not hold while the load runs.
         notes: what else the user should know.
+        partition_of: the table that a new partition is attached to; null where none is made.
+        bound: of that partition.
     """
 
     table: str
@@ -104,6 +106,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     given_up: list[str]
     estimate: LoadEstimate
     notes: list[str] = []
+    partition_of: str | None = None
+    bound: str | None = None
 
 
 class LoadStep(msgspec.Struct, frozen=True, kw_only=True):

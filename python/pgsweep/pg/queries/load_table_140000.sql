@@ -18,7 +18,14 @@ SELECT c.oid::int8,
        EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = c.oid) AS has_children,
        EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhrelid = c.oid) AND NOT c.relispartition AS inherits,
        EXISTS (SELECT FROM pg_catalog.pg_publication_tables AS t
-               WHERE t.schemaname = n.nspname AND t.tablename = c.relname) AS published,
+               WHERE t.schemaname = n.nspname AND t.tablename = c.relname)
+           OR c.relkind = 'p' AND (EXISTS (SELECT FROM pg_catalog.pg_publication AS p WHERE p.puballtables)
+               OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel AS r
+                          WHERE r.prrelid IN (SELECT a.relid::oid FROM pg_catalog.pg_partition_ancestors(c.oid) AS a))
+               OR EXISTS (SELECT FROM pg_catalog.pg_publication_tables AS t
+                          JOIN pg_catalog.pg_namespace AS ln ON ln.nspname = t.schemaname
+                          JOIN pg_catalog.pg_class AS l ON l.relnamespace = ln.oid AND l.relname = t.tablename
+                          JOIN pg_catalog.pg_partition_tree(c.oid) AS f ON f.relid::oid = l.oid)) AS published,
        c.relreplident::text AS replica_identity,
        coalesce((SELECT pg_catalog.sum(pg_catalog.pg_table_size(p.relid::oid)) FROM pg_catalog.pg_partition_tree(c.oid) AS p
                  WHERE p.isleaf), pg_catalog.pg_table_size(c.oid))::int8 AS table_bytes,

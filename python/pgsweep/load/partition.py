@@ -1,0 +1,206 @@
+"""A new partition: made, filled and attached in one transaction.
+
+The table is made like the partitioned one and filled by itself, so that nobody waits for it, its indexes are
+built once, and its rows are frozen at once. A check constraint equal to the bound refuses rows of other
+partitions with their line, and spares ATTACH PARTITION the reading of all rows; then it goes. No
+other session sees anything of it before the commit, and whatever ends the load leaves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.load.options import LoadOptions
+from pgsweep.load.plan import Prepared
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
+from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
+from pgsweep.pg.load_work import Told
+from pgsweep.pg.userpath import resolve_relation
+from pgsweep.records.load import LoadChoice, LoadObject, LoadStep
+
+_GIVEN_UP: Final = (
+    "nothing of the new partition is seen until the end; the partitioned table can be used, but not altered",
+    "foreign keys are added, and it is attached, at the end: from then to the commit writers of the tables "
+    "that it refers to wait, and all who use the default partition, if there is one",
+)
+
+
+@dataclass(frozen=True)
+class NewPartition:
+    """A partition that is going to be made.
+
+    Attributes:
+        parent: the partitioned table.
+        catalog: of the new one, as far as it is known before it is made.
+        bound: as CREATE TABLE has it after PARTITION OF: `FOR VALUES ...` or `DEFAULT`.
+    """
+
+    parent: Catalog
+    catalog: Catalog
+    bound: str
+
+    def make(self, connection: Connection) -> Catalog:
+        """Make the table in the transaction that is open, and return what is on it."""
+        return make_partition(connection, self.parent.table, self.catalog.table, self.bound)
+
+    def attach(self, connection: Connection, table: Catalog, told: Told) -> list[LoadStep]:
+        """Add its foreign keys and attach it, in the transaction that is open."""
+        begin = time.monotonic()
+        attach_partition(connection, self.parent, table.table, self.bound, _keys(self.parent), told=told)
+        return [
+            LoadStep(
+                what=f"attaching to {self.parent.table.quoted}", seconds=round(time.monotonic() - begin, 3)
+            )
+        ]
+
+    def changes(self, connection: Connection) -> list[str]:
+        """Return what of the partitioned table is not as it was: nothing."""
+        after = read_facts(connection, self.parent.table.oid)
+        return [line for line in differences(self.parent.facts, after) if line.startswith("before: ")]
+
+
+def plan_partition(connection: Connection, table: str, options: LoadOptions) -> NewPartition:
+    """Return the partition that is going to be made; nothing is changed.
+
+    Args:
+        connection: outside a transaction.
+        table: the name of the new partition.
+        options: with the partitioned table and the bound.
+
+    Raises:
+        UsageError, MissingAbility: it cannot be made.
+    """
+    if options.partition_of is None or options.for_values is None:
+        raise UsageError(
+            "--partition-of and --for-values go together",
+            hint="--partition-of PARENT --for-values \"FROM ('2024-01-01') TO ('2024-02-01')\"",
+        )
+    parent = read_catalog(connection, resolve_relation(connection, options.partition_of))
+    assert parent is not None
+    firing = [trigger for trigger in parent.triggers if trigger.on_insert and trigger.enabled in "OA"]
+    _check(parent, options, firing)
+    schema, name, quoted = name_of_new(connection, table, parent.table.schema)
+    facts = msgspec.structs.replace(
+        parent.table,
+        oid=0,
+        schema=schema,
+        name=name,
+        quoted=quoted,
+        kind="r",
+        is_partition=False,
+        has_children=False,
+        row_security=False,
+        may_insert=True,
+        table_bytes=0,
+        index_bytes=0,
+        rows_estimate=0,
+        partitions=0,
+        foreign_partitions=False,
+        insert_triggers=False,
+    )
+    catalog = Catalog(
+        table=facts,
+        columns=parent.columns,
+        indexes=[msgspec.structs.replace(index, kept=None, bytes=0) for index in parent.indexes],
+        keys=[msgspec.structs.replace(key, kept=None) for key in _keys(parent)],
+        triggers=[],
+        referencing=[],
+        facts=[],
+    )
+    words = options.for_values.strip()
+    whole = words.upper().startswith("FOR VALUES") or words.upper() == "DEFAULT"
+    return NewPartition(parent, catalog, words if whole else f"FOR VALUES {words}")
+
+
+def _check(parent: Catalog, options: LoadOptions, firing: list[TriggerFacts]) -> None:
+    table = parent.table
+    if table.in_recovery:
+        raise MissingAbility(
+            "the server is a stand-by", cause="it takes no writes", hint="connect to the primary: -h HOST"
+        )
+    if table.kind != "p":
+        raise UsageError(f"{table.quoted} is not partitioned", hint="leave out --partition-of")
+    if not table.owned:
+        raise MissingAbility(f"only the owner of {table.quoted} may attach a partition to it")
+    if table.persistence != "p":
+        raise UsageError(f"{table.quoted} is not a logged table", hint="attach the partition by SQL")
+    if table.published:
+        raise UsageError(
+            f"{table.quoted} is published",
+            cause="rows that are in a partition before it is attached are not sent to subscribers",
+            hint="make the partition by CREATE TABLE ... PARTITION OF, then load into it",
+        )
+    if firing and not options.disable_triggers:
+        raise UsageError(
+            f"triggers of {table.quoted} fire on INSERT: {', '.join(trigger.name for trigger in firing[:3])}",
+            cause="they do not fire for rows that are in a partition before it is attached",
+            hint="if they need not: --disable-triggers; else make the partition first, then load into it",
+        )
+    if options.unlogged or options.freeze is False:
+        raise UsageError(
+            "a new partition is filled in one transaction, and frozen",
+            hint="leave out --unlogged and --no-freeze",
+        )
+
+
+def _keys(parent: Catalog) -> list[KeyFacts]:
+    """Return the foreign keys that a partition is given before it is attached."""
+    return [
+        key for key in parent.keys if not key.to_itself and key.validate and key.kept != "it is inherited"
+    ]
+
+
+def partition_options(options: LoadOptions) -> LoadOptions:
+    """Return the options with which the table by itself is loaded."""
+    return msgspec.structs.replace(
+        options,
+        single_transaction=True,
+        disable_triggers=False,
+        freeze=True if options.max_rejects is None else None,
+        indexes="drop",
+    )
+
+
+def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
+    """Return a plan in the words of a new partition."""
+    plan, parent = prepared.plan, partition.parent.table.quoted
+    reasons = {
+        "transactions": "the partition is made, filled and attached in it",
+        "freezing": "the table is made in the same transaction"
+        + (", and with wal_level=minimal its log is skipped" if plan.wal_level == "minimal" else ""),
+    }
+    objects = [
+        LoadObject(
+            kind=entry.kind,
+            name=entry.name,
+            definition=entry.definition,
+            action="make after the rows" if entry.kind != "foreign key" else "add and validate",
+            reason=f"as on {parent}",
+        )
+        for entry in plan.objects
+    ]
+    choices = [
+        LoadChoice(
+            what="partition", choice=partition.bound, reason=f"of {parent}; checked when the load begins"
+        )
+    ]
+    choices += [
+        msgspec.structs.replace(choice, reason=reasons.get(choice.what, choice.reason))
+        for choice in plan.choices
+    ]
+    plan = msgspec.structs.replace(
+        plan,
+        kind=f"new partition of {parent}",
+        objects=objects,
+        choices=choices,
+        given_up=list(_GIVEN_UP),
+        partition_of=parent,
+        bound=partition.bound,
+    )
+    return Prepared(plan, prepared.objects, prepared.target, prepared.headers, prepared.measure)

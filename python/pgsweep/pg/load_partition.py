@@ -1,0 +1,159 @@
+"""The statements of a new partition: its table, the check of its bound, its foreign keys, and ATTACH."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.failures import first_line
+from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, read_catalog
+from pgsweep.pg.load_work import Told, named, retried
+from pgsweep.pg.queries import load
+
+_CHECK: Final = "pgsweep_bound"
+_PARTS: Final = sql.SQL(
+    "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMPRESSION "
+    "INCLUDING INDEXES"
+)
+"""What CREATE TABLE ... PARTITION OF gives a partition too; not identity, which ATTACH refuses from 17 on."""
+
+
+def name_of_new(connection: Connection, table: str, schema: str) -> tuple[str, str, str]:
+    """Return schema, name, and both quoted, of a table that is to be made.
+
+    Args:
+        table: as SQL has it.
+        schema: where the name has none.
+
+    Raises:
+        UsageError: it is no name, or there is such a table.
+    """
+    query = load("load_new", connection.info.server_version).encode()
+    try:
+        row = connection.execute(query, {"name": table, "schema": schema}).fetchone()
+    except psycopg.DataError as error:
+        raise UsageError(f"`{table}` is no name of a table: {first_line(error)}") from error
+    if row is None:
+        raise UsageError(f"`{table}` is no name of a table", hint="name it NAME or SCHEMA.NAME")
+    if row[3]:
+        raise UsageError(
+            f"{_text(row[2])} is there already",
+            cause="--partition-of makes a new table",
+            hint="name another, or load into it as it is: leave out --partition-of and --for-values",
+        )
+    return _text(row[0]), _text(row[1]), _text(row[2])
+
+
+def _text(value: Any) -> str:
+    return bytes(value).decode("utf-8")
+
+
+def make_partition(connection: Connection, parent: TableFacts, table: TableFacts, bound: str) -> Catalog:
+    """Make a table like a partitioned one, in the transaction that is open, and return what is on it.
+
+    Raises:
+        UsageError: the bound is not understood.
+    """
+    row = connection.execute(
+        load("load_parent", connection.info.server_version).encode(), {"oid": parent.oid}
+    ).fetchone()
+    assert row is not None
+    key, tablespace, owner, same_owner = _text(row[0]), _text(row[1]), _text(row[2]), row[3]
+    check = _check_of(connection, parent, key, bound)
+    place = sql.SQL(" TABLESPACE {}").format(sql.Identifier(tablespace)) if tablespace else sql.SQL("")
+    connection.execute(
+        sql.SQL("CREATE TABLE {} (LIKE {} {}){}").format(named(table), named(parent), _PARTS, place)
+    )
+    if not same_owner:
+        connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(named(table), sql.Identifier(owner)))
+    if check is not None:
+        connection.execute(
+            sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} CHECK ({})").format(
+                named(table), sql.Identifier(_CHECK), sql.SQL(check)
+            )
+        )
+    found = connection.execute(
+        load("load_new", connection.info.server_version).encode(),
+        {"name": table.quoted, "schema": table.schema},
+    ).fetchone()
+    assert found is not None
+    catalog = read_catalog(connection, int(found[4]))
+    assert catalog is not None
+    return catalog
+
+
+def _check_of(connection: Connection, parent: TableFacts, key: str, bound: str) -> str | None:
+    """Return the condition that a bound means, as the server writes it; None where that is not of columns.
+
+    The server says it of a partition only. So one is made of an empty table with the same columns and key,
+    and undone; the real one would be locked against readers.
+    """
+    like = sql.Identifier(parent.schema, f"pgsweep_bound_{secrets.token_hex(4)}")
+    part = sql.Identifier(parent.schema, f"pgsweep_bound_{secrets.token_hex(4)}")
+    with connection.transaction(force_rollback=True):
+        connection.execute(
+            sql.SQL("CREATE TABLE {} (LIKE {}) PARTITION BY {}").format(like, named(parent), sql.SQL(key))
+        )
+        try:
+            # Prepared, so that it is one statement, whatever the user wrote.
+            connection.execute(
+                sql.SQL("CREATE TABLE {} PARTITION OF {} {}").format(part, like, sql.SQL(bound)), prepare=True
+            )
+        except (psycopg.ProgrammingError, psycopg.DataError) as error:
+            raise UsageError(
+                f"the bound `{bound}` is not one of {parent.quoted}: {first_line(error)}",
+                cause=f"it is partitioned by {key}",
+                hint='--for-values "FROM (...) TO (...)", "IN (...)" or "WITH (modulus N, remainder M)"',
+            ) from error
+        row = connection.execute(
+            load("load_bound", connection.info.server_version).encode(), {"name": part.as_string(connection)}
+        ).fetchone()
+    assert row is not None
+    # Of a hash the condition names the partitioned table itself; ATTACH then reads the rows.
+    return None if row[0] is None or key.startswith("HASH") else _text(row[0])
+
+
+def attach_partition(
+    connection: Connection,
+    parent: Catalog,
+    table: TableFacts,
+    bound: str,
+    keys: Sequence[KeyFacts],
+    *,
+    told: Told,
+) -> None:
+    """Add foreign keys to a table and attach it, in the transaction that is open.
+
+    Args:
+        keys: of the partitioned table; ATTACH takes the same ones of the table as its own.
+
+    Raises:
+        PgsweepError: it overlaps another, a row has no row that it refers to, or a lock cannot be had.
+    """
+    prefix = f"ALTER TABLE ONLY {parent.table.quoted} ADD CONSTRAINT "
+    try:
+        for key in keys:
+            if key.add.startswith(prefix):
+                rest = sql.SQL(key.add.removeprefix(prefix).removesuffix(" NOT VALID"))
+                statement = sql.SQL("ALTER TABLE ONLY {} ADD CONSTRAINT {}").format(named(table), rest)
+                retried(connection, parent.table, statement, told=told)
+        attach = sql.SQL("ALTER TABLE {} ATTACH PARTITION {} {}").format(
+            named(parent.table), named(table), sql.SQL(bound)
+        )
+        retried(connection, parent.table, attach, told=told)
+        drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT IF EXISTS {}")
+        connection.execute(drop.format(named(table), sql.Identifier(_CHECK)))
+    except (psycopg.ProgrammingError, psycopg.IntegrityError) as error:
+        detail = (error.diag.message_detail or "").splitlines()[:1]
+        raise PgsweepError(
+            f"the partition cannot be attached: {first_line(error)}"
+            + "".join(f" ({line})" for line in detail),
+            cause="nothing was changed: the new table is undone",
+            hint=f'see the partitions: psql -c "\\\\d+ {parent.table.quoted}"',
+        ) from error
