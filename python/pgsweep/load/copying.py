@@ -29,6 +29,7 @@ from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
 from pgsweep.pg.load_journal import Piece
+from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
 
 _TRIES: Final = 5
@@ -346,6 +347,15 @@ def refused(entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
         cause="the server refuses the record; nothing of this piece is in the table",
         hint="correct it, or have such records written to a file: --rejects FILE",
     )
+
+
+def refused_in_one(entry: Input, chunk: Chunk, bad: BadRow, *, partition: bool) -> Refused:
+    """Return the error of a record that the server refuses in a load that is one transaction."""
+    error = refused(entry, chunk, bad)
+    error.cause = "the server refuses the record; nothing of the load is in the table"
+    if partition and BOUND_CHECK in bad.reason:
+        error.cause = "it belongs to another partition; nothing of the load is in the database"
+    return error
 
 
 def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:

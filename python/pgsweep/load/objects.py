@@ -7,7 +7,7 @@ from typing import Final
 
 from pgsweep.load.options import LoadOptions
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
-from pgsweep.pg.load_journal import JournalObject
+from pgsweep.pg.load_journal import VALIDATED, JournalObject
 from pgsweep.units import parse_bytes
 
 # Assumed, of a server whose data fit its memory; --compare measures them here.
@@ -140,7 +140,7 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
         if key.validate is not None:
             objects.append(
                 JournalObject(
-                    kind="foreign key, validated",
+                    kind=VALIDATED,
                     name=key.name,
                     definition=key.add.removesuffix(" NOT VALID"),
                     drop=None,

@@ -170,6 +170,7 @@ def partition_options(options: LoadOptions) -> LoadOptions:
 def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
     """Return a plan in the words of a new partition."""
     plan, parent = prepared.plan, partition.parent.table.quoted
+    choices_of = {"freezing": "COPY FREEZE"}
     reasons = {
         "transactions": "the partition is made, filled and attached in it",
         "freezing": "the table is made in the same transaction"
@@ -191,7 +192,11 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
         )
     ]
     choices += [
-        msgspec.structs.replace(choice, reason=reasons.get(choice.what, choice.reason))
+        msgspec.structs.replace(
+            choice,
+            choice=choices_of.get(choice.what, choice.choice),
+            reason=reasons.get(choice.what, choice.reason),
+        )
         for choice in plan.choices
     ]
     plan = msgspec.structs.replace(

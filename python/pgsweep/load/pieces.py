@@ -12,7 +12,7 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.load.copying import Copier, Listener, Refused
-from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, write_local
+from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
 from pgsweep.load.source import InputError
@@ -22,6 +22,7 @@ from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
 from pgsweep.pg.load_copy import WrongCount
 from pgsweep.pg.load_journal import (
+    UNLOGGED,
     JournalObject,
     Phase,
     begin_load,
@@ -36,7 +37,6 @@ from pgsweep.pg.load_journal import (
     set_present,
 )
 from pgsweep.pg.load_work import (
-    UNLOGGED,
     CannotMake,
     analyze,
     begin_again,
@@ -252,7 +252,7 @@ class PieceRun:
         changes = differences(self.before, facts) if facts else []
         if ended == "kept as it is":
             changes = [
-                f"missing: {entry.kind} {entry.name}; to make it later: {'; '.join(entry.make)}"
+                f"missing: {entry.title}; to make it later: {'; '.join(entry.make)}"
                 for _, entry in self._missing()
             ]
         outcome = self._outcome(ended, begin, unchanged=not changes if facts else None, problems=changes)
@@ -280,7 +280,7 @@ class PieceRun:
         for problem in problems:
             lines.append(problem if isinstance(problem, str) else problem.message)
             if isinstance(problem, PgsweepError) and problem.hint:
-                lines.append(problem.hint)
+                lines.append(with_table(problem.hint, self._document.table.quoted))
         return LoadOutcome(
             ended=ended,
             load_id=self._load_id,

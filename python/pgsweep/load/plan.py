@@ -32,8 +32,7 @@ from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, journal_unlogged, unlogged_choice
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
-from pgsweep.pg.load_journal import JournalObject
-from pgsweep.pg.load_work import UNLOGGED
+from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 

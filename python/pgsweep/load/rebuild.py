@@ -13,15 +13,22 @@ from pgsweep.load.document import LoadDocument
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_copy import open_session
-from pgsweep.pg.load_journal import JournalObject
-from pgsweep.pg.load_work import UNLOGGED, CannotMake, build_progress, failure_of, make_object
+from pgsweep.pg.load_journal import UNLOGGED, JournalObject
+from pgsweep.pg.load_work import CannotMake, build_progress, failure_of, make_object
 from pgsweep.records.load import LoadStep
 
 _POLL_SECONDS: Final = 0.2
 _SHOWN_EVERY_SECONDS: Final = 1.0
 _MOST_BUILDS: Final = 4
 
-_TITLES: Final = {-1: "making the table logged", 0: "making indexes", 4: "enabling triggers"}
+_TITLES: Final = {
+    -1: "making the table logged",
+    0: "making indexes",
+    1: "making constraints",
+    2: "adding foreign keys",
+    3: "validating foreign keys",
+    4: "enabling triggers",
+}
 
 Missing = list[tuple[int, JournalObject]]
 
@@ -76,7 +83,7 @@ class Rebuild:
                 if entry.stage == stage and entry.name not in without
             ]
             if wanted:
-                self._listener.stage(_TITLES.get(stage, "making constraints"))
+                self._listener.stage(_TITLES[stage])
                 self._stage(wanted, at_once=stage == 0)
             if self._failed is not None:
                 raise self._failed
@@ -142,9 +149,7 @@ class Rebuild:
                 self.problems.append(problem)
             return
         with self._lock:
-            self.steps.append(
-                LoadStep(what=f"{entry.kind} {entry.name}", seconds=round(time.monotonic() - begin, 3))
-            )
+            self.steps.append(LoadStep(what=entry.title, seconds=round(time.monotonic() - begin, 3)))
 
 
 def make_all_here(
@@ -170,5 +175,5 @@ def make_all_here(
             )
         except DriverError as error:
             raise failure_of(error) from error
-        steps.append(LoadStep(what=f"{entry.kind} {entry.name}", seconds=round(time.monotonic() - begin, 3)))
+        steps.append(LoadStep(what=entry.title, seconds=round(time.monotonic() - begin, 3)))
     return steps

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from pgsweep.errors import UsageError
+from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.copying import Listener, Silent
-from pgsweep.load.document import LoadDocument, journal_place, parse_document
+from pgsweep.load.document import LoadDocument, journal_place, parse_document, with_table
 from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
@@ -32,7 +32,7 @@ from pgsweep.load.plan import Prepared, prepare
 from pgsweep.load.sample import measure_jobs
 from pgsweep.load.single import load_in_one
 from pgsweep.load.source import Input, check_unchanged, find_inputs
-from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.connect import Connection, connect
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
 from pgsweep.pg.load_copy import open_session, session_path
@@ -57,7 +57,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
         PgsweepError: the files or the table cannot be loaded like this.
     """
     inputs = find_inputs(files, options)
-    with connect(conninfo) as connection, explained():
+    with connect(conninfo) as connection, _explained(table):
         if options.partition_of or options.for_values:
             _, _, prepared = _prepared_partition(connection, inputs, table, options)
             return _result(connection, prepared, None)
@@ -90,7 +90,7 @@ def load_files(
     listener, stop = listener or Silent(), stop or threading.Event()
     inputs = find_inputs(files, options)
     begin = time.monotonic()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         if options.partition_of or options.for_values:
             partition, alone, prepared = _prepared_partition(control, inputs, table, options)
@@ -159,7 +159,7 @@ def resume(
     """
     begin = time.monotonic()
     listener = listener or Silent()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         if found.phase == "rolling back":
@@ -198,7 +198,7 @@ def keep_as_is(
     """
     begin = time.monotonic()
     listener = listener or Silent()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
         run = PieceRun(
             conninfo, control, found.load_id, document, columns, listener, stop or threading.Event()
@@ -224,7 +224,7 @@ def roll_back(
     """
     begin = time.monotonic()
     listener = listener or Silent()
-    with open_session(conninfo) as control, _explained():
+    with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
         run = PieceRun(
@@ -379,7 +379,10 @@ def _result(connection: Connection, prepared: Prepared, outcome: LoadOutcome | N
 
 
 class _explained:  # noqa: N801 - reads as the function it wraps
-    """Turn what a statement raises inside into errors with cause and hint for a load."""
+    """Turn what a statement raises inside into errors with cause and hint for a load of a table."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
 
     def __enter__(self) -> None:
         return None
@@ -389,4 +392,7 @@ class _explained:  # noqa: N801 - reads as the function it wraps
             ours = failure_of(error)
             if ours.hint and "isready" in ours.hint:
                 ours.hint += "; then: pgsweep load --resume TABLE, or: pgsweep load --rollback TABLE"
+            ours.hint = with_table(ours.hint, self._table) if ours.hint else None
             raise ours from error
+        if isinstance(error, PgsweepError) and error.hint:
+            error.hint = with_table(error.hint, self._table)

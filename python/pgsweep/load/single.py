@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.load.copying import CopyState, Listener, chunks_of, line_of, records_of, refused, too_many
+from pgsweep.load.copying import CopyState, Listener, chunks_of, line_of, records_of, refused_in_one, too_many
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
@@ -199,7 +199,9 @@ class _Work:
                 return self._copied(chunk)
         except BadRow as bad:
             if most is None:
-                raise refused(entry, chunk, bad) from bad
+                raise refused_in_one(
+                    entry, chunk, bad, partition=self._document.options.partition_of is not None
+                ) from bad
             records = records_of(entry, self._document, chunk)
             try:
                 rows, found = copy_carefully(

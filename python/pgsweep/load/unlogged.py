@@ -12,8 +12,7 @@ from typing import Final
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.pg.load_catalog import Catalog
-from pgsweep.pg.load_journal import JournalObject
-from pgsweep.pg.load_work import UNLOGGED
+from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.records.load import LoadChoice
 
 GIVEN_UP: Final = (

@@ -354,7 +354,8 @@ def _ignoring(
                 number = re.search(r"\d+", notice)
                 at = record_of_line(records, int(number[0])) if number else None
                 if at is not None:
-                    found.append((at, notice))
+                    # The line is one of the piece; the file's own stands beside the reason.
+                    found.append((at, re.sub(r" at line \d+", "", notice)))
             missing = len(records) - rows
             named = dict(found[:missing])
             if len(named) != missing:

@@ -79,6 +79,12 @@ CREATE TABLE IF NOT EXISTS pgsweep_load.reject (
 CREATE UNLOGGED TABLE IF NOT EXISTS pgsweep_load.alive (load uuid PRIMARY KEY)
 """
 
+UNLOGGED: Final = "unlogged"
+"""Kind of the object that is the table itself, made UNLOGGED and LOGGED again."""
+
+VALIDATED: Final = "foreign key, validated"
+"""Kind of the validation of a foreign key."""
+
 Phase = Literal["planned", "copying", "rebuilding", "rolling back"]
 
 
@@ -102,6 +108,15 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
     tablespace: str | None
     stage: int
     size_bytes: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The object in words."""
+        if self.kind == UNLOGGED:
+            return f"table {self.name} made LOGGED"
+        if self.kind == VALIDATED:
+            return f"foreign key {self.name} validated"
+        return f"{self.kind} {self.name}"
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):

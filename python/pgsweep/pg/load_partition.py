@@ -16,7 +16,7 @@ from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, read_catalog
 from pgsweep.pg.load_work import Told, named, retried
 from pgsweep.pg.queries import load
 
-_CHECK: Final = "pgsweep_bound"
+BOUND_CHECK: Final = "pgsweep_bound"
 _PARTS: Final = sql.SQL(
     "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMPRESSION "
     "INCLUDING INDEXES"
@@ -75,7 +75,7 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
     if check is not None:
         connection.execute(
             sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} CHECK ({})").format(
-                named(table), sql.Identifier(_CHECK), sql.SQL(check)
+                named(table), sql.Identifier(BOUND_CHECK), sql.SQL(check)
             )
         )
     found = connection.execute(
@@ -148,7 +148,7 @@ def attach_partition(
         )
         retried(connection, parent.table, attach, told=told)
         drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT IF EXISTS {}")
-        connection.execute(drop.format(named(table), sql.Identifier(_CHECK)))
+        connection.execute(drop.format(named(table), sql.Identifier(BOUND_CHECK)))
     except (psycopg.ProgrammingError, psycopg.IntegrityError) as error:
         detail = (error.diag.message_detail or "").splitlines()[:1]
         raise PgsweepError(

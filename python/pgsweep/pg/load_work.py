@@ -17,6 +17,8 @@ from pgsweep.pg.connect import Connection, translate
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_journal import (
+    UNLOGGED,
+    VALIDATED,
     JournalObject,
     Piece,
     forget_pieces,
@@ -38,9 +40,6 @@ XIDS: Final = 2**32
 
 XID_SPAN: Final = 2**30
 """How many transactions may pass between the begin of a load and the last of its pieces."""
-
-UNLOGGED: Final = "unlogged"
-"""Kind of the journal's object that is the table itself, made UNLOGGED and LOGGED again."""
 
 _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.ConfigurationLimitExceeded)
 
@@ -294,8 +293,10 @@ def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> Ca
         hint = _orphans(entry, detail) + hint
     elif isinstance(error, _ROOM):
         hint = "make room on the server, then: pgsweep load --resume TABLE"
+    done = {UNLOGGED: "made LOGGED", VALIDATED: "validated"}.get(entry.kind, "made again")
+    kind = {UNLOGGED: "table", VALIDATED: "foreign key"}.get(entry.kind, entry.kind)
     failed = CannotMake(
-        f"{entry.kind} `{entry.name}` cannot be made again: {text}",
+        f"{kind} `{entry.name}` cannot be {done}: {text}",
         cause="rows of the file, or of other sessions meanwhile, do not allow it; all other objects are made",
         hint=hint,
     )

@@ -63,7 +63,7 @@ def _estimate(plan: LoadPlan) -> str:
     wal = "" if estimate.wal_bytes is None else f", {format_bytes(estimate.wal_bytes)} of WAL"
     return (
         f"Expected ({estimate.certainty}): about {count(estimate.records)} records, "
-        f"{seconds(estimate.seconds)}{wal}."
+        f"{seconds(estimate.seconds) if estimate.seconds >= 0.1 else 'less than 100 ms'}{wal}."
     )
 
 
@@ -99,7 +99,10 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
     if outcome.rejected:
         lines.append(f"  {count(outcome.rejected)} records refused, in {outcome.rejects_file}")
     if outcome.unchanged:
-        lines.append("  the catalog is equal to what it was before")
+        same = "the catalog is equal to what it was before"
+        if plan.partition_of:
+            same = f"it is a partition of {plan.partition_of}, of which nothing else has changed"
+        lines.append(f"  {same}")
     if outcome.steps:
         lines += ["", _steps(outcome, terminal)]
     for problem in outcome.problems:
