@@ -64,12 +64,20 @@ class Watch:
         return int(STATE.unpack(self._state.read_bytes())[0])
 
     def _sleeps(self) -> bool:
-        """Return whether no thread would run if there were a processor for it."""
-        states = set()
-        for task in (self._proc / "task").iterdir():
+        """Return whether nothing would run if there were a processor for it: no thread, and no descendant.
+
+        Commands start servers (initdb), and wait for them; on a busy machine that is long.
+        """
+        waiting = [self._proc]
+        while waiting:
+            process = waiting.pop()
             with contextlib.suppress(OSError):
-                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
-        return states <= {"S"}
+                for task in (process / "task").iterdir():
+                    with contextlib.suppress(OSError):
+                        if (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+                            return False
+                        waiting += [Path("/proc") / pid for pid in (task / "children").read_text().split()]
+        return True
 
     def trouble(self) -> str | None:
         """Return `hang` or `memory` where the run at hand takes too much."""
