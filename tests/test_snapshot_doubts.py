@@ -137,7 +137,8 @@ def test_doubts_know_their_thresholds() -> None:
     assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["refused"]
     assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves[:1], error)] == ["rough"]
     assert width_doubts([100], np.array([0.1]), np.array([0.14])) == []
-    [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.2]))
+    assert width_doubts([128], np.array([0.1]), np.array([0.2])) == [], "it is not shown at all"
+    [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.17]))
     assert wide.level == "rough" and "1 MB" in wide.reason
 
 

@@ -130,7 +130,7 @@ def draw_synthetic(seed: int) -> SyntheticSpec:
         seed=seed,
         version=int(rng.choice([15, 18])),
         pool_blocks=pool,
-        accesses_per_second=round(float(np.exp(rng.uniform(np.log(300), np.log(20_000)))), 1),
+        accesses_per_second=round(float(np.exp(rng.uniform(np.log(30), np.log(5000)))), 1),
         passes=round(float(np.exp(rng.uniform(np.log(4), np.log(150)))), 1),
         snapshots=int(rng.integers(12, 61)),
         relations=relations,
