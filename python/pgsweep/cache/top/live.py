@@ -322,7 +322,7 @@ class Live:
     def _measure_round_trip(self) -> float:
         """Return how long the shortest statement takes, which is the network's part of every one.
 
-        The shortest of several, as on a busy machine one may wait for a processor for longer than a look takes.
+        The shortest of several: on a busy machine one may wait for a processor for longer than a look takes.
         """
         shortest, begin = math.inf, time.monotonic()
         for count in range(_PINGS):
