@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgsweep.advice.connections import advise_connections
 from pgsweep.advice.huge_pages import advise_huge_pages
 from pgsweep.advice.planner import advise_planner
-from pgsweep.advice.reads import Basis
+from pgsweep.advice.reads import THROUGHPUT, Basis
 from pgsweep.advice.rules_of_thumb import rules_of_thumb
 from pgsweep.advice.shared_buffers import Decision
 from pgsweep.advice.situation import Situation
@@ -75,6 +75,11 @@ def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: b
     if size.action != "set":
         return f"Leave shared_buffers at {size.today}. Set {what} ({how})"
     assert size.gain is not None
+    if size.gain.of == THROUGHPUT:
+        return (
+            f"Set {what} ({how}): the throughput is expected to rise by {size.gain.value:.0%} "
+            f"({size.gain.low:.0%} to {size.gain.high:.0%})"
+        )
     return (
         f"Set {what} ({how}): sessions are expected to wait {size.gain.value:.0%} less for reads "
         f"({size.gain.low:.0%} to {size.gain.high:.0%})"
@@ -99,4 +104,6 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
         )
     if situation.prediction.memory is not None:
         remarks += situation.prediction.memory.reasons
+        loop = situation.prediction.memory.throughput
+        remarks += [] if loop is None else loop.reasons
     return remarks

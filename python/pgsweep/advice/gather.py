@@ -86,7 +86,7 @@ def advise(
         memory_assumed=assumed,
         data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
         contents=_contents(recorded, relations),
-        costs=Costs(),
+        costs=_costs(meta, prediction),
     )
     missing: list[Missing] = []
     points, basis = reads_by_size(situation)
@@ -128,6 +128,19 @@ def _predicted(
     memory = memory_bytes or (None if facts is None else facts.memory_bytes)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     return predict(evidence, sizes_bytes=sizes_for_bounds(sizes, today, memory, facts), seed=seed)
+
+
+def _costs(meta: EvidenceMeta, prediction: PredictResult) -> Costs:
+    """Return what reads take, measured where the evidence says so."""
+    loop = None if prediction.memory is None else prediction.memory.throughput
+    if loop is not None and loop.disk_read_seconds is not None and loop.copy_seconds is not None:
+        return Costs(
+            disk_read_seconds=loop.disk_read_seconds, copy_seconds=loop.copy_seconds, kind="measured"
+        )
+    copy = meta.host.get("copy_nanoseconds", "")
+    if copy.isdecimal() and 0 < len(copy) < 9:
+        return Costs(copy_seconds=max(int(copy), 1) / 1e9)
+    return Costs()
 
 
 def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:

@@ -17,15 +17,18 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
+
 from pgsweep.advice.situation import Costs, Situation
 from pgsweep.records.advice import Gain, ReadsPoint
-from pgsweep.records.prediction import CurvePoint
+from pgsweep.records.prediction import CurvePoint, MemoryPrediction
 
 LEAST_OF_ONE_CACHE: Final = 0.75
 MOST_OF_ONE_CACHE: Final = 1.15
 
 Basis = Literal["simulated", "bounded", "unknown"]
 WAITING: Final = "time waiting for reads"
+THROUGHPUT: Final = "throughput"
 
 
 def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
@@ -40,7 +43,8 @@ def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
             if size in curve and size in simulated:
                 disk = simulated[size]
                 bounds = (disk.disk_reads_per_second, disk.disk_reads_low, disk.disk_reads_high)
-                found.append(_point(curve[size], per_second, bounds, situation.costs))
+                point = _point(curve[size], per_second, bounds, situation.costs)
+                found.append(_with_throughput(point, memory))
         return found, "simulated"
     basis: Basis = "unknown" if situation.facts is None else "bounded"
     points = []
@@ -50,6 +54,16 @@ def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
             bounds = ((low + high) / 2 * per_second, low * per_second, high * per_second)
             points.append(_point(curve[size], per_second, bounds, situation.costs))
     return points, basis
+
+
+def _with_throughput(point: ReadsPoint, memory: MemoryPrediction) -> ReadsPoint:
+    loop = [] if memory.throughput is None else memory.throughput.points
+    at = next((one for one in loop if one.shared_buffers_bytes == point.shared_buffers_bytes), None)
+    if at is None:
+        return point
+    return msgspec.structs.replace(
+        point, throughput_ratio=at.ratio, throughput_low=at.low, throughput_high=at.high
+    )
 
 
 def _accesses_per_second(situation: Situation) -> float:
@@ -101,6 +115,14 @@ def _point(
         wait_low=wait(low, least),
         wait_high=wait(high, most),
     )
+
+
+def throughput_gain(then: ReadsPoint) -> Gain | None:
+    """Return by how much a size raises the throughput; None where that is not predicted."""
+    ratio, low, high = then.throughput_ratio, then.throughput_low, then.throughput_high
+    if ratio is None or low is None or high is None:
+        return None
+    return Gain(of=THROUGHPUT, unit="ratio", value=ratio - 1, low=low - 1, high=high - 1)
 
 
 def gain_of(today: ReadsPoint, then: ReadsPoint) -> Gain:

@@ -1,8 +1,9 @@
 """The size of shared_buffers, or to leave it as it is.
 
 A change needs a restart, which empties the pool, so it must be certain to pay: the 90 % interval of what it
-saves lies above 0, and it saves at least 5 % of the time that sessions wait for reads. Of the sizes that save
-nearly as much as the best, the one nearest to today's is taken. In all other cases the advice is to leave it.
+saves lies above 0, and it saves at least 5 % of the time that sessions wait for reads. Where the throughput
+is predicted, that must rise for certain too, by 2 % or more. Of the sizes that save nearly as much as the
+best, the one nearest to today's is taken. In all other cases the advice is to leave it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.advice.reads import Basis, gain_of
+from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, as_setting
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
 from pgsweep.units import format_bytes, format_count
 
 LEAST_GAIN: Final = 0.05
 """What is worth a restart: assumed."""
+
+LEAST_THROUGHPUT: Final = 0.02
 
 LEAST_WAIT: Final = 0.01
 """With less than this many seconds of waiting in each second nobody would notice a gain."""
@@ -71,6 +74,7 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         if point.shared_buffers_bytes != today
     }
     certain = {size: gain for size, gain in gains.items() if gain.low > 0 and gain.value >= LEAST_GAIN}
+    certain = {size: gain for size, gain in certain.items() if _raises(points, size)}
     fitting = {size: gain for size, gain in certain.items() if _fits(situation, size)}
     if fitting:
         best = max(gain.value for gain in fitting.values())
@@ -81,6 +85,13 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         then = next(point for point in points if point.shared_buffers_bytes == size)
         return Decision(size_bytes=size, advice=_set(situation, now, then, fitting[size], basis))
     return _left(situation, _why_not(situation, gains, certain, basis), "leave", _kind(basis))
+
+
+def _raises(points: list[ReadsPoint], size: int) -> bool:
+    """Return whether the throughput rises for certain, where it is predicted."""
+    then = next(point for point in points if point.shared_buffers_bytes == size)
+    gain = throughput_gain(then)
+    return gain is None or (gain.low > 0 and gain.value >= LEAST_THROUGHPUT)
 
 
 def _kind(basis: Basis) -> Kind:
@@ -106,6 +117,11 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
         return "no other size is possible within the memory"
     size = max(gains, key=lambda size: gains[size].value)
     gain = gains[size]
+    if gain.low > 0 and gain.value >= LEAST_GAIN:
+        return (
+            f"{format_bytes(size)} would save {gain.value:.0%} of the time that sessions wait for reads, but "
+            "that the throughput rises is not certain"
+        )
     if gain.value < LEAST_GAIN:
         return (
             f"no size is expected to save {LEAST_GAIN:.0%} of the time that sessions wait for reads; "
@@ -149,6 +165,8 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
         f"misses {format_count(now.misses_per_second)} to {format_count(then.misses_per_second)} a second"
     )
     disk = f"disk reads {_disk(now, basis)} to {_disk(then, basis)} a second"
+    better = throughput_gain(then)
+    waiting = "" if better is None else f", {gain.value:.0%} less time waiting for reads"
     return AdvisedSetting(
         name="shared_buffers",
         where="server",
@@ -156,8 +174,8 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
         value=as_setting(then.shared_buffers_bytes),
         action="set",
         kind=_kind(basis),
-        reason=f"{misses}, {disk}",
-        gain=gain,
+        reason=f"{misses}, {disk}{waiting}",
+        gain=better or gain,
         takes_effect="restart",
         undo=undo_of("shared_buffers", as_setting(situation.today_bytes)),
     )

@@ -20,7 +20,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """What a change is expected to save, with its interval; less than 0 where it costs.
 
     Attributes:
-        of: what is saved: `time waiting for reads`, `memory`.
+        of: what is saved: `time waiting for reads`, `memory`; or what is won: `throughput`.
         unit: `ratio`, of what it is today, or `bytes`.
         value: predicted.
         low: the least of the 90 % interval.
@@ -66,8 +66,9 @@ class ReadsPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         misses_per_second: of the pool, at the load of the evidence.
-        disk_reads_per_second: of these, those that wait for the disk; null where only bounds are known.
-        wait_ratio: seconds that all sessions together wait for reads in one second; null as before.
+        disk_reads_per_second: of these, those that wait for the disk; the middle where only bounds are known.
+        wait_ratio: seconds that all sessions together wait for reads in one second.
+        throughput_ratio: transactions per second, divided by those of today; null where not predicted.
     """
 
     shared_buffers_bytes: int
@@ -80,6 +81,9 @@ class ReadsPoint(msgspec.Struct, frozen=True, kw_only=True):
     wait_ratio: float
     wait_low: float
     wait_high: float
+    throughput_ratio: float | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
 
 
 class RuleOfThumb(msgspec.Struct, frozen=True, kw_only=True):

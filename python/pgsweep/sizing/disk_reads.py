@@ -18,6 +18,7 @@ import numpy as np
 from pgsweep.errors import UsageError
 from pgsweep.records.prediction import CurvePoint, DiskPoint, MemoryPrediction, PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def predict_memory(
         why = f"what comes from disk is not predicted: {error.message}"
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
-    return msgspec.structs.replace(result, memory=simulation.predict())
+    memory = simulation.predict()
+    found = predict_throughput(evidence, result.observed, result.points, memory)
+    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
 
 
 @dataclass(frozen=True, kw_only=True)

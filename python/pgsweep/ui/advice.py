@@ -73,6 +73,8 @@ def gain_text(gain: Gain) -> str:
     if gain.unit == "bytes":
         most = "" if gain.high == gain.low else f", up to {format_bytes(gain.high)}"
         return f"{format_bytes(gain.value)} less {gain.of}{most}"
+    if gain.of == "throughput":
+        return f"{gain.value:+.0%} throughput ({gain.low:+.0%} to {gain.high:+.0%})"
     return f"{_change(gain.value)} {gain.of} ({_change(gain.high)} to {_change(gain.low)})"
 
 
@@ -113,8 +115,11 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
         Column("90 % interval"),
         Column("waiting\ns/s"),
         Column("90 % interval"),
-        Column("", left=True),
     ]
+    loop = any(point.throughput_ratio is not None for point in result.points)
+    if loop:
+        columns += [Column("throughput\npredicted"), Column("90 % interval")]
+    columns.append(Column("", left=True))
     today, advised = result.observed.shared_buffers_bytes, _advised(result)
     rows, marked = [], None
     for index, point in enumerate(result.points):
@@ -129,10 +134,18 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
                 f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
                 f"{point.wait_ratio:.3g}",
                 f"{point.wait_low:.3g} to {point.wait_high:.3g}",
+                *(_throughput(point) if loop else ()),
                 f"{terminal.pick('◀', '<')} {', '.join(marks)}" if marks else "",
             ]
         )
     return table(columns, rows, terminal, marked=marked)
+
+
+def _throughput(point: ReadsPoint) -> tuple[str, str]:
+    """Return the throughput as a ratio to today's, and its interval."""
+    if point.throughput_ratio is None:
+        return "", ""
+    return f"{point.throughput_ratio:.2f} x", f"{point.throughput_low:.2f} to {point.throughput_high:.2f}"
 
 
 def _disk(result: AdviceResult, point: ReadsPoint) -> str:
@@ -268,11 +281,12 @@ def _reads_section(result: AdviceResult) -> Section:
                 Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
                 Cell(f"{point.wait_ratio:.3g}"),
                 Cell(f"{point.wait_low:.3g} to {point.wait_high:.3g}"),
+                *map(Cell, _throughput(point)),
             ]
         )
     head = ["shared_buffers", "misses per second", "disk reads per second", "90 % interval"]
-    head += ["seconds of waiting per second", "90 % interval"]
-    groups = [Group(""), Group("predicted", 5, Predicted)]
+    head += ["seconds of waiting per second", "90 % interval", "throughput against today", "90 % interval"]
+    groups = [Group(""), Group("predicted", 7, Predicted)]
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
     return Section("Reads by shared_buffers", "reads", lead, [], [], groups, head, rows, marked=marked)
 
