@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.demo import run_demo as demo
     from pgsweep.sizing.predict import predict
     from pgsweep.sizing.prove import prove
+    from pgsweep.sizing.verify import verify
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
     from pgsweep.warm.keep.keep import KeepOptions
@@ -100,6 +101,7 @@ __all__ = [
     "read_oracle_general",
     "record",
     "sample_load",
+    "verify",
     "warm_check",
     "warm_keep",
     "warm_plan",
@@ -135,6 +137,7 @@ _PLACES = {
     "read_heat": "pgsweep.warm.heat.file",
     "read_oracle_general": "pgsweep.evidence.oracle_general",
     "record": "pgsweep.evidence.record",
+    "verify": "pgsweep.sizing.verify",
 }
 """The module of each name, and its name there where it is another; those not named are in pgsweep.api."""
 

@@ -27,6 +27,7 @@ from pgsweep.ui.view import Result, View
 MODULES = {
     "pgsweep.predict/1": "prediction",
     "pgsweep.advise/1": "advice",
+    "pgsweep.verify/1": "verification",
     "pgsweep.demo/1": "demo",
     "pgsweep.record/1": "record",
     "pgsweep.prove/1": "proof",
@@ -202,6 +203,7 @@ def _makers() -> str:
     plain_ones = (
         "predict",
         "advise",
+        "verify",
         "demo",
         "record",
         "prove",
