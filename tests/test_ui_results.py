@@ -15,6 +15,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, view_of
 from pgsweep.ui.view import Result
+from tests.fix_advice import advice_result
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import (
     demo_result,
@@ -28,7 +29,9 @@ from tests.fix_results import (
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
 RESULTS += [memory_result(), reckoned(seen()), kernel_result(), load_result(), load_compare_result()]
+RESULTS += [advice_result()]
 IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel", "load", "load-compare"]
+IDS += ["advise"]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=IDS)

@@ -17,6 +17,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # as type checkers know it; importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from pgsweep._native import __version__
+    from pgsweep.advice.gather import advise
     from pgsweep.api import (
         examine_server,
         huge_pages,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.demo import run_demo as demo
     from pgsweep.sizing.predict import predict
     from pgsweep.sizing.prove import prove
+    from pgsweep.sizing.verify import verify
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
     from pgsweep.warm.keep.keep import KeepOptions
@@ -78,6 +80,7 @@ __all__ = [
     "UsageError",
     "WarmOptions",
     "__version__",
+    "advise",
     "demo",
     "examine_server",
     "export_oracle_general",
@@ -100,6 +103,7 @@ __all__ = [
     "read_oracle_general",
     "record",
     "sample_load",
+    "verify",
     "warm_check",
     "warm_keep",
     "warm_plan",
@@ -125,6 +129,7 @@ _PLACES = {
     "UsageError": _ERRORS,
     "WarmOptions": "pgsweep.warm.run.prepare",
     "__version__": "pgsweep._native",
+    "advise": "pgsweep.advice.gather",
     "demo": "pgsweep.sizing.demo:run_demo",
     "export_oracle_general": "pgsweep.evidence.oracle_general",
     "footprint": "pgsweep.cache.footprint",
@@ -134,6 +139,7 @@ _PLACES = {
     "read_heat": "pgsweep.warm.heat.file",
     "read_oracle_general": "pgsweep.evidence.oracle_general",
     "record": "pgsweep.evidence.record",
+    "verify": "pgsweep.sizing.verify",
 }
 """The module of each name, and its name there where it is another; those not named are in pgsweep.api."""
 

@@ -27,7 +27,13 @@ COMMANDS: dict[str, Entry] = {
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),
+    "advise": Entry(
+        "advise", "The main job", "Advise settings of memory, each with its reason and what it gains"
+    ),
     "prove": Entry("prove", "The main job", "Replay a recorded trace through a real server at other sizes"),
+    "verify": Entry(
+        "verify", "The main job", "Record again after a change, and say whether the prediction was right"
+    ),
     "demo": Entry(
         "demo", "The main job", "Record, predict and prove on a private PostgreSQL, with an HTML report"
     ),

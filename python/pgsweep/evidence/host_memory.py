@@ -12,6 +12,8 @@ from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
+from pgsweep.host.processor_time import copy_seconds, host_seconds, server_seconds
+from pgsweep.host.procfile import PROC
 from pgsweep.host.server_memory import disk_read_bytes, read_server_memory, refaults
 from pgsweep.pg.counters import Counter
 
@@ -43,13 +45,18 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
         seen = page_cache(files.paths, maps=False, block_bytes=block_bytes)
         if not files.unreadable and not (seen["error"] == 1).any() and not (seen["error"] == 13).any():
             found["data_cached_bytes"] = str(int(seen["cached_bytes"].sum()))
+    copy = copy_seconds(PROC / str(postmaster_pid) / "exe")
+    if copy is not None:
+        found["copy_nanoseconds"] = str(round(copy * 1e9))
     return found
 
 
 def memory_counters(postmaster_pid: int) -> list[Counter]:
-    """Return what the server has read from disk, and how many pages came back, so far."""
+    """Return what the server has read from disk, which pages came back, and processor times, so far."""
     counters = {name: float(value) for name, value in refaults(postmaster_pid).items()}
     read = disk_read_bytes(postmaster_pid)
     if read is not None:
         counters["disk_read_bytes"] = float(read)
+    times = {"server_cpu_seconds": server_seconds(postmaster_pid), "host_cpu_seconds": host_seconds()}
+    counters |= {name: value for name, value in times.items() if value is not None}
     return [Counter("host", "", name, value) for name, value in counters.items()]

@@ -177,7 +177,8 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         (
             "disk reads",
             "before and after the observation",
-            f"open(/proc/{pid}/io), its children; /proc/vmstat or the memory cgroup's memory.stat",
+            f"open(/proc/{pid}/io), its children; /proc/vmstat or the memory cgroup's memory.stat; "
+            f"/proc/{pid}/stat, its children, /proc/stat",
         ),
         ("memory", "before and after the observation", f"open(/proc/{pid}/mem), read the buffer descriptors"),
         ("buffer", _ONCE, f"bpf(BPF_MAP_CREATE, BPF_MAP_TYPE_RINGBUF), {RING_BYTES >> 20} MB"),
@@ -221,7 +222,8 @@ def _host_memory(pid: int) -> tuple[str, str, str]:
         "host memory",
         _ONCE,
         f"open(/proc/{pid}/status), its children, /proc/meminfo, the memory cgroup's memory.stat; "
-        "open and cachestat (before Linux 6.5 mincore) of each file of a relation",
+        "open and cachestat (before Linux 6.5 mincore) of each file of a relation; "
+        f"pread of /proc/{pid}/exe, which measures what a copy from the page cache takes",
     )
 
 

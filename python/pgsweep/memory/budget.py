@@ -47,6 +47,8 @@ SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
 
 _BACKEND_BYTES_PER_BUFFER = 64 + 52
+_BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
+"""A buffer with its descriptor, its entries in the lookup table and in the checkpointer's arrays."""
 
 _SAMPLE = 8
 """The number of connections whose mappings are read: they are alike."""
@@ -108,6 +110,8 @@ def budget(
     max_connections: int | None = None,
     plan_nodes: int = 2,
     work_mem_bytes: int | None = None,
+    shared_buffers_bytes: int | None = None,
+    shared_per_connection_bytes: float | None = None,
 ) -> BudgetResult:
     """Return the budget of a server.
 
@@ -116,6 +120,9 @@ def budget(
         max_connections: how many connections the budget is for; the setting by default.
         plan_nodes: sorts and hashes that a connection is assumed to hold at once, at the high end.
         work_mem_bytes: for this work_mem; the setting by default.
+        shared_buffers_bytes: for this shared_buffers; the setting by default.
+        shared_per_connection_bytes: by how much the shared memory grows with each connection allowed; a
+            server of the same release is asked by default, which takes some seconds.
 
     Raises:
         ConnectionFailed: the server has gone.
@@ -125,6 +132,10 @@ def budget(
         settings = read_memory_settings(local.connection)
     if work_mem_bytes is not None:
         settings = dataclasses.replace(settings, work_mem=work_mem_bytes)
+    grown = 0
+    if shared_buffers_bytes is not None:
+        grown = round((shared_buffers_bytes - settings.shared_buffers) * _BUFFER_OVERHEAD)
+        settings = dataclasses.replace(settings, shared_buffers=shared_buffers_bytes)
     seen = _seen(local)
     if seen.totals.private_bytes is None or seen.totals.real_bytes is None:
         raise MissingAbility(
@@ -133,7 +144,9 @@ def budget(
             hint=who_may("pgsweep memory budget ..."),
         )
     connections = max_connections or settings.max_connections
-    slope = _shared_per_connection(local, seen, settings, connections)
+    slope = shared_per_connection_bytes
+    if slope is None:
+        slope = _shared_per_connection(local, seen, settings, connections)
     result = estimate_budget(
         seen,
         settings,
@@ -143,6 +156,7 @@ def budget(
         own_tables_bytes=measure_own_tables(connections_of(seen)),
         cgroup_page_cache_bytes=_cgroup_page_cache(local.postmaster_pid),
         shared_per_connection_bytes=slope or 0.0,
+        shared_growth_bytes=grown,
     )
     if slope is not None:
         return result
@@ -219,6 +233,7 @@ def estimate_budget(
     cgroup_page_cache_bytes: int = 0,
     huge_page_bytes: int | None = None,
     shared_per_connection_bytes: float = 0.0,
+    shared_growth_bytes: int = 0,
 ) -> BudgetResult:
     """Return the budget from what was seen.
 
@@ -232,6 +247,7 @@ def estimate_budget(
         cgroup_page_cache_bytes: page cache and shared memory counted to the cgroup that holds the limit.
         huge_page_bytes: size of the huge pages; the kernel's default by default.
         shared_per_connection_bytes: by how much the shared memory grows with each connection allowed.
+        shared_growth_bytes: by how much it would grow with another shared_buffers, which `settings` has.
     """
     sample = connections_of(seen)
     others = [p for p in seen.processes if p.kind != CLIENT]
@@ -240,7 +256,10 @@ def estimate_budget(
     p95 = sorted(p.private_bytes or 0 for p in sample)[-(-95 * n // 100) - 1] if sample else 0
     size = seen.totals.shared_memory_size_bytes or settings.shared_memory or settings.shared_buffers
     size_now = size
-    size = max(0, size + round(shared_per_connection_bytes * (connections - settings.max_connections)))
+    grown = shared_growth_bytes + round(
+        shared_per_connection_bytes * (connections - settings.max_connections)
+    )
+    size = max(0, size + grown)
     touched = touched_at_most(settings.shared_buffers, size)
     shared_now = seen.totals.shared_memory_bytes or 0
     page_bytes = PAGE_BYTES

@@ -144,7 +144,7 @@ _SHAPES: Final = {
     "recovery": "one: bool pid?",
     "relation": "few: oid bytes bytes oid oid oid? blocks?",
     "relations": "oid bytes? bytes text oid oid oid oid int number",
-    "scanned_indexes": "oid",
+    "scanned_indexes": "oid count bool",
     "schema_trust": "text bool bool",
     "server": "one: version text blocksize pool oid bytes oid bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",

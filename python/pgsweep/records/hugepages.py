@@ -102,6 +102,7 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
         steps: what to do, as commands and lines to paste.
         plan: what --apply would write; nothing of it was done.
         change: what --apply did.
+        huge_limit_bytes: what the server's hugetlb cgroup allows of these pages; null where it sets no limit.
     """
 
     schema: str = "pgsweep.hugepages/1"
@@ -125,4 +126,5 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     change: HugePagesChange | None = None
     missing: list[Missing] = []
     own_pages: int = 0
+    huge_limit_bytes: int | None = None
     provenance: Provenance | None = None

@@ -95,6 +95,37 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
     held_twice_high_bytes: int
 
 
+class ThroughputPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Transactions per second at one size, divided by those of today; `low` and `high` bound 90 %."""
+
+    shared_buffers_bytes: int
+    ratio: float
+    low: float
+    high: float
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """What disk reads make of the throughput.
+
+    Attributes:
+        transactions_per_second: measured; null, as the next four, where there is no prediction.
+        sessions: connected, on average: measured.
+        processor_seconds: of a transaction: measured.
+        disk_read_seconds: that a session waits for one read from disk: measured, but for the number of reads.
+        copy_seconds: of a read from the page cache: measured on the host.
+        points: by size; none where it is refused.
+        reasons: sentences; why it is refused, or what it holds for.
+    """
+
+    transactions_per_second: float | None = None
+    sessions: float | None = None
+    processor_seconds: float | None = None
+    disk_read_seconds: float | None = None
+    copy_seconds: float | None = None
+    points: list[ThroughputPoint]
+    reasons: list[str]
+
+
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Memory as one budget: the pool, and the page cache that gets the rest.
 
@@ -106,6 +137,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         policy: `two-lists`, or `mglru`, which is bounded by FIFO and CLOCK.
         points: by size; sizes that leave no page cache have none.
         reasons: sentences on how far it may be trusted.
+        throughput: null in results of earlier versions.
     """
 
     memory_bytes: int
@@ -115,6 +147,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     policy: Literal["two-lists", "mglru"]
     points: list[DiskPoint]
     reasons: list[str]
+    throughput: Throughput | None = None
 
 
 class PredictResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import numpy as np
 from pgsweep.errors import UsageError
 from pgsweep.records.prediction import CurvePoint, DiskPoint, MemoryPrediction, PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +79,21 @@ def predict_memory(
         why = f"what comes from disk is not predicted: {error.message}"
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
-    return msgspec.structs.replace(result, memory=simulation.predict())
+    memory = simulation.predict()
+    found = predict_throughput(evidence, result.observed, result.points, memory)
+    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
+
+
+def disk_bytes_per_second(evidence: Evidence | ExportedTrace) -> float | None:
+    """Return what the server was measured to read from disk; None where that was not measured."""
+    counters = evidence.table("counters")
+    rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == "disk_read_bytes"))
+    if len(rows) < 2:
+        return None
+    first, last = rows[0], rows[-1]
+    seconds = float(counters["seconds"][last] - counters["seconds"][first])
+    read = float(counters["value"][last] - counters["value"][first])
+    return read / seconds if seconds > 0 and read >= 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +216,7 @@ class _Simulation:
 
     def _against_measured(self, found: dict[int, _Found], reasons: list[str]) -> tuple[float, float | None]:
         """Return by which factor today's disk reads are off what was measured, and that."""
-        measured = self._measured_bytes_per_second()
+        measured = disk_bytes_per_second(self._evidence)
         if measured is None:
             reasons.append(
                 "what the server read from disk was not measured: the simulation is not checked by it"
@@ -225,16 +240,6 @@ class _Simulation:
             said += "; the intervals hold that difference"
         reasons.append(said)
         return factor, measured
-
-    def _measured_bytes_per_second(self) -> float | None:
-        counters = self._evidence.table("counters")
-        rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == "disk_read_bytes"))
-        if len(rows) < 2:
-            return None
-        first, last = rows[0], rows[-1]
-        seconds = float(counters["seconds"][last] - counters["seconds"][first])
-        read = float(counters["value"][last] - counters["value"][first])
-        return read / seconds if seconds > 0 and read >= 0 else None
 
     def _point(self, point: CurvePoint, found: _Found, factor: float) -> DiskPoint:
         observed = self._result.observed

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Final
 
-from pgsweep.records.prediction import DiskPoint, MemoryPrediction
+from pgsweep.records.prediction import DiskPoint, MemoryPrediction, ThroughputPoint
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.table import Column, table
@@ -28,6 +28,7 @@ _FIELDS: Final = (
     "held_twice_low_bytes",
     "held_twice_high_bytes",
 )
+_LOOP_FIELDS: Final = ("throughput_ratio", "throughput_low", "throughput_high")
 
 
 def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal) -> str:
@@ -39,8 +40,11 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
         Column("disk reads/s\npredicted"),
         Column("90 % interval"),
         Column("held\ntwice"),
-        Column("", left=True),
     ]
+    loop = _throughput(memory)
+    if loop:
+        columns += [Column("throughput\npredicted"), Column("90 % interval")]
+    columns.append(Column("", left=True))
     rows, marked = [], None
     for index, point in enumerate(memory.points):
         here = point.shared_buffers_bytes == today
@@ -53,6 +57,7 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
                 count(point.disk_reads_per_second),
                 f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
                 known_bytes(point.held_twice_bytes),
+                *_ratios(loop, point),
                 terminal.pick("◀", "<") + " today" if here else "",
             ]
         )
@@ -60,7 +65,7 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
     if rows:
         parts.append(table(columns, rows, terminal, marked=marked))
     lines = []
-    for reason in memory.reasons:
+    for reason in _reasons(memory):
         lines += textwrap.wrap(
             reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
         )
@@ -77,6 +82,26 @@ def _lead(memory: MemoryPrediction) -> str:
     )
 
 
+def _throughput(memory: MemoryPrediction) -> dict[int, ThroughputPoint]:
+    """Return the throughput by size; nothing where there is no prediction."""
+    points = [] if memory.throughput is None else memory.throughput.points
+    return {point.shared_buffers_bytes: point for point in points}
+
+
+def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> list[str]:
+    """Return the cells of the throughput: of today's, with its interval."""
+    if not loop:
+        return []
+    found = loop.get(point.shared_buffers_bytes)
+    if found is None:
+        return ["", ""]
+    return [f"{found.ratio:.2f} x", f"{found.low:.2f} to {found.high:.2f}"]
+
+
+def _reasons(memory: MemoryPrediction) -> list[str]:
+    return [*memory.reasons, *([] if memory.throughput is None else memory.throughput.reasons)]
+
+
 def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     """Return the same as a section of the page."""
     facts = [
@@ -85,6 +110,7 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     if memory.measured_disk_bytes_per_second is not None:
         read = format_bytes(round(memory.measured_disk_bytes_per_second))
         facts.append(Fact(f"{read}/s", "read from disk when observed", Measured))
+    loop = _throughput(memory)
     rows, marked = [], None
     for index, point in enumerate(memory.points):
         here = point.shared_buffers_bytes == today
@@ -97,6 +123,7 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
                 Cell(count(point.disk_reads_per_second)),
                 Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
                 Cell(known_bytes(point.held_twice_bytes), _twice(point)),
+                *map(Cell, _ratios(loop, point)),
             ]
         )
     return Section(
@@ -105,7 +132,7 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
         lead=_lead(memory),
         facts=facts,
         figures=[],
-        groups=[Group(""), Group("predicted", 5, Predicted)],
+        groups=[Group(""), Group("predicted", 7 if loop else 5, Predicted)],
         head=[
             "shared_buffers",
             "page cache left",
@@ -113,10 +140,11 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
             "disk reads per second",
             "90 % interval",
             "held twice",
+            *(["throughput against today", "90 % interval"] if loop else []),
         ],
         rows=rows,
         marked=marked,
-        notes=memory.reasons,
+        notes=_reasons(memory),
     )
 
 
@@ -130,7 +158,7 @@ def _twice(point: DiskPoint) -> str:
 
 def memory_columns(memory: MemoryPrediction | None) -> tuple[str, ...]:
     """Return the names of the columns that rows of the prediction have besides."""
-    return () if memory is None else tuple(f"predicted_{name}" for name in _FIELDS)
+    return () if memory is None else tuple(f"predicted_{name}" for name in (*_FIELDS, *_LOOP_FIELDS))
 
 
 def memory_values(memory: MemoryPrediction | None) -> Callable[[int], tuple[object, ...]]:
@@ -138,10 +166,15 @@ def memory_values(memory: MemoryPrediction | None) -> Callable[[int], tuple[obje
     if memory is None:
         return lambda _: ()
     points = {point.shared_buffers_bytes: point for point in memory.points}
-    none: tuple[object, ...] = (None,) * len(_FIELDS)
+    loop = _throughput(memory)
+    none: tuple[object, ...] = (None,) * (len(_FIELDS) + len(_LOOP_FIELDS))
 
     def values(size: int) -> tuple[object, ...]:
         point = points.get(size)
-        return none if point is None else tuple(getattr(point, name) for name in _FIELDS)
+        if point is None:
+            return none
+        at = loop.get(size)
+        ratios = (None,) * 3 if at is None else (at.ratio, at.low, at.high)
+        return (*(getattr(point, name) for name in _FIELDS), *ratios)
 
     return values

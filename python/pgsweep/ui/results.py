@@ -26,6 +26,8 @@ from pgsweep.ui.view import Result, View
 
 MODULES = {
     "pgsweep.predict/1": "prediction",
+    "pgsweep.advise/1": "advice",
+    "pgsweep.verify/1": "verification",
     "pgsweep.demo/1": "demo",
     "pgsweep.record/1": "record",
     "pgsweep.prove/1": "proof",
@@ -200,6 +202,8 @@ def _makers() -> str:
     groups = {"warm": "plan, run, save, check, restore, keep", "memory": "budget, kernel"}
     plain_ones = (
         "predict",
+        "advise",
+        "verify",
         "demo",
         "record",
         "prove",

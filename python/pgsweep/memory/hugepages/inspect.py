@@ -136,7 +136,10 @@ def examine(
         huge_limit=None if pid is None else huge_page_limit_of(pid, size_of_page),
     )
     return msgspec.structs.replace(
-        result, reasons=[*reasons_for(result, around), *size.notes], steps=steps_for(result, around.contained)
+        result,
+        reasons=[*reasons_for(result, around), *size.notes],
+        steps=steps_for(result, around.contained),
+        huge_limit_bytes=None if around.huge_limit is None else around.huge_limit.limit_bytes,
     )
 
 

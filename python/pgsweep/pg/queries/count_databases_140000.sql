@@ -12,5 +12,7 @@ SELECT o.oid::int8::text AS object,
        pg_catalog.pg_stat_get_db_temp_files(o.oid) AS temp_files,
        pg_catalog.pg_stat_get_db_temp_bytes(o.oid) AS temp_bytes,
        pg_catalog.pg_stat_get_db_blk_read_time(o.oid) AS blk_read_time,
-       pg_catalog.pg_stat_get_db_blk_write_time(o.oid) AS blk_write_time
+       pg_catalog.pg_stat_get_db_blk_write_time(o.oid) AS blk_write_time,
+       pg_catalog.pg_stat_get_db_session_time(o.oid) AS session_time,
+       pg_catalog.pg_stat_get_db_active_time(o.oid) AS active_time
 FROM pg_catalog.unnest(%s::oid[]) AS o (oid)

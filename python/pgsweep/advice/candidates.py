@@ -1,0 +1,67 @@
+"""The sizes of shared_buffers that are considered, and those at which the curve is needed for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgsweep.advice.situation import MB, rounded_down
+from pgsweep.errors import UsageError
+from pgsweep.sizing.memory_shares import MemoryFacts
+
+_FACTORS: Final = (0.25, 0.5, 2, 4, 8, 16, 64)
+_OF_MEMORY: Final = (1 / 16, 1 / 8, 0.25, 0.4, 0.5, 0.65, 0.75)
+MOST_OF_MEMORY: Final = 0.8
+"""What is left serves sessions, the kernel and the server's own reads of files that bypass the pool."""
+
+_SMALLEST: Final = 8 * MB
+_NEAR: Final = 1.1
+
+
+def candidates(today_bytes: int, memory_bytes: int | None, facts: MemoryFacts | None) -> list[int]:
+    """Return the sizes to consider, today's among them, in ascending order.
+
+    Args:
+        today_bytes: shared_buffers now.
+        memory_bytes: what pool and page cache share; None where it is not known.
+        facts: how the memory is used; None where it is not known.
+    """
+    found = {today_bytes}
+    wanted = [rounded_down(round(today_bytes * factor)) for factor in _FACTORS]
+    fixed: set[int] = set()
+    if memory_bytes is not None:
+        # Where rules of thumb point they are asked about as they are.
+        fixed = {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}
+        wanted += [rounded_down(round(memory_bytes * share)) for share in _OF_MEMORY]
+    for size in sorted(fixed) + sorted(wanted):
+        if size < _SMALLEST or not _possible(size, today_bytes, memory_bytes, facts):
+            continue
+        if size in fixed or all(max(size, one) / min(size, one) > _NEAR for one in found):
+            found.add(size)
+    return sorted(found)
+
+
+def _possible(size: int, today: int, memory: int | None, facts: MemoryFacts | None) -> bool:
+    if memory is None or facts is None:
+        return size <= today * 8
+    if size > memory * MOST_OF_MEMORY:
+        return False
+    try:
+        facts.share(memory, size, today)
+    except UsageError:
+        return False
+    return True
+
+
+def sizes_for_bounds(
+    sizes: list[int], today_bytes: int, memory_bytes: int | None, facts: MemoryFacts | None
+) -> list[int]:
+    """Return the sizes at which misses bound the disk reads at `sizes` (reads.py), these included."""
+    found = set(sizes)
+    if memory_bytes is not None and facts is not None:
+        for size in sizes:
+            try:
+                share = facts.share(memory_bytes, size, today_bytes)
+            except UsageError:
+                continue
+            found |= {size + share.page_cache_bytes, share.page_cache_bytes, share.low_bytes}
+    return sorted({size // 8192 * 8192 for size in found if size >= 16 * 8192})

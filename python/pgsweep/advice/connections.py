@@ -1,0 +1,48 @@
+"""max_connections: how many fit beside the size advised, by the budget of `pgsweep memory budget`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgsweep.advice.shared_buffers import undo_of
+from pgsweep.advice.situation import Situation
+from pgsweep.records.advice import AdvisedSetting
+
+_ROOM: Final = 1.5
+"""max_connections is not advised below this many times the connections of now."""
+
+
+def advise_connections(situation: Situation) -> AdvisedSetting:
+    """Return the advice; the budget is already for the size of shared_buffers that is advised."""
+    budget, today = situation.budget, situation.number("max_connections")
+    if budget is None or today is None:
+        why = "how many fit is counted on the server's host, with a session there: pgsweep memory budget"
+        return _advice(today, None, why, unknown=True)
+    many = (
+        f"{budget.possible_connections} connections as those of today fit, {budget.safe_connections} that "
+        "take all that the settings allow"
+    )
+    if budget.verdict != "will be killed":
+        return _advice(today, None, many)
+    most = budget.possible_connections
+    if most < budget.connections * _ROOM or most < 1:
+        why = (
+            f"{many}: the memory does not suffice, and max_connections cannot be lowered to it; use a "
+            "pooler, or more memory"
+        )
+        return _advice(today, None, why)
+    return _advice(today, most, f"{many}: with more, processes are killed")
+
+
+def _advice(today: int | None, value: int | None, why: str, *, unknown: bool = False) -> AdvisedSetting:
+    return AdvisedSetting(
+        name="max_connections",
+        where="server",
+        today=None if today is None else str(today),
+        value=None if value is None else str(value),
+        action="unknown" if unknown else "leave" if value is None else "set",
+        kind="predicted",
+        reason=why,
+        takes_effect="" if value is None else "restart",
+        undo="" if value is None else undo_of("max_connections", str(today)),
+    )

@@ -1,0 +1,109 @@
+"""All advice together, from what is known."""
+
+from __future__ import annotations
+
+from pgsweep.advice.connections import advise_connections
+from pgsweep.advice.huge_pages import advise_huge_pages
+from pgsweep.advice.planner import advise_planner
+from pgsweep.advice.reads import THROUGHPUT, Basis
+from pgsweep.advice.rules_of_thumb import rules_of_thumb
+from pgsweep.advice.shared_buffers import Decision
+from pgsweep.advice.situation import Situation
+from pgsweep.advice.warming import advise_warming
+from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint
+from pgsweep.records.cache import Missing
+
+
+def decide(
+    situation: Situation,
+    decision: Decision,
+    points: list[ReadsPoint],
+    basis: Basis,
+    *,
+    server_version: str,
+    database: str,
+    evidence: str,
+    missing: list[Missing],
+) -> AdviceResult:
+    """Return the advice.
+
+    Args:
+        situation: with huge pages and budget for the size that was decided.
+        decision: the size.
+        points: what reads cost at each size.
+        basis: how disk reads are known.
+        server_version, database, evidence: what it is about.
+        missing: what could not be looked at.
+    """
+    settings = [
+        decision.advice,
+        *advise_huge_pages(situation, decision.size_bytes),
+        advise_planner(situation, decision.size_bytes),
+        advise_connections(situation),
+    ]
+    changed = [one for one in settings if one.action == "set"]
+    restarts = any(one.takes_effect == "restart" for one in changed)
+    settings.append(advise_warming(situation, restarts=restarts))
+    prediction = situation.prediction
+    return AdviceResult(
+        server_version=server_version,
+        database=database,
+        evidence=evidence,
+        source=prediction.source,
+        summary=_summary(decision.advice, changed, restarts=restarts),
+        decision="change" if changed else "leave",
+        observed=prediction.observed,
+        memory_bytes=situation.memory_bytes,
+        disk_reads_from=basis,
+        disk_read_seconds=situation.costs.disk_read_seconds,
+        copy_seconds=situation.costs.copy_seconds,
+        costs_kind=situation.costs.kind,
+        settings=settings,
+        rules=rules_of_thumb(situation, points, basis),
+        points=points,
+        verdict=prediction.verdict,
+        remarks=_remarks(situation, basis),
+        missing=missing,
+    )
+
+
+def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: bool) -> str:
+    if not changed:
+        return f"Leave it: {size.reason}"
+    what = ", ".join(f"{one.name} = {one.value}" for one in changed)
+    how = "a restart" if restarts else "a reload"
+    if size.action != "set":
+        return f"Leave shared_buffers at {size.today}. Set {what} ({how})"
+    assert size.gain is not None
+    if size.gain.of == THROUGHPUT:
+        return (
+            f"Set {what} ({how}): the throughput is expected to rise by {size.gain.value:.0%} "
+            f"({size.gain.low:.0%} to {size.gain.high:.0%})"
+        )
+    return (
+        f"Set {what} ({how}): sessions are expected to wait {size.gain.value:.0%} less for reads "
+        f"({size.gain.low:.0%} to {size.gain.high:.0%})"
+    )
+
+
+def _remarks(situation: Situation, basis: Basis) -> list[str]:
+    costs = situation.costs
+    remarks = [
+        f"one read from disk takes {costs.disk_read_seconds * 1e6:.3g} microseconds, one from the page cache "
+        f"{costs.copy_seconds * 1e6:.2g} ({costs.kind})"
+    ]
+    if basis == "bounded":
+        remarks.append(
+            "disk reads are bounded from the pool's misses and the memory: it is assumed that accesses are "
+            "independent of each other, and that the page cache is the server's"
+        )
+    if situation.memory_assumed:
+        remarks.append(
+            "how the memory is used was not measured: it is assumed that a tenth serves neither the pool nor "
+            "the page cache"
+        )
+    if situation.prediction.memory is not None:
+        remarks += situation.prediction.memory.reasons
+        loop = situation.prediction.memory.throughput
+        remarks += [] if loop is None else loop.reasons
+    return remarks

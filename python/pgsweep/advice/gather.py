@@ -1,0 +1,246 @@
+"""Advice from evidence, and from a session on its server where there is one: `pgsweep advise`.
+
+The curve comes from the evidence alone. Huge pages and connections are counted on the server's host, for the
+size that is advised, so a second look is taken once it is decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pgsweep.advice.candidates import candidates, sizes_for_bounds
+from pgsweep.advice.decide import decide
+from pgsweep.advice.reads import reads_by_size
+from pgsweep.advice.shared_buffers import decide_size
+from pgsweep.advice.situation import Contents, Costs, Situation, as_setting
+from pgsweep.errors import ClusterError, MissingAbility, UsageError
+from pgsweep.evidence.sampling import BlockSample
+from pgsweep.evidence.store import Evidence, EvidenceMeta
+from pgsweep.memory.budget import budget
+from pgsweep.memory.hugepages.inspect import examine
+from pgsweep.memory.processes import opened
+from pgsweep.pg.catalog import read_server
+from pgsweep.pg.connect import connect, explained
+from pgsweep.records.advice import AdviceResult
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.cache import Missing
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.predict import predict
+from pgsweep.units import BLOCK_BYTES
+
+_ASSUMED_OTHER: Final = 0.1
+_RELATIONS: Final = 20
+
+_SHARED_PER_CONNECTION_BYTES: Final = 20_000
+"""By how much shared memory grows with max_connections (18, default settings): little beside what a
+connection has for itself, so no server is started to ask."""
+
+
+def advise(
+    evidence: Path, *, conninfo: str | None = None, memory_bytes: int | None = None, seed: int = 0
+) -> AdviceResult:
+    """Return which settings follow from evidence, each with its reason (`pgsweep advise`).
+
+    Args:
+        evidence: a folder that `record` wrote.
+        conninfo: of the server that it was recorded on, for huge pages and connections; None to leave them.
+        memory_bytes: what the pool and the page cache share; that of the evidence by default.
+        seed: of all draws.
+
+    Raises:
+        EvidenceError: the evidence cannot be read, or holds no access.
+        UsageError: it is not of a server, or the server is another one.
+        ConnectionFailed: the server cannot be reached.
+    """
+    if evidence.is_file():
+        raise UsageError(
+            f"`{evidence}` is a trace without its server: nothing can be advised from it",
+            hint="name a folder that `pgsweep record` wrote",
+        )
+    recorded = Evidence.open(evidence)
+    meta = recorded.meta
+    if conninfo is not None:
+        _check_same(conninfo, meta, evidence)
+    facts = MemoryFacts.of(meta)
+    assumed = facts is None and memory_bytes is not None
+    if assumed:
+        assert memory_bytes is not None
+        facts = _assumed_facts(meta, memory_bytes)
+    memory = memory_bytes or (None if facts is None else facts.memory_bytes)
+    today = meta.shared_buffers_blocks * BLOCK_BYTES
+    sizes = candidates(today, memory, facts)
+    prediction = _predicted(evidence, meta, sizes, memory_bytes, facts, seed)
+    relations = recorded.table("relations")
+    situation = Situation(
+        prediction=prediction,
+        candidates=sizes,
+        settings=meta.settings,
+        facts=facts,
+        memory_bytes=memory,
+        memory_assumed=assumed,
+        data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
+        contents=_contents(recorded, relations),
+        costs=_costs(meta, prediction),
+    )
+    missing: list[Missing] = []
+    points, basis = reads_by_size(situation)
+    # The budget at today's size says how much may be added.
+    if conninfo is not None:
+        situation = replace(situation, budget=_budget(conninfo, None, missing))
+    decision = decide_size(situation, points, basis)
+    if conninfo is not None:
+        changed = decision.size_bytes != today
+        size = decision.size_bytes if changed else None
+        situation = replace(
+            situation,
+            huge_pages=_huge_pages(conninfo, size, missing),
+            budget=_budget(conninfo, size, []) if changed else situation.budget,
+        )
+    return decide(
+        situation,
+        decision,
+        points,
+        basis,
+        server_version=meta.server_version,
+        database=meta.database,
+        evidence=str(evidence),
+        missing=missing,
+    )
+
+
+def _predicted(
+    evidence: Path,
+    meta: EvidenceMeta,
+    sizes: list[int],
+    memory_bytes: int | None,
+    facts: MemoryFacts | None,
+    seed: int,
+) -> PredictResult:
+    if meta.source == "trace":
+        asked = memory_bytes if MemoryFacts.of(meta) is not None else None
+        return predict(evidence, sizes_bytes=sizes, memory_bytes=asked, seed=seed)
+    memory = memory_bytes or (None if facts is None else facts.memory_bytes)
+    today = meta.shared_buffers_blocks * BLOCK_BYTES
+    return predict(evidence, sizes_bytes=sizes_for_bounds(sizes, today, memory, facts), seed=seed)
+
+
+def _costs(meta: EvidenceMeta, prediction: PredictResult) -> Costs:
+    """Return what reads take, measured where the evidence says so."""
+    loop = None if prediction.memory is None else prediction.memory.throughput
+    if loop is not None and loop.disk_read_seconds is not None and loop.copy_seconds is not None:
+        return Costs(
+            disk_read_seconds=loop.disk_read_seconds, copy_seconds=loop.copy_seconds, kind="measured"
+        )
+    copy = meta.host.get("copy_nanoseconds", "")
+    if copy.isdecimal() and 0 < len(copy) < 9:
+        return Costs(copy_seconds=max(int(copy), 1) / 1e9)
+    return Costs()
+
+
+def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
+    """Return how a memory is likely used of which nothing was measured."""
+    pool = meta.shared_buffers_blocks * BLOCK_BYTES
+    return MemoryFacts(
+        memory_bytes=memory_bytes,
+        from_cgroup=False,
+        other_bytes=round(memory_bytes * _ASSUMED_OTHER),
+        shared_bytes=pool,
+        other_files_bytes=None,
+        page_tables_bytes=0,
+        processes=0,
+        huge_pages=True,
+        mglru=False,
+        readahead_bytes=0,
+        folio_order=0,
+    )
+
+
+def _contents(evidence: Evidence, relations: dict[str, np.ndarray]) -> Contents | None:
+    """Return what the last snapshot shows; None where there is none."""
+    columns = ["snapshot", "spc", "db", "rel", "usage_count"]
+    seen = evidence.table("snapshots", columns)
+    if not len(seen["snapshot"]):
+        return None
+    last = seen["snapshot"] == seen["snapshot"].max()
+    rate = BlockSample.from_meta(evidence.meta.sampling).rate
+    counts = np.bincount(seen["usage_count"][last].clip(0, 5), minlength=6)
+    names = {
+        (int(db), int(spc), int(rel)): f"{schema}.{name}"
+        for db, spc, rel, schema, name in zip(
+            relations["db"],
+            relations["spc"],
+            relations["rel"],
+            relations["schema"],
+            relations["name"],
+            strict=True,
+        )
+    }
+    keys = np.stack([seen["db"][last], seen["spc"][last], seen["rel"][last]], axis=1)
+    files, blocks = np.unique(keys, axis=0, return_counts=True)
+    found: dict[str, int] = {}
+    for key, count in zip(files.tolist(), blocks.tolist(), strict=True):
+        name = names.get((key[0], key[1], key[2]))
+        if name is not None and not name.startswith("pg_catalog."):
+            found[name] = found.get(name, 0) + round(count / rate) * BLOCK_BYTES
+    largest = sorted(found.items(), key=lambda one: -one[1])[:_RELATIONS]
+    return Contents(
+        relations=largest, bytes_by_usage_count=[round(int(n) / rate) * BLOCK_BYTES for n in counts]
+    )
+
+
+def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> None:
+    """Refuse a server that the evidence cannot be of, and one whose shared_buffers were changed since.
+
+    Raises:
+        UsageError: it is such a server.
+    """
+    with connect(conninfo) as connection, explained():
+        server = read_server(connection)
+    if server.version_num // 10000 != meta.server_version_num // 10000:
+        raise UsageError(
+            f"`{evidence}` was recorded on another server",
+            cause=f"that one was PostgreSQL {meta.server_version}, this one is {server.version}",
+            hint="leave the server out, or record it: pgsweep record -o NAME.evidence",
+        )
+    if server.shared_buffers_blocks != meta.shared_buffers_blocks:
+        now, then = (
+            as_setting(blocks * BLOCK_BYTES)
+            for blocks in (server.shared_buffers_blocks, meta.shared_buffers_blocks)
+        )
+        raise UsageError(
+            f"shared_buffers is {now}, and `{evidence}` was recorded with {then}",
+            cause="it is another server, or it was changed since",
+            hint="record it as it is now: pgsweep record -o NAME.evidence",
+        )
+
+
+def _budget(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> BudgetResult | None:
+    try:
+        with opened(conninfo) as local:
+            return budget(
+                local,
+                shared_buffers_bytes=size_bytes,
+                shared_per_connection_bytes=_SHARED_PER_CONNECTION_BYTES,
+            )
+    except (MissingAbility, ClusterError) as error:
+        missing.append(
+            Missing(what="connections that fit", why=error.cause or error.message, enable=error.hint)
+        )
+        return None
+
+
+def _huge_pages(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> HugePagesResult | None:
+    changes = {} if size_bytes is None else {"shared_buffers": as_setting(size_bytes)}
+    try:
+        found = examine(conninfo, settings=changes)
+    except (MissingAbility, ClusterError) as error:
+        missing.append(Missing(what="huge pages", why=error.cause or error.message, enable=error.hint))
+        return None
+    missing += found.missing
+    return found

@@ -1,0 +1,61 @@
+"""effective_cache_size: what the planner takes for cached when it compares plans.
+
+PostgreSQL's manual ("effective_cache_size"): count shared_buffers and the part of the kernel's page cache
+that serves data files, where data may lie in both. Costs depend on it weakly (costsize.c,
+`index_pages_fetched`), so a value within a factor of 1.5 is left.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgsweep.advice.shared_buffers import undo_of
+from pgsweep.advice.situation import Situation, as_setting, rounded_down
+from pgsweep.records.advice import AdvisedSetting
+from pgsweep.units import BLOCK_BYTES, format_bytes
+
+_NEAR: Final = 1.5
+
+
+def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
+    """Return the advice for a size of shared_buffers."""
+    blocks = situation.number("effective_cache_size")
+    today = None if blocks is None else blocks * BLOCK_BYTES
+    share = situation.share(size_bytes)
+    if share is None or today is None:
+        return _left(today, "how much memory is left for the page cache is not known", unknown=True)
+    memory = situation.prediction.memory
+    disk = (
+        None
+        if memory is None
+        else next((p for p in memory.points if p.shared_buffers_bytes == size_bytes), None)
+    )
+    twice = 0 if disk is None else disk.held_twice_bytes
+    both = rounded_down(size_bytes + share.low_bytes - min(twice, share.low_bytes))
+    of = f"{format_bytes(size_bytes)} of shared_buffers and {format_bytes(share.low_bytes)} of page cache"
+    of += f", {format_bytes(twice)} of it held twice" if twice else ""
+    if max(both, today) / max(min(both, today), 1) <= _NEAR:
+        return _left(today, f"near enough: there are {of}")
+    return AdvisedSetting(
+        name="effective_cache_size",
+        where="server",
+        today=as_setting(today),
+        value=as_setting(both),
+        action="set",
+        kind="assumed" if situation.memory_assumed else "predicted",
+        reason=f"there are {of}; plans compare better, by how much is not predicted",
+        takes_effect="reload",
+        undo=undo_of("effective_cache_size", as_setting(today)),
+    )
+
+
+def _left(today: int | None, why: str, *, unknown: bool = False) -> AdvisedSetting:
+    return AdvisedSetting(
+        name="effective_cache_size",
+        where="server",
+        today=None if today is None else as_setting(today),
+        value=None,
+        action="unknown" if unknown else "leave",
+        kind="measured",
+        reason=why,
+    )

@@ -1,0 +1,144 @@
+"""What reads cost at each size: misses, disk reads, and the time that sessions wait for both.
+
+From a trace the disk reads are simulated (sizing/disk_reads.py). From snapshots only the pool's misses are
+known, and the disk reads lie between bounds. With a pool of s blocks, a page cache of C and the misses m(n)
+of a pool of n blocks:
+
+    m(s + C)  <=  disk reads  <=  m(s)
+
+because both caches together hold at most s + C blocks, and what is not missed is not read. Where accesses are
+independent of each other the page cache serves nearly as a pool of its own size would: in 40 simulated
+settings (Zipf 0.5 to 1.2, C from a quarter of s to 16 times s) disk reads were 0.82 to 1.08 times
+m(max(s, C)) (tests/test_advice_reads.py). This is assumed, with some room. Where the relations fit
+into the page cache, nothing comes from disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from pgsweep.advice.situation import Costs, Situation
+from pgsweep.records.advice import Gain, ReadsPoint
+from pgsweep.records.prediction import CurvePoint, MemoryPrediction
+
+LEAST_OF_ONE_CACHE: Final = 0.75
+MOST_OF_ONE_CACHE: Final = 1.15
+
+Basis = Literal["simulated", "bounded", "unknown"]
+WAITING: Final = "time waiting for reads"
+THROUGHPUT: Final = "throughput"
+
+
+def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
+    """Return what reads cost at each candidate whose misses are known, and how the disk reads are known."""
+    curve = {point.shared_buffers_bytes: point for point in situation.prediction.points}
+    per_second = _accesses_per_second(situation)
+    memory = situation.prediction.memory
+    if memory is not None:
+        simulated = {point.shared_buffers_bytes: point for point in memory.points}
+        found = []
+        for size in situation.candidates:
+            if size in curve and size in simulated:
+                disk = simulated[size]
+                bounds = (disk.disk_reads_per_second, disk.disk_reads_low, disk.disk_reads_high)
+                point = _point(curve[size], per_second, bounds, situation.costs)
+                found.append(_with_throughput(point, memory))
+        return found, "simulated"
+    basis: Basis = "unknown" if situation.facts is None else "bounded"
+    points = []
+    for size in situation.candidates:
+        if size in curve:
+            low, high = _bounds(size, curve, situation)
+            bounds = ((low + high) / 2 * per_second, low * per_second, high * per_second)
+            points.append(_point(curve[size], per_second, bounds, situation.costs))
+    return points, basis
+
+
+def _with_throughput(point: ReadsPoint, memory: MemoryPrediction) -> ReadsPoint:
+    loop = [] if memory.throughput is None else memory.throughput.points
+    at = next((one for one in loop if one.shared_buffers_bytes == point.shared_buffers_bytes), None)
+    if at is None:
+        return point
+    return msgspec.structs.replace(
+        point, throughput_ratio=at.ratio, throughput_low=at.low, throughput_high=at.high
+    )
+
+
+def _accesses_per_second(situation: Situation) -> float:
+    observed = situation.prediction.observed
+    return observed.accesses / max(observed.seconds, 1e-9)
+
+
+def _bounds(size: int, curve: dict[int, CurvePoint], situation: Situation) -> tuple[float, float]:
+    """Return which share of the accesses reads from disk, at least and at most."""
+    most = curve[size].high
+    share = situation.share(size)
+    if share is None:
+        return 0.0, most
+    if situation.data_bytes <= share.low_bytes and not situation.memory_assumed:
+        return 0.0, 0.0
+    together = _at(curve, size + share.page_cache_bytes)
+    least = 0.0 if together is None else together.low
+    alone = _at(curve, max(size, share.page_cache_bytes))
+    if alone is not None:
+        least = max(least, alone.low * LEAST_OF_ONE_CACHE)
+    alone = _at(curve, max(size, share.low_bytes))
+    if alone is not None:
+        most = min(most, alone.high * MOST_OF_ONE_CACHE)
+    return min(least, most), most
+
+
+def _at(curve: dict[int, CurvePoint], size: int) -> CurvePoint | None:
+    return curve.get(size // 8192 * 8192)
+
+
+def _point(
+    point: CurvePoint, per_second: float, disk: tuple[float, float, float], costs: Costs
+) -> ReadsPoint:
+    value, low, high = disk
+    miss, least, most = (share * per_second for share in (point.miss_ratio, point.low, point.high))
+
+    def wait(reads: float, misses: float) -> float:
+        return reads * costs.disk_read_seconds + max(0.0, misses - reads) * costs.copy_seconds
+
+    return ReadsPoint(
+        shared_buffers_bytes=point.shared_buffers_bytes,
+        misses_per_second=miss,
+        misses_low=least,
+        misses_high=most,
+        disk_reads_per_second=value,
+        disk_reads_low=low,
+        disk_reads_high=high,
+        wait_ratio=wait(value, miss),
+        wait_low=wait(low, least),
+        wait_high=wait(high, most),
+    )
+
+
+def throughput_gain(then: ReadsPoint) -> Gain | None:
+    """Return by how much a size raises the throughput; None where that is not predicted."""
+    ratio, low, high = then.throughput_ratio, then.throughput_low, then.throughput_high
+    if ratio is None or low is None or high is None:
+        return None
+    return Gain(of=THROUGHPUT, unit="ratio", value=ratio - 1, low=low - 1, high=high - 1)
+
+
+def gain_of(today: ReadsPoint, then: ReadsPoint) -> Gain:
+    """Return which share of the time that sessions wait for reads a size saves, at least and at most.
+
+    The ends are those of both intervals against each other, as if their errors were independent, so the
+    interval is rather too wide.
+    """
+
+    def saved(now: float, later: float) -> float:
+        return 0.0 if now == later else 1 - later / max(now, 1e-12)
+
+    return Gain(
+        of=WAITING,
+        unit="ratio",
+        value=max(-99.0, saved(today.wait_ratio, then.wait_ratio)),
+        low=max(-99.0, saved(today.wait_low, then.wait_high)),
+        high=max(-99.0, saved(today.wait_high, then.wait_low)),
+    )

@@ -1,0 +1,192 @@
+"""The size of shared_buffers, or to leave it as it is.
+
+A change needs a restart, which empties the pool, so it must be certain to pay: the 90 % interval of what it
+saves lies above 0, and it saves at least 5 % of the time that sessions wait for reads. Where the throughput
+is predicted, that must rise for certain too, by 2 % or more. Of the sizes that save nearly as much as the
+best, the one nearest to today's is taken. In all other cases the advice is to leave it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.advice.reads import Basis, gain_of, throughput_gain
+from pgsweep.advice.situation import Situation, as_setting
+from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
+from pgsweep.units import format_bytes, format_count
+
+LEAST_GAIN: Final = 0.05
+"""What is worth a restart: assumed."""
+
+LEAST_THROUGHPUT: Final = 0.02
+
+LEAST_WAIT: Final = 0.01
+"""With less than this many seconds of waiting in each second nobody would notice a gain."""
+
+_NEARLY: Final = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The size advised, and the advice; where it is today's, why.
+
+    Attributes:
+        size_bytes: shared_buffers from now on.
+        advice: what to do, with the reason.
+    """
+
+    size_bytes: int
+    advice: AdvisedSetting
+
+
+def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) -> Decision:
+    """Return the size to set.
+
+    Args:
+        situation: what is known.
+        points: what reads cost at the candidates.
+        basis: how disk reads are known.
+    """
+    today = situation.today_bytes
+    now = next((point for point in points if point.shared_buffers_bytes == today), None)
+    if situation.prediction.verdict.level == "refused":
+        why = "; ".join(situation.prediction.verdict.reasons[:2])
+        return _left(situation, f"no prediction is possible: {why}", "unknown", "measured")
+    if now is None:
+        return _left(situation, "nothing is known of today's size", "unknown", "measured")
+    if now.wait_high < LEAST_WAIT:
+        why = (
+            f"all sessions together wait at most {now.wait_high * 1000:.2g} ms in a second for reads: there "
+            f"is nothing to gain{_removable(situation)}"
+        )
+        return _left(situation, why, "leave", _kind(basis))
+    if basis == "unknown":
+        why = (
+            f"what comes from disk is not known: {format_count(now.misses_per_second)} misses a second "
+            "may be served by the page cache or by the disk. Name the memory of the server's host with "
+            "--ram, or record there"
+        )
+        return _left(situation, why, "leave", "measured")
+    gains = {
+        point.shared_buffers_bytes: gain_of(now, point)
+        for point in points
+        if point.shared_buffers_bytes != today
+    }
+    certain = {size: gain for size, gain in gains.items() if gain.low > 0 and gain.value >= LEAST_GAIN}
+    certain = {size: gain for size, gain in certain.items() if _raises(points, size)}
+    fitting = {size: gain for size, gain in certain.items() if _fits(situation, size)}
+    if fitting:
+        best = max(gain.value for gain in fitting.values())
+        size = min(
+            (size for size, gain in fitting.items() if gain.value >= best * _NEARLY),
+            key=lambda size: max(size, today) / min(size, today),
+        )
+        then = next(point for point in points if point.shared_buffers_bytes == size)
+        return Decision(size_bytes=size, advice=_set(situation, now, then, fitting[size], basis))
+    return _left(situation, _why_not(situation, gains, certain, basis), "leave", _kind(basis))
+
+
+def _raises(points: list[ReadsPoint], size: int) -> bool:
+    """Return whether the throughput rises for certain, where it is predicted."""
+    then = next(point for point in points if point.shared_buffers_bytes == size)
+    gain = throughput_gain(then)
+    return gain is None or (gain.low > 0 and gain.value >= LEAST_THROUGHPUT)
+
+
+def _kind(basis: Basis) -> Kind:
+    return "predicted" if basis == "simulated" else "assumed"
+
+
+def _fits(situation: Situation, size: int) -> bool:
+    """Return whether the memory still suffices for today's connections, each as those of today."""
+    budget = situation.budget
+    if budget is None or size <= situation.today_bytes:
+        return True
+    return budget.page_cache_bytes[1] > size - situation.today_bytes
+
+
+def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Gain], basis: Basis) -> str:
+    if certain:
+        size = max(certain, key=lambda size: certain[size].value)
+        return (
+            f"{format_bytes(size)} would save reads, but with it the memory does not suffice for "
+            "max_connections connections as those of today"
+        )
+    if not gains:
+        return "no other size is possible within the memory"
+    size = max(gains, key=lambda size: gains[size].value)
+    gain = gains[size]
+    if gain.low > 0 and gain.value >= LEAST_GAIN:
+        return (
+            f"{format_bytes(size)} would save {gain.value:.0%} of the time that sessions wait for reads, but "
+            "that the throughput rises is not certain"
+        )
+    if gain.value < LEAST_GAIN:
+        return (
+            f"no size is expected to save {LEAST_GAIN:.0%} of the time that sessions wait for reads; "
+            f"the best, {format_bytes(size)}, {max(gain.value, 0):.1%}{_removable(situation)}"
+        )
+    how = (
+        "; disk reads are only bounded by snapshots: a trace, recorded as root on the server's host, would "
+        "narrow it"
+        if basis == "bounded"
+        else ""
+    )
+    return (
+        f"the gain is not certain: {format_bytes(size)} would change the time that sessions wait for "
+        f"reads by {-gain.high:+.0%} to {-gain.low:+.0%}{how}"
+    )
+
+
+def _removable(situation: Situation) -> str:
+    calm = situation.prediction.no_eviction
+    if calm is None or not calm.removable_bytes:
+        return ""
+    return f". {format_bytes(calm.removable_bytes)} of it were never used and could be taken away"
+
+
+def _left(situation: Situation, why: str, action: Action, kind: Kind) -> Decision:
+    today = situation.today_bytes
+    advice = AdvisedSetting(
+        name="shared_buffers",
+        where="server",
+        today=as_setting(today),
+        value=None,
+        action=action,
+        kind=kind,
+        reason=why,
+    )
+    return Decision(size_bytes=today, advice=advice)
+
+
+def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, basis: Basis) -> AdvisedSetting:
+    misses = (
+        f"misses {format_count(now.misses_per_second)} to {format_count(then.misses_per_second)} a second"
+    )
+    disk = f"disk reads {_disk(now, basis)} to {_disk(then, basis)} a second"
+    better = throughput_gain(then)
+    waiting = "" if better is None else f", {gain.value:.0%} less time waiting for reads"
+    return AdvisedSetting(
+        name="shared_buffers",
+        where="server",
+        today=as_setting(situation.today_bytes),
+        value=as_setting(then.shared_buffers_bytes),
+        action="set",
+        kind=_kind(basis),
+        reason=f"{misses}, {disk}{waiting}",
+        gain=better or gain,
+        takes_effect="restart",
+        undo=undo_of("shared_buffers", as_setting(situation.today_bytes)),
+    )
+
+
+def _disk(point: ReadsPoint, basis: Basis) -> str:
+    if basis == "simulated":
+        return format_count(point.disk_reads_per_second)
+    return f"{format_count(point.disk_reads_low)}..{format_count(point.disk_reads_high)}"
+
+
+def undo_of(name: str, today: str) -> str:
+    """Return the statement that puts a setting back."""
+    return f"ALTER SYSTEM SET {name} = '{today}'"

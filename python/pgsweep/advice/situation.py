@@ -1,0 +1,115 @@
+"""What is known when settings are decided, and sizes as settings are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.records.advice import Kind
+from pgsweep.records.budget import BudgetResult
+from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.memory_shares import MemoryFacts, Share
+
+MB: Final = 1 << 20
+GB: Final = 1 << 30
+
+DISK_READ_SECONDS: Final = 100e-6
+"""One random read of a solid-state disk. Slower disks favour fewer disk reads even more."""
+
+COPY_SECONDS: Final = 2e-6
+"""One read of 8 kB from the page cache: a system call and a copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What one read takes, from disk and from the page cache."""
+
+    disk_read_seconds: float = DISK_READ_SECONDS
+    copy_seconds: float = COPY_SECONDS
+    kind: Kind = "assumed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the pool held when it was last seen.
+
+    Attributes:
+        relations: the ones with most of its blocks, and their bytes.
+        bytes_by_usage_count: how much of it has usage counts 0 to 5.
+    """
+
+    relations: list[tuple[str, int]]
+    bytes_by_usage_count: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """All that settings are decided from.
+
+    Attributes:
+        prediction: the curve, at the sizes that are considered and those that bounds need.
+        candidates: the sizes that are considered.
+        settings: the server's, as the evidence has them, in the units of pg_settings.
+        facts: how the memory was used; None where that is not known.
+        memory_bytes: what pool and page cache share; None where it is not known.
+        memory_assumed: how the memory is used was not measured but assumed.
+        data_bytes: of all relations that the evidence names.
+        every_database: it names those of all databases.
+        contents: of the pool; None where it was not seen.
+        costs: of reads.
+        huge_pages: for the size advised or for today's, by size; empty without a session on the server.
+        budgets: likewise.
+    """
+
+    prediction: PredictResult
+    candidates: list[int]
+    settings: Mapping[str, str]
+    facts: MemoryFacts | None
+    memory_bytes: int | None
+    memory_assumed: bool
+    data_bytes: int
+    contents: Contents | None
+    costs: Costs
+    huge_pages: HugePagesResult | None = None
+    budget: BudgetResult | None = None
+
+    @property
+    def today_bytes(self) -> int:
+        """shared_buffers when the evidence was recorded."""
+        return self.prediction.observed.shared_buffers_bytes
+
+    def share(self, size_bytes: int) -> Share | None:
+        """Return what a size leaves for the page cache; None where it leaves none or nothing is known."""
+        from pgsweep.errors import UsageError
+
+        if self.facts is None or self.memory_bytes is None:
+            return None
+        try:
+            return self.facts.share(self.memory_bytes, size_bytes, self.today_bytes)
+        except UsageError:
+            return None
+
+    def number(self, name: str) -> int | None:
+        """Return a setting as a number; None where the evidence does not have it."""
+        text = self.settings.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else None
+
+
+def as_setting(size_bytes: int) -> str:
+    """Return a size as postgresql.conf has it, in whole units: `12GB`, `1536MB`, `128kB`."""
+    for unit, factor in (("GB", GB), ("MB", MB)):
+        if size_bytes >= factor and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return f"{size_bytes // 1024}kB"
+
+
+def rounded_down(size_bytes: int) -> int:
+    """Return a size as people set it: whole GB from 16 GB on, below that steps of 2 to 3 %."""
+    if size_bytes >= 16 * GB:
+        return size_bytes // GB * GB
+    if size_bytes < MB:
+        return size_bytes
+    step = max(MB, 1 << max(0, size_bytes.bit_length() - 6))
+    return size_bytes // step * step

@@ -1,0 +1,145 @@
+"""Settings advised, with reasons."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pgsweep.records.cache import Missing
+from pgsweep.records.common import Provenance
+from pgsweep.records.prediction import Observed, Verdict
+
+Kind = Literal["measured", "predicted", "assumed"]
+Action = Literal["set", "leave", "unknown"]
+Where = Literal["server", "kernel", "command"]
+TakesEffect = Literal["restart", "reload", "at once", ""]
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change is expected to save, with its interval; less than 0 where it costs.
+
+    Attributes:
+        of: what is saved: `time waiting for reads`, `memory`; or what is won: `throughput`.
+        unit: `ratio`, of what it is today, or `bytes`.
+        value: predicted.
+        low: the least of the 90 % interval.
+        high: the most.
+    """
+
+    of: str
+    unit: Literal["ratio", "bytes"]
+    value: float
+    low: float
+    high: float
+
+
+class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, and what to do with it.
+
+    Attributes:
+        name: as the server or the kernel names it; `warm-up` for what to do around a restart.
+        where: it is set in the `server` or in the `kernel`, or it is a `command` to run.
+        today: its value now; null where that is not known.
+        value: what it shall be; null unless `action` is `set`.
+        action: `set`, `leave`, or `unknown` where nothing can be advised; `reason` says why.
+        kind: what the reason rests on.
+        gain: what the change saves; null where that is not predicted.
+        takes_effect: by a `restart` of the server, a `reload`, or `at once`; empty where nothing is changed.
+        undo: what puts the former value back.
+    """
+
+    name: str
+    where: Where
+    today: str | None
+    value: str | None
+    action: Action
+    kind: Kind
+    reason: str
+    gain: Gain | None = None
+    takes_effect: TakesEffect = ""
+    undo: str = ""
+
+
+class ReadsPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What reads are expected to cost at one size of shared_buffers; `low` and `high` bound 90 %.
+
+    Attributes:
+        misses_per_second: of the pool, at the load of the evidence.
+        disk_reads_per_second: of these, those that wait for the disk; the middle where only bounds are known.
+        wait_ratio: seconds that all sessions together wait for reads in one second.
+        throughput_ratio: transactions per second, divided by those of today; null where not predicted.
+    """
+
+    shared_buffers_bytes: int
+    misses_per_second: float
+    misses_low: float
+    misses_high: float
+    disk_reads_per_second: float
+    disk_reads_low: float
+    disk_reads_high: float
+    wait_ratio: float
+    wait_low: float
+    wait_high: float
+    throughput_ratio: float | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
+
+
+class RuleOfThumb(msgspec.Struct, frozen=True, kw_only=True):
+    """What a widely quoted rule says, and what it would gain or cost here.
+
+    Attributes:
+        name: of the rule.
+        shared_buffers_bytes: what it says; null where it says nothing here.
+        says: the same in words.
+        gain: against today, predicted; null where the size is today's, or nothing is known of it.
+    """
+
+    name: str
+    shared_buffers_bytes: int | None
+    says: str
+    gain: Gain | None
+
+
+class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings advised for a server, each with its reason.
+
+    Attributes:
+        evidence: the folder that it rests on.
+        source: of the evidence.
+        summary: the decision in one sentence.
+        decision: `change` where a setting shall be set, else `leave`.
+        memory_bytes: what pool and page cache share; null where it is not known.
+        disk_reads_from: `simulated` from a trace, `bounded` from snapshots and the memory, or `unknown`.
+        disk_read_seconds: what one read from disk takes.
+        copy_seconds: what one read from the page cache takes.
+        costs_kind: of the two.
+        settings: the advice.
+        rules: what rules of thumb say.
+        points: what reads cost at each size that was considered.
+        verdict: of the prediction.
+        remarks: what else must be known.
+        missing: what could not be looked at.
+    """
+
+    schema: str = "pgsweep.advise/1"
+    server_version: str
+    database: str
+    evidence: str
+    source: str
+    summary: str
+    decision: Literal["change", "leave"]
+    observed: Observed
+    memory_bytes: int | None
+    disk_reads_from: Literal["simulated", "bounded", "unknown"]
+    disk_read_seconds: float
+    copy_seconds: float
+    costs_kind: Kind
+    settings: list[AdvisedSetting]
+    rules: list[RuleOfThumb]
+    points: list[ReadsPoint]
+    verdict: Verdict
+    remarks: list[str]
+    missing: list[Missing] = []
+    provenance: Provenance | None = None

@@ -1,0 +1,197 @@
+"""Whether what was predicted came true: `pgsweep verify`.
+
+The evidence recorded before the change predicts what the server does at the size of shared_buffers that it
+has now; a recording made now says what it does. Both are compared per access, so that a busier hour is no
+error of the prediction, and where the load itself is another one that is said instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pgsweep.errors import UsageError
+from pgsweep.evidence.store import Evidence
+from pgsweep.records.prediction import PredictResult
+from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
+from pgsweep.sizing.disk_reads import disk_bytes_per_second
+from pgsweep.sizing.predict import predict
+from pgsweep.sizing.workload_change import Load, compare_loads, load_of
+from pgsweep.units import format_bytes
+
+_Z90: Final = 1.645
+_FULL: Final = 0.98
+"""Of the buffers in use, from where the pool counts as full."""
+
+
+def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: int = 0) -> VerifyResult:
+    """Return whether the prediction from one recording holds in a later one of the same server.
+
+    Args:
+        before: evidence recorded before the change.
+        after: evidence recorded after it.
+        memory_bytes: what pool and page cache share after the change; as before by default.
+        seed: of all draws.
+
+    Raises:
+        EvidenceError: evidence cannot be read.
+        UsageError: the two are not of the same database.
+    """
+    for path in (before, after):
+        if path.is_file():
+            raise UsageError(
+                f"`{path}` is a trace without its server", hint="name folders that `pgsweep record` wrote"
+            )
+    first, second = Evidence.open(before), Evidence.open(after)
+    _check_same(first, second)
+    size = second.meta.shared_buffers_blocks * second.meta.block_size_bytes
+    today = first.meta.shared_buffers_blocks * first.meta.block_size_bytes
+    traced = first.meta.source == "trace"
+    prediction = predict(
+        before,
+        sizes_bytes=sorted({size, today}),
+        memory_bytes=memory_bytes if traced else None,
+        seed=seed,
+    )
+    loads = load_of(first), load_of(second)
+    values = _values(prediction, size, first, second, loads)
+    workload = compare_loads(*loads)
+    changed = [one for one in workload if one.changed]
+    verdict: VerifyVerdict = "as predicted"
+    reasons: list[str] = []
+    wrong = [one for one in values if not one.within]
+    if not values:
+        verdict = "not known"
+        reasons += prediction.verdict.reasons or ["nothing is predicted for this size"]
+    elif (unsettled := _unsettled(prediction, second, size)) is not None:
+        verdict = "not known"
+        reasons.append(unsettled)
+    elif changed:
+        verdict = "workload changed"
+        held = "held all the same" if not wrong else "was made for another load"
+        reasons.append(f"the load is another one, so nothing follows for the prediction, which {held}")
+    elif wrong:
+        verdict = "not as predicted"
+        reasons.append("outside the interval: " + ", ".join(one.name for one in wrong))
+    if size == today:
+        reasons.append(f"shared_buffers is still {format_bytes(size)}: this verifies no change of it")
+    return VerifyResult(
+        server_version=second.meta.server_version,
+        database=second.meta.database,
+        before=str(before),
+        after=str(after),
+        shared_buffers_before=today,
+        shared_buffers_after=size,
+        verdict=verdict,
+        reasons=reasons,
+        values=values,
+        workload=workload,
+    )
+
+
+def _check_same(first: Evidence, second: Evidence) -> None:
+    one, other = first.meta, second.meta
+    if one.database != other.database or one.server_version_num // 10000 != other.server_version_num // 10000:
+        raise UsageError(
+            f"`{first.path}` and `{second.path}` are not of the same database",
+            cause=f"database {one.database} of PostgreSQL {one.server_version}, and {other.database} of "
+            f"{other.server_version}",
+            hint="name the evidence that was recorded on this database before the change",
+        )
+
+
+def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | None:
+    """Return that the pool was still filling while it was observed, if so."""
+    if prediction.no_eviction is not None:
+        return None
+    used = second.table("snapshot_times")["used_frames"]
+    blocks = second.meta.shared_buffers_blocks
+    if second.meta.sampling or not len(used) or used.max() >= blocks * _FULL:
+        return None
+    share = used.max() / blocks
+    return (
+        f"the pool was not full after the change ({share:.0%} of {format_bytes(size)}): let the load run on, "
+        "and verify again"
+    )
+
+
+def _values(
+    prediction: PredictResult, size: int, first: Evidence, second: Evidence, loads: tuple[Load, Load]
+) -> list[VerifiedValue]:
+    before, after = loads
+    accesses = after.totals.hits + after.totals.misses
+    point = next((one for one in prediction.points if one.shared_buffers_bytes == size), None)
+    if point is None or accesses <= 0:
+        return []
+    values = [
+        _value(
+            "miss ratio of the pool",
+            "ratio",
+            prediction.observed.miss_ratio,
+            (point.miss_ratio, point.low, point.high),
+            after.totals.misses / accesses,
+            after.totals.miss_ratio_error,
+        )
+    ]
+    memory = prediction.memory
+    disk = (
+        None
+        if memory is None
+        else next((one for one in memory.points if one.shared_buffers_bytes == size), None)
+    )
+    read = disk_bytes_per_second(second)
+    if disk is not None and read is not None:
+        observed = prediction.observed
+        rate = observed.accesses / max(observed.seconds, 1e-9)
+        then = accesses / max(after.totals.seconds, 1e-9)
+        was = disk_bytes_per_second(first)
+        values.append(
+            _value(
+                "read from disk",
+                "bytes per access",
+                None if was is None else was / rate,
+                tuple(  # type: ignore[arg-type]
+                    number / rate
+                    for number in (disk.disk_bytes_per_second, disk.disk_bytes_low, disk.disk_bytes_high)
+                ),
+                read / then,
+                0.0,
+            )
+        )
+    loop = [] if memory is None or memory.throughput is None else memory.throughput.points
+    ratio = next((one for one in loop if one.shared_buffers_bytes == size), None)
+    if ratio is not None and before.transactions_per_second > 0:
+        values.append(
+            _value(
+                "throughput",
+                "of before",
+                1.0,
+                (ratio.ratio, ratio.low, ratio.high),
+                after.transactions_per_second / before.transactions_per_second,
+                0.0,
+            )
+        )
+    return values
+
+
+def _value(
+    name: str,
+    unit: str,
+    before: float | None,
+    predicted: tuple[float, float, float],
+    measured: float,
+    error: float,
+) -> VerifiedValue:
+    value, low, high = predicted
+    margin = _Z90 * error
+    return VerifiedValue(
+        name=name,
+        unit=unit,
+        before=before,
+        predicted=value,
+        low=low,
+        high=high,
+        measured=measured,
+        measured_error=error,
+        within=low - margin <= measured <= high + margin,
+    )

@@ -1,0 +1,147 @@
+"""How much the load of one recording differs from that of another, by the server's own counters.
+
+The rate of transactions is no property of the load: it follows from how fast the server is. What a
+transaction does is one: how many pages it accesses, in which relations, and how many rows it writes. What
+counts as the same load is what two halves of the first recording differ by, three times, and a tenth at
+least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pgsweep.evidence.store import Evidence
+from pgsweep.records.verification import WorkloadChange
+from pgsweep.sizing.inference.totals import Totals, read_totals
+
+_LEAST: Final = 0.1
+_LEAST_WRITES: Final = 0.2
+_HALVES: Final = 3.0
+_ROWS: Final = ("tup_inserted", "tup_updated", "tup_deleted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What one recording shows of the load.
+
+    Attributes:
+        totals: of the counters.
+        shares: of the accesses, by relation.
+        half_difference: the share of the accesses that went elsewhere from one half to the other.
+        transactions_per_second: that ended.
+        accesses_per_transaction: of pages.
+        rows_per_transaction: written.
+        data_bytes: of the relations of the database.
+    """
+
+    totals: Totals
+    shares: dict[str, float]
+    half_difference: float
+    transactions_per_second: float
+    accesses_per_transaction: float
+    rows_per_transaction: float
+    data_bytes: int
+
+
+def load_of(evidence: Evidence) -> Load:
+    """Return the load that a recording shows."""
+    meta = evidence.meta
+    counters = evidence.table("counters")
+    # What the recorder reads of the host comes at times of its own.
+    ours = counters["scope"] != "host"
+    counters = {name: column[ours] for name, column in counters.items()}
+    relations = evidence.table("relations")
+    totals = read_totals(counters, relations, meta.database)
+    names = [f"{schema}.{name}" for schema, name in zip(relations["schema"], relations["name"], strict=True)]
+    shares = _shares(names, totals.relation_accesses)
+    halves = [_shares(names, half) for half in (totals.first_half_accesses, totals.second_half_accesses)]
+    gained = {name: _gained(counters, meta.database, name) for name in (*_ROWS, "xact_commit")}
+    transactions = max(gained["xact_commit"], 1.0)
+    ours_too = relations["db"] == meta.database_oid
+    blocks = int(relations["blocks_end"][ours_too].clip(0).sum())
+    return Load(
+        totals=totals,
+        shares=shares,
+        half_difference=difference(*halves) if all(halves) else 0.0,
+        transactions_per_second=gained["xact_commit"] / max(totals.seconds, 1e-9),
+        accesses_per_transaction=(totals.hits + totals.misses) / transactions,
+        rows_per_transaction=sum(gained[name] for name in _ROWS) / transactions,
+        data_bytes=blocks * meta.block_size_bytes,
+    )
+
+
+def _shares(names: list[str], accesses: np.ndarray) -> dict[str, float]:
+    """Return the share of each relation; nothing where there are no accesses."""
+    total = float(accesses.sum())
+    found: dict[str, float] = {}
+    for name, count in zip(names, accesses.tolist(), strict=False):
+        # The recorder itself reads the catalogs.
+        if count > 0 and not name.startswith("pg_catalog."):
+            found[name] = found.get(name, 0.0) + count / total
+    return found
+
+
+def difference(one: dict[str, float], other: dict[str, float]) -> float:
+    """Return which share of the accesses goes elsewhere: half the sum of the differences."""
+    return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in one.keys() | other.keys()) / 2
+
+
+def _gained(counters: dict[str, np.ndarray], database: str, name: str) -> float:
+    rows = np.flatnonzero(
+        (counters["scope"] == "database") & (counters["object"] == database) & (counters["name"] == name)
+    )
+    if not len(rows):
+        return 0.0
+    begin = float(counters["seconds"].min())
+    first = float(counters["value"][rows[0]]) if counters["seconds"][rows[0]] == begin else 0.0
+    return max(0.0, float(counters["value"][rows[-1]]) - first)
+
+
+def compare_loads(before: Load, after: Load) -> list[WorkloadChange]:
+    """Return by how much each property of the load differs."""
+    mixed = difference(before.shares, after.shares)
+    usual = max(_LEAST, _HALVES * before.half_difference)
+    return [
+        WorkloadChange(
+            name="accesses by relation",
+            before=None,
+            after=None,
+            difference=mixed,
+            usual=usual,
+            changed=mixed > usual,
+            detail=_most(before.shares, after.shares),
+        ),
+        _number(
+            "page accesses per transaction",
+            before.accesses_per_transaction,
+            after.accesses_per_transaction,
+            usual=max(_LEAST, usual),
+        ),
+        _number(
+            "rows written per transaction",
+            before.rows_per_transaction,
+            after.rows_per_transaction,
+            usual=_LEAST_WRITES,
+            least=0.05,
+        ),
+        _number("size of the database", float(before.data_bytes), float(after.data_bytes), usual=_LEAST),
+    ]
+
+
+def _number(name: str, before: float, after: float, *, usual: float, least: float = 0.0) -> WorkloadChange:
+    largest = max(before, after)
+    found = abs(after - before) / largest if largest > least else 0.0
+    return WorkloadChange(
+        name=name, before=before, after=after, difference=found, usual=usual, changed=found > usual
+    )
+
+
+def _most(before: dict[str, float], after: dict[str, float]) -> str:
+    names = before.keys() | after.keys()
+    if not names:
+        return ""
+    name = max(sorted(names), key=lambda name: abs(before.get(name, 0.0) - after.get(name, 0.0)))
+    return f"{name}: {before.get(name, 0.0):.1%} of the accesses before, {after.get(name, 0.0):.1%} after"

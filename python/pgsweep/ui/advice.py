@@ -1,0 +1,299 @@
+"""Settings advised: as text, as a page, as rows, and as lines to paste."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoint, RuleOfThumb
+from pgsweep.ui.missing import missing_lines
+from pgsweep.ui.numbers import count, format_bytes, percent, seconds
+from pgsweep.ui.prediction import verdict_text
+from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.series import SOURCES
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Paint, Terminal
+from pgsweep.ui.view import View, rows_of
+
+_ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
+_BASIS: Final = {
+    "simulated": "simulated from the trace",
+    "bounded": "bounded from the misses and the memory",
+    "unknown": "not known",
+}
+
+
+def advice_text(result: AdviceResult, terminal: Terminal) -> str:
+    """Return the decision, the settings with their reasons, the rules of thumb, and what it rests on."""
+    width = min(terminal.width, 110)
+    parts = ["\n".join(textwrap.wrap(_sentence(result.summary), width)), _settings(result, width, terminal)]
+    pasted = alter_system(result, comments=False)
+    if pasted:
+        parts.append("To paste:\n" + textwrap.indent(pasted.rstrip(), "  "))
+    parts.append("What rules of thumb say, and what that would change here:\n" + _rules(result, terminal))
+    if result.points:
+        parts.append(
+            f"Reads by size; disk reads {_BASIS[result.disk_reads_from]}:\n" + _reads(result, terminal)
+        )
+    parts.append(_remarks(result, width))
+    parts.append(verdict_text(result.verdict, terminal))
+    return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _settings(result: AdviceResult, width: int, terminal: Terminal) -> str:
+    lines = []
+    for one in result.settings:
+        what = f"{one.name}: {_ACTIONS[one.action]}"
+        if one.action == "set":
+            what = f"{one.name}: {one.value}"
+        paint: Paint | None = "bold" if one.action == "set" else "dim" if one.action == "unknown" else None
+        today = "" if one.today is None else f" (today {one.today})"
+        lines.append((terminal.paint(what, paint) if paint else what) + today)
+        for text in _about(one):
+            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _about(one: AdvisedSetting) -> list[str]:
+    kind = "" if one.action == "unknown" else f" ({one.kind})"
+    found = [f"{_sentence(one.reason)[:-1]}{kind}."]
+    if one.gain is not None:
+        found.append(f"Expected: {gain_text(one.gain)}.")
+    if one.takes_effect and one.where != "command":
+        found.append(f"Takes effect at: {one.takes_effect}. To undo: {one.undo}")
+    return found
+
+
+def gain_text(gain: Gain) -> str:
+    """Return a gain with its interval: `23 % less time waiting for reads (12 to 30)`."""
+    if gain.unit == "bytes":
+        most = "" if gain.high == gain.low else f", up to {format_bytes(gain.high)}"
+        return f"{format_bytes(gain.value)} less {gain.of}{most}"
+    if gain.of == "throughput":
+        return f"{gain.value:+.0%} throughput ({gain.low:+.0%} to {gain.high:+.0%})"
+    return f"{_change(gain.value)} {gain.of} ({_change(gain.high)} to {_change(gain.low)})"
+
+
+def _change(saved: float) -> str:
+    """Return by how much less or more: a saving of 0.25 is `-25 %`, one of -3 `4.0 times`."""
+    if saved < -1:
+        return f"{1 - saved:.1f} times"
+    return f"{-saved * 100:+.0f} %"
+
+
+def _rules(result: AdviceResult, terminal: Terminal) -> str:
+    columns = [
+        Column("rule", left=True),
+        Column("says", left=True),
+        Column("waiting for\nreads"),
+        Column("90 % interval"),
+    ]
+    rows = []
+    for rule in result.rules:
+        change, interval = _rule_cells(result, rule)
+        rows.append([rule.name, rule.says, change, interval])
+    return table(columns, rows, terminal)
+
+
+def _rule_cells(result: AdviceResult, rule: RuleOfThumb) -> tuple[str, str]:
+    if rule.gain is not None:
+        return _change(rule.gain.value), f"{_change(rule.gain.high)} to {_change(rule.gain.low)}"
+    if rule.shared_buffers_bytes == result.observed.shared_buffers_bytes:
+        return "as today", ""
+    return "not known", ""
+
+
+def _reads(result: AdviceResult, terminal: Terminal) -> str:
+    columns = [
+        Column("shared_buffers"),
+        Column("misses/s\npredicted"),
+        Column("disk reads/s\npredicted"),
+        Column("90 % interval"),
+        Column("waiting\ns/s"),
+        Column("90 % interval"),
+    ]
+    loop = any(point.throughput_ratio is not None for point in result.points)
+    if loop:
+        columns += [Column("throughput\npredicted"), Column("90 % interval")]
+    columns.append(Column("", left=True))
+    today, advised = result.observed.shared_buffers_bytes, _advised(result)
+    rows, marked = [], None
+    for index, point in enumerate(result.points):
+        size = point.shared_buffers_bytes
+        marks = [word for at, word in ((today, "today"), (advised, "advised")) if size == at]
+        marked = index if size == (advised or today) else marked
+        rows.append(
+            [
+                format_bytes(size),
+                count(point.misses_per_second),
+                _disk(result, point),
+                f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
+                f"{point.wait_ratio:.3g}",
+                f"{point.wait_low:.3g} to {point.wait_high:.3g}",
+                *(_throughput(point) if loop else ()),
+                f"{terminal.pick('◀', '<')} {', '.join(marks)}" if marks else "",
+            ]
+        )
+    return table(columns, rows, terminal, marked=marked)
+
+
+def _throughput(point: ReadsPoint) -> tuple[str, str]:
+    """Return the throughput as a ratio to today's, and its interval."""
+    if point.throughput_ratio is None:
+        return "", ""
+    return f"{point.throughput_ratio:.2f} x", f"{point.throughput_low:.2f} to {point.throughput_high:.2f}"
+
+
+def _disk(result: AdviceResult, point: ReadsPoint) -> str:
+    return count(point.disk_reads_per_second) if result.disk_reads_from == "simulated" else ""
+
+
+def _advised(result: AdviceResult) -> int | None:
+    """Return the size advised where it is another one than today's."""
+    value = next((one.value for one in result.settings if one.name == "shared_buffers"), None)
+    if value is None:
+        return None
+    return next(
+        (p.shared_buffers_bytes for p in result.points if as_setting(p.shared_buffers_bytes) == value), None
+    )
+
+
+def as_setting(size_bytes: int) -> str:
+    """Return a size as postgresql.conf has it."""
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20)):
+        if size_bytes >= factor and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return f"{size_bytes // 1024}kB"
+
+
+def _remarks(result: AdviceResult, width: int) -> str:
+    observed = result.observed
+    source = SOURCES.get(result.source, result.source)
+    lines = [f"It rests on {source}, {seconds(observed.seconds)} long ({result.evidence}):"]
+    for remark in result.remarks:
+        lines += textwrap.wrap(remark, width, initial_indent="  - ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def alter_system(result: AdviceResult, *, comments: bool = True) -> str:
+    """Return the advice as statements; with comments also what is left as it is, and why."""
+    return _lines(result, "--", "ALTER SYSTEM SET {} = '{}';", comments=comments, end=_reload(result))
+
+
+def postgresql_conf(result: AdviceResult) -> str:
+    """Return the advice as lines of postgresql.conf."""
+    return _lines(result, "#", "{} = '{}'", comments=True, end="")
+
+
+def _reload(result: AdviceResult) -> str:
+    reloads = any(one.action == "set" and one.takes_effect == "reload" for one in result.settings)
+    return "SELECT pg_catalog.pg_reload_conf();" if reloads else ""
+
+
+def _lines(result: AdviceResult, mark: str, form: str, *, comments: bool, end: str) -> str:
+    lines = []
+    if comments:
+        lines += _comment(mark, _sentence(result.summary))
+    for one in result.settings:
+        about = [f"{one.name}: {text}" if index == 0 else text for index, text in enumerate(_about(one))]
+        if comments:
+            lines.append("")
+            for text in about:
+                lines += _comment(mark, text)
+        if one.action != "set" or one.value is None:
+            if comments:
+                lines += _comment(mark, f"{_ACTIONS[one.action]}" + (f": {one.today}" if one.today else ""))
+        elif one.where == "server":
+            lines.append(form.format(one.name, one.value))
+        elif one.where == "kernel":
+            lines += _comment(mark, f"on the host, before the restart: sudo sysctl -w {one.name}={one.value}")
+        else:
+            lines += _comment(mark, one.value)
+    if end:
+        lines.append(end)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _comment(mark: str, text: str) -> list[str]:
+    # A line end in a name would end the comment.
+    words = " ".join(text.split())
+    return textwrap.wrap(words, 100, initial_indent=f"{mark} ", subsequent_indent=f"{mark}     ")
+
+
+def advice_page(result: AdviceResult) -> Page:
+    """Return the decision as the headline; the settings, the rules of thumb and the sizes as tables."""
+    title = _sentence(result.summary)
+    lead = f"From {SOURCES.get(result.source, result.source)}, {seconds(result.observed.seconds)} long."
+    sections = [_settings_section(result), _rules_section(result)]
+    if result.points:
+        sections.append(_reads_section(result))
+    return Page(title, lead, sections, verdict=result.verdict, notes=result.remarks, explains_kinds=True)
+
+
+def _settings_section(result: AdviceResult) -> Section:
+    facts = [
+        Fact(format_bytes(result.observed.shared_buffers_bytes), "shared_buffers when observed", Measured),
+        Fact(percent(result.observed.miss_ratio), "misses when observed", Measured),
+    ]
+    if result.memory_bytes is not None:
+        facts.append(Fact(format_bytes(result.memory_bytes), "memory to share"))
+    rows = [
+        [
+            Cell(one.name),
+            Cell(one.today or ""),
+            Cell(one.value or _ACTIONS[one.action], code=one.value is not None),
+            Cell(one.reason),
+            Cell(one.kind),
+            Cell("" if one.gain is None else gain_text(one.gain)),
+            Cell(one.takes_effect),
+            Cell(one.undo, code=bool(one.undo)),
+        ]
+        for one in result.settings
+    ]
+    head = ["setting", "today", "advice", "reason", "kind", "expected", "takes effect at", "undo"]
+    return Section("Settings", "settings", "", facts, [], [], head, rows, words=True)
+
+
+def _rules_section(result: AdviceResult) -> Section:
+    rows = [[Cell(r.name), Cell(r.says), *map(Cell, _rule_cells(result, r))] for r in result.rules]
+    head = ["rule", "says", "time waiting for reads", "90 % interval"]
+    groups = [Group("", 2), Group("predicted", 2, Predicted)]
+    lead = "What rules of thumb say of shared_buffers, and what following them would change here."
+    return Section("Rules of thumb", "rules", lead, [], [], groups, head, rows, worded=(0, 1))
+
+
+def _reads_section(result: AdviceResult) -> Section:
+    today, advised = result.observed.shared_buffers_bytes, _advised(result)
+    rows, marked = [], None
+    for index, point in enumerate(result.points):
+        size = point.shared_buffers_bytes
+        marked = index if size == (advised or today) else marked
+        note = "today" if size == today else "advised" if size == advised else ""
+        rows.append(
+            [
+                Cell(format_bytes(size), note),
+                Cell(count(point.misses_per_second)),
+                Cell(_disk(result, point)),
+                Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
+                Cell(f"{point.wait_ratio:.3g}"),
+                Cell(f"{point.wait_low:.3g} to {point.wait_high:.3g}"),
+                *map(Cell, _throughput(point)),
+            ]
+        )
+    head = ["shared_buffers", "misses per second", "disk reads per second", "90 % interval"]
+    head += ["seconds of waiting per second", "90 % interval", "throughput against today", "90 % interval"]
+    groups = [Group(""), Group("predicted", 7, Predicted)]
+    lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
+    return Section("Reads by shared_buffers", "reads", lead, [], [], groups, head, rows, marked=marked)
+
+
+VIEW = View(
+    AdviceResult,
+    text=advice_text,
+    page=advice_page,
+    rows=lambda result: rows_of(ReadsPoint, result.points),
+)

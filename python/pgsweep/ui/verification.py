@@ -1,0 +1,120 @@
+"""Whether a prediction was right: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+from pgsweep.records.verification import VerifiedValue, VerifyResult, WorkloadChange
+from pgsweep.ui.numbers import count, format_bytes, percent
+from pgsweep.ui.section import Cell, Group, Measured, Page, Predicted, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Paint, Terminal
+from pgsweep.ui.view import View, rows_of
+
+_PAINTS: Final[dict[str, Paint]] = {
+    "as predicted": "green",
+    "not as predicted": "red",
+    "workload changed": "yellow",
+    "not known": "yellow",
+}
+_TITLES: Final = {
+    "as predicted": "As predicted",
+    "not as predicted": "Not as predicted",
+    "workload changed": "The workload changed",
+    "not known": "Not known whether the prediction was right",
+}
+
+
+def verify_text(result: VerifyResult, terminal: Terminal) -> str:
+    """Return the verdict, the values, and how much the load differs."""
+    head = terminal.paint(_TITLES[result.verdict], "bold", _PAINTS[result.verdict])
+    lines = [f"{head}: {_sizes(result)}."]
+    for reason in result.reasons:
+        lines += textwrap.wrap(
+            reason, min(terminal.width, 100), initial_indent="  - ", subsequent_indent="    "
+        )
+    parts = ["\n".join(lines)]
+    if result.values:
+        columns = [Column("", left=True), Column("before\nmeasured"), Column("predicted")]
+        columns += [Column("90 % interval"), Column("after\nmeasured"), Column("", left=True)]
+        rows = [
+            [
+                value.name,
+                "" if value.before is None else _shown(value, value.before),
+                _shown(value, value.predicted),
+                f"{_shown(value, value.low)} to {_shown(value, value.high)}",
+                _shown(value, value.measured),
+                "within" if value.within else "outside",
+            ]
+            for value in result.values
+        ]
+        parts.append(table(columns, rows, terminal))
+    columns = [Column("the load", left=True), Column("before\nmeasured"), Column("after\nmeasured")]
+    columns += [Column("difference"), Column("usual up to"), Column("", left=True)]
+    rows = [[*_change_cells(one), "changed" if one.changed else ""] for one in result.workload]
+    parts.append(table(columns, rows, terminal))
+    details = [one.detail for one in result.workload if one.detail and one.changed]
+    if details:
+        parts.append("\n".join(f"  - {detail}" for detail in details))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sizes(result: VerifyResult) -> str:
+    before, after = format_bytes(result.shared_buffers_before), format_bytes(result.shared_buffers_after)
+    if before == after:
+        return f"shared_buffers {before} as before"
+    return f"shared_buffers from {before} to {after}"
+
+
+def _shown(value: VerifiedValue, number: float) -> str:
+    if value.unit == "ratio":
+        return percent(number)
+    if value.unit == "bytes per access":
+        return f"{format_bytes(number)} an access"
+    return f"{number:.2f} x"
+
+
+def _change_cells(one: WorkloadChange) -> list[str]:
+    def shown(number: float | None) -> str:
+        if number is None:
+            return ""
+        return format_bytes(number) if one.name.startswith("size") else count(number)
+
+    return [one.name, shown(one.before), shown(one.after), f"{one.difference:.1%}", f"{one.usual:.0%}"]
+
+
+def verify_page(result: VerifyResult) -> Page:
+    """Return the verdict as the headline, and two tables."""
+    values = [
+        [
+            Cell(value.name),
+            Cell("" if value.before is None else _shown(value, value.before)),
+            Cell(_shown(value, value.predicted)),
+            Cell(f"{_shown(value, value.low)} to {_shown(value, value.high)}"),
+            Cell(_shown(value, value.measured)),
+            Cell("within" if value.within else "outside"),
+        ]
+        for value in result.values
+    ]
+    groups = [Group(""), Group("measured", 1, Measured), Group("predicted", 2, Predicted)]
+    groups += [Group("measured", 1, Measured), Group("")]
+    head = ["value", "before", "predicted", "90 % interval", "after", "interval"]
+    first = Section("Predicted and measured", "values", "", [], [], groups, head, values, worded=(0, 5))
+    load = [
+        [*map(Cell, _change_cells(one)), Cell("changed" if one.changed else "as before"), Cell(one.detail)]
+        for one in result.workload
+    ]
+    head = ["the load", "before", "after", "difference", "usual up to", "", "most"]
+    groups = [Group(""), Group("measured", 6, Measured)]
+    second = Section("The load", "load", "", [], [], groups, head, load, worded=(0, 5, 6))
+    title = f"{_TITLES[result.verdict]}: {_sizes(result)}"
+    return Page(title, ". ".join(result.reasons), [first, second], explains_kinds=True)
+
+
+VIEW = View(
+    VerifyResult,
+    text=verify_text,
+    page=verify_page,
+    rows=lambda result: rows_of(VerifiedValue, result.values),
+)

@@ -1,0 +1,257 @@
+"""Which settings follow from what is known, and how they are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pgsweep.advice.candidates import candidates
+from pgsweep.advice.situation import as_setting, rounded_down
+from pgsweep.records.advice import AdviceResult, AdvisedSetting
+from pgsweep.records.hugepages import HugePagePool, HugePagesMethods, HugePagesResult, PageTables
+from pgsweep.records.prediction import NoEviction, Verdict
+from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.ui.advice import VIEW, alter_system, postgresql_conf
+from pgsweep.ui.terminal import Terminal
+from tests.fix_advice import GB, MB, advised, facts, growing, situation
+from tests.fix_memory import reckoned, seen
+
+
+def of(result: AdviceResult, name: str) -> AdvisedSetting:
+    [found] = [one for one in result.settings if one.name == name]
+    return found
+
+
+def test_a_certain_gain_is_advised_with_its_interval_and_its_undo() -> None:
+    result = advised(growing())
+    size = of(result, "shared_buffers")
+    assert (size.today, size.value, size.action) == ("1GB", "4GB", "set")
+    assert (size.kind, size.takes_effect) == ("predicted", "restart")
+    assert size.undo == "ALTER SYSTEM SET shared_buffers = '1GB'"
+    assert size.gain is not None
+    # 9000 disk reads and 11 000 copies against 3000 and 2000.
+    assert size.gain.value == pytest.approx(1 - (0.3 + 0.004) / (0.9 + 0.022))
+    assert 0.6 < size.gain.low < size.gain.value < size.gain.high < 0.75
+    assert result.decision == "change"
+    assert result.summary.startswith("Set shared_buffers = 4GB")
+    warm = of(result, "warm-up")
+    assert warm.value is not None
+    assert "public.orders 700 MB" in warm.reason
+
+
+def test_the_nearest_of_sizes_that_save_as_much() -> None:
+    """6.4 GB save a little more than 4 GB, which take less from everything else."""
+    assert of(advised(growing()), "shared_buffers").value == "4GB"
+
+
+@pytest.mark.parametrize(
+    ("disk", "width", "words"),
+    [
+        ({GB: 9_000.0, 4 * GB: 8_900.0}, 0.01, "no size is expected to save 5%"),
+        ({GB: 9_000.0, 4 * GB: 6_000.0}, 0.4, "the gain is not certain: 4 GB"),
+        ({GB: 9_000.0, 4 * GB: 12_000.0}, 0.01, "no size is expected to save 5%"),
+        ({GB: 10.0, 4 * GB: 0.0}, 0.01, "there is nothing to gain"),
+        ({GB: 9_000.0}, 0.01, "no other size is possible within the memory"),
+    ],
+)
+def test_leave_it(disk: dict[int, float], width: float, words: str) -> None:
+    misses = {size: max(reads, 20) / 100_000 for size, reads in disk.items()}
+    result = advised(situation(misses, disk, width=width))
+    size = of(result, "shared_buffers")
+    assert (size.action, size.value, size.gain) == ("leave", None, None)
+    assert words in size.reason
+    assert of(result, "warm-up").action == "leave"
+
+
+def test_a_refused_prediction_advises_no_size() -> None:
+    known = growing()
+    refused = Verdict(level="refused", reasons=["the load moves"])
+    known = replace(known, prediction=msgspec.structs.replace(known.prediction, verdict=refused))
+    size = of(advised(known), "shared_buffers")
+    assert (size.action, size.value) == ("unknown", None)
+    assert "the load moves" in size.reason
+
+
+def test_what_was_never_used_is_named() -> None:
+    known = situation({GB: 0.00001}, {GB: 0.1})
+    calm = NoEviction(
+        used_bytes=300 * MB,
+        removable_bytes=724 * MB,
+        known_from_bytes=300 * MB,
+        known_below_bytes=None,
+        filling_bytes=0,
+        unknown_bytes=[],
+    )
+    known = replace(known, prediction=msgspec.structs.replace(known.prediction, no_eviction=calm))
+    size = of(advised(known), "shared_buffers")
+    assert size.action == "leave"
+    assert "724 MB of it were never used" in size.reason
+
+
+class TestSnapshots:
+    """Disk reads are only bounded."""
+
+    def test_data_that_fit_into_the_page_cache_are_not_read(self) -> None:
+        # All misses are copies: with eight times the pool there are nearly none.
+        misses = {GB: 0.2, 4 * GB: 0.001}
+        known = situation(misses, data_bytes=5 * GB, per_second=1e6)
+        result = advised(known)
+        assert result.disk_reads_from == "bounded"
+        assert [point.disk_reads_high for point in result.points] == [0, 0]
+        assert of(result, "shared_buffers").value == "4GB"
+        assert of(result, "shared_buffers").kind == "assumed"
+
+    def test_wide_bounds_leave_it(self) -> None:
+        result = advised(situation({GB: 0.2, 4 * GB: 0.1}))
+        now = result.points[0]
+        assert now.disk_reads_low == 0
+        assert now.disk_reads_high == pytest.approx(21_000)
+        assert of(result, "shared_buffers").action == "leave"
+        assert "a trace" in of(result, "shared_buffers").reason
+
+    def test_without_the_memory_nothing_is_known_of_the_disk(self) -> None:
+        result = advised(situation({GB: 0.2, 4 * GB: 0.1}, facts=None, memory_bytes=None))
+        assert result.disk_reads_from == "unknown"
+        assert "--ram" in of(result, "shared_buffers").reason
+        assert result.rules[0].says == "the memory is not known"
+        assert of(result, "effective_cache_size").action == "unknown"
+
+
+def test_rules_of_thumb_are_priced() -> None:
+    result = advised(growing())
+    rules = {rule.name: rule for rule in result.rules}
+    assert rules["25 % of the memory"].shared_buffers_bytes == 4 * GB
+    gain = rules["25 % of the memory"].gain
+    assert gain is not None
+    assert gain == of(result, "shared_buffers").gain
+    assert "effective_cache_size 12 GB, huge_pages off" in rules["PGTune"].says
+    assert rules["hit ratio over 99 %"].says == "80.00% today, and at no size considered over 99 %"
+    assert rules["usage counts of 4 and 5"].shared_buffers_bytes == 700 * MB
+    assert rules["usage counts of 4 and 5"].gain is None, "no size near it was predicted"
+
+
+def test_the_planner_is_told_what_is_there() -> None:
+    result = advised(growing())
+    planner = of(result, "effective_cache_size")
+    assert (planner.today, planner.value, planner.takes_effect) == ("4GB", "15104MB", "reload")
+    near = replace(growing(), settings={**growing().settings, "effective_cache_size": str(14 * GB // 8192)})
+    assert of(advised(near), "effective_cache_size").action == "leave"
+
+
+def pages(*, saved: int, status: str = "off", limit: int | None = None) -> HugePagesResult:
+    pool = HugePagePool(
+        page_size_bytes=2 * MB,
+        is_default=True,
+        total=0,
+        free=0,
+        reserved=0,
+        surplus=0,
+        overcommit=0,
+        available=0,
+        needed=2200,
+    )
+    return HugePagesResult(
+        server_version="18.0",
+        huge_pages="try",
+        settings={},
+        status=status,
+        shared_buffers_bytes=4 * GB,
+        shared_memory_bytes=4400 * MB,
+        huge_pages_needed=2200,
+        huge_page_size_bytes=2 * MB,
+        available=0,
+        target=2200,
+        reasons=[],
+        methods=HugePagesMethods(exact=2200, server=None, vmpeak=None),
+        page_tables=PageTables(
+            processes=100,
+            now_bytes=saved + MB,
+            with_huge_pages_bytes=MB,
+            without_huge_pages_bytes=saved + MB,
+            connections=100,
+            connections_ordinary_bytes=2 * saved,
+            connections_huge_bytes=MB,
+        ),
+        pools=[pool],
+        transparent={},
+        steps=[],
+        huge_limit_bytes=limit,
+    )
+
+
+def test_huge_pages_where_page_tables_are_large() -> None:
+    result = advised(replace(growing(), huge_pages=pages(saved=GB)))
+    kernel = of(result, "vm.nr_hugepages")
+    assert (kernel.value, kernel.where, kernel.undo) == ("2200", "kernel", "sudo sysctl -w vm.nr_hugepages=0")
+    assert kernel.gain is not None
+    assert kernel.gain.value == GB
+    assert of(result, "huge_pages").action == "leave", "try takes them"
+    small = advised(replace(growing(), huge_pages=pages(saved=10 * MB)))
+    assert [one.name for one in small.settings if "huge" in one.name] == ["huge_pages"]
+    used = advised(replace(growing(), huge_pages=pages(saved=GB, status="on")))
+    assert of(used, "vm.nr_hugepages").value == "2200"
+    forbidden = advised(replace(growing(), huge_pages=pages(saved=GB, limit=0)))
+    assert of(forbidden, "huge_pages").action == "leave"
+    assert "hugetlb cgroup" in of(forbidden, "huge_pages").reason
+
+
+def test_connections_come_from_the_budget() -> None:
+    budget = reckoned(seen())
+    found = of(advised(replace(growing(), budget=budget)), "max_connections")
+    assert str(budget.possible_connections) in found.reason
+    assert "pooler" not in found.reason or found.action == "leave"
+    assert of(advised(growing()), "max_connections").action == "unknown"
+
+
+def test_statements_and_lines_to_paste() -> None:
+    result = advised(growing())
+    statements = [line for line in alter_system(result).splitlines() if not line.startswith("--")]
+    assert "ALTER SYSTEM SET shared_buffers = '4GB';" in statements
+    assert statements[-1] == "SELECT pg_catalog.pg_reload_conf();"
+    lines = [line for line in postgresql_conf(result).splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "shared_buffers = '4GB'"
+    left = advised(situation({GB: 0.2}, {GB: 9_000.0}, settings={}))
+    assert all(not line or line.startswith("--") for line in alter_system(left).splitlines())
+
+
+def test_text_and_page_lead_with_the_decision() -> None:
+    result = advised(growing())
+    text = VIEW.text(result, Terminal(width=100, unicode=False))
+    assert text.startswith("Set shared_buffers = 4GB")
+    assert "< advised" in text
+    assert "(predicted)" in text
+    page = VIEW.page(result)
+    assert page.title.startswith("Set shared_buffers = 4GB")
+    assert [section.ident for section in page.sections] == ["settings", "rules", "reads"]
+    assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12 * GB, "12GB"), (1536 * MB, "1536MB"), (128 << 10, "128kB"), (17 * GB + 5, "17GB")]
+)
+def test_sizes_are_written_as_settings(size: int, text: str) -> None:
+    assert as_setting(rounded_down(size)) == text
+
+
+def test_candidates_leave_a_page_cache() -> None:
+    sizes = candidates(GB, 16 * GB, facts())
+    assert GB in sizes
+    assert 4 * GB in sizes
+    assert rounded_down(round(0.4 * 16 * GB)) in sizes
+    assert max(sizes) <= 0.8 * 16 * GB
+    full: MemoryFacts = replace(facts(), other_bytes=14 * GB)
+    assert max(candidates(GB, 16 * GB, full)) < 2 * GB
+    assert max(candidates(GB, None, None)) == 8 * GB
+
+
+def test_it_is_no_result_of_a_trace_without_a_server(tmp_path: Path) -> None:
+    from pgsweep.advice.gather import advise
+    from pgsweep.errors import UsageError
+
+    path = tmp_path / "x.oracleGeneral"
+    path.touch()
+    with pytest.raises(UsageError, match="a trace without its server"):
+        advise(path)

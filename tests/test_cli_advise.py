@@ -1,0 +1,128 @@
+"""`pgsweep advise` on a real server, and on evidence of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from tests.fix_cli import run
+from tests.fix_shop import shop_under_load
+
+
+@pytest.fixture(scope="module")
+def folder(wheel18: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with evidence of pgbench, and what was advised while its server ran."""
+    path = tmp_path_factory.mktemp("advise")
+    with shop_under_load(wheel18) as conninfo:
+        done = run("record", conninfo, "--source", "sql", "--for", "12s", "-o", "shop.evidence", cwd=path)
+        assert done.returncode == 0, done.stderr
+        done = run("advise", "shop.evidence", "-d", conninfo, "--ram", "1GB", "--json", cwd=path)
+        assert done.returncode == 0, done.stderr
+        (path / "live.json").write_text(done.stdout)
+        done = run("advise", conninfo, "--source", "sql", "--for", "3s", "--json", cwd=path)
+        assert done.returncode == 0, done.stderr
+        (path / "recorded.json").write_text(done.stdout)
+    return path
+
+
+def test_evidence_alone(folder: Path) -> None:
+    done = run("advise", "shop.evidence", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "shared_buffers: " in done.stdout
+    assert "What rules of thumb say" in done.stdout
+    assert "pgsweep hugepages" in done.stdout
+
+
+def test_with_the_server_huge_pages_and_connections_are_counted(folder: Path) -> None:
+    result = json.loads((folder / "live.json").read_text())
+    assert result["schema"] == "pgsweep.advise/1"
+    assert result["memory_bytes"] == 1 << 30
+    settings = {one["name"]: one for one in result["settings"]}
+    assert next(iter(settings)) == "shared_buffers"
+    assert settings["effective_cache_size"]["action"] in ("set", "leave")
+    assert result["disk_reads_from"] == "bounded"
+    if os.geteuid() == 0:
+        assert "connections as those of today fit" in settings["max_connections"]["reason"]
+        assert settings["huge_pages"]["action"] != "unknown" or result["missing"]
+
+
+def test_a_database_is_recorded_first_and_the_evidence_kept(folder: Path) -> None:
+    result = json.loads((folder / "recorded.json").read_text())
+    assert (folder / result["evidence"] / "meta.json").exists()
+    assert result["database"] == "shop"
+
+
+def test_statements_can_be_run(folder: Path, wheel18: Cluster) -> None:
+    done = run("advise", "shop.evidence", "--ram", "64GB", "--format", "alter-system", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    changed = [line for line in done.stdout.splitlines() if line.startswith("ALTER SYSTEM")]
+    assert any("effective_cache_size" in line for line in changed), "64 GB are more than the default says"
+    names = [line.split()[3] for line in changed]
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        try:
+            for line in done.stdout.splitlines():
+                if line and not line.startswith("--"):
+                    connection.execute(line.encode())
+        finally:
+            for name in names:
+                connection.execute(f"ALTER SYSTEM RESET {name}".encode())
+            connection.execute("SELECT pg_reload_conf()")
+    conf = run("advise", "shop.evidence", "--ram", "64GB", "--format", "postgresql.conf", cwd=folder)
+    assert any(line.startswith("effective_cache_size = '") for line in conf.stdout.splitlines())
+
+
+def test_report_is_read_back(folder: Path) -> None:
+    done = run("advise", "shop.evidence", "-q", "-o", "advice.html", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    again = run("report", "advice.html", "--json", cwd=folder)
+    assert json.loads(again.stdout)["schema"] == "pgsweep.advise/1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["absent.evidence"], 2, "there is no evidence `absent.evidence`"),
+        (["shop.evidence", "--json", "--format", "text"], 2, "both want stdout"),
+        (["shop.evidence", "-h", "/nowhere/at/all", "-d", "x"], 3, "error: "),
+    ],
+)
+def test_mistakes(folder: Path, arguments: list[str], code: int, words: str) -> None:
+    done = run("advise", *arguments, cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_was_changed_since_is_refused(folder: Path, tmp_path: Path) -> None:
+    with Cluster.create(None, {"shared_buffers": "24MB"}) as other:
+        done = run("advise", "shop.evidence", "-d", other.conninfo(), cwd=folder)
+    assert done.returncode == 2
+    assert "shared_buffers is 24MB" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tracing and memory cgroups need root")
+def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> None:
+    """160 MB hold 120 MB of data hardly twice: a larger pool takes them from the page cache."""
+    try:
+        cluster = Cluster.create(None, {"shared_buffers": "16MB"}, memory_limit_bytes=160 << 20)
+    except Exception as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    with cluster, shop_under_load(cluster) as conninfo:
+        subprocess.run(["sync"], check=True)
+        done = run("record", conninfo, "--source", "trace", "--for", "4s", "-o", "t.evidence", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = run("advise", "t.evidence", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["disk_reads_from"] == "simulated"
+    assert result["memory_bytes"] == 160 << 20
+    rules = {rule["name"]: rule for rule in result["rules"]}
+    assert rules["25 % of the memory"]["shared_buffers_bytes"] == 40 << 20
+    if result["verdict"]["level"] != "refused":
+        assert rules["25 % of the memory"]["gain"] is not None

@@ -1,0 +1,208 @@
+"""`pgsweep verify`: a real server before and after a restart at another size, under two loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgsweep.pg.cluster import Cluster
+from pgsweep.records.verification import VerifiedValue, VerifyResult
+from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.workload_change import Load, compare_loads, difference
+from pgsweep.ui.results import from_json, to_json
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.verification import VIEW
+from tests.fix_cli import run
+from tests.fix_process import wait_until
+
+MB = 1 << 20
+
+
+@contextmanager
+def pgbench(cluster: Cluster, *options: str) -> Iterator[None]:
+    load = subprocess.Popen(
+        [str(cluster.bindir / "pgbench"), "-n", "-T", "300", *options, cluster.conninfo()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        load.terminate()
+        load.wait()
+
+
+def blocks_read(cluster: Cluster) -> int:
+    text = "SELECT blks_read FROM pg_stat_database WHERE datname = current_database()"
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        row = connection.execute(text).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give evidence at 16 MB, at 32 MB with the same load, and at 32 MB with another one."""
+    path = tmp_path_factory.mktemp("verify")
+    other = path / "other.sql"
+    other.write_text("SELECT count(*) FROM pgbench_branches b, pgbench_tellers t WHERE t.bid = b.bid;\n")
+
+    def record(cluster: Cluster, name: str, seconds: int) -> None:
+        options = ["--source", "sql", "--for", f"{seconds}s", "-o", name]
+        done = run("record", cluster.conninfo(), *options, cwd=path)
+        assert done.returncode == 0, done.stderr
+
+    with Cluster.create(None, {"shared_buffers": "16MB"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "8", cluster.conninfo()]
+        subprocess.run(fill, check=True, capture_output=True)
+        with pgbench(cluster, "-S"):
+            record(cluster, "before.evidence", 15)
+        cluster.restart({"shared_buffers": "32MB"})
+        with pgbench(cluster, "-S"):
+            begin = blocks_read(cluster)
+            # Three times what the pool holds.
+            assert wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
+            record(cluster, "after.evidence", 10)
+        with pgbench(cluster, "-f", str(other)):
+            record(cluster, "other.evidence", 4)
+    return path
+
+
+def test_the_same_load_after_a_restart(folder: Path) -> None:
+    done = run("verify", "before.evidence", "--after", "after.evidence", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["schema"] == "pgsweep.verify/1"
+    assert (result["shared_buffers_before"], result["shared_buffers_after"]) == (16 * MB, 32 * MB)
+    assert not any(one["changed"] for one in result["workload"]), result["workload"]
+    [miss] = result["values"]
+    assert miss["measured"] == pytest.approx(miss["predicted"], abs=0.02)
+    assert miss["before"] > miss["measured"] + 0.02, "the pool is twice as large"
+    assert result["verdict"] == ("as predicted" if miss["within"] else "not as predicted")
+
+
+def test_another_load_is_no_wrong_prediction(folder: Path) -> None:
+    done = run(
+        "verify",
+        "before.evidence",
+        "--after",
+        "other.evidence",
+        "--fail-if",
+        "verdict=workload changed",
+        cwd=folder,
+    )
+    assert done.returncode == 5, done.stderr
+    assert "The workload changed: shared_buffers from 16 MB to 32 MB" in done.stdout
+    assert "pgbench_accounts" in done.stdout
+
+
+def test_without_a_change_that_is_said(folder: Path) -> None:
+    done = run("verify", "before.evidence", "--after", "before.evidence", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "shared_buffers is still 16 MB" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["absent.evidence", "--after", "after.evidence"], "there is no evidence `absent.evidence`"),
+        (["before.evidence", "shop", "--after", "after.evidence"], "two places to look at"),
+        (["before.evidence", "--after", "other.sql"], "a trace without its server"),
+    ],
+)
+def test_mistakes(folder: Path, arguments: list[str], words: str) -> None:
+    done = run("verify", *arguments, cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_server_is_recorded_as_it_was_before(folder: Path) -> None:
+    with Cluster.create(None, {"shared_buffers": "24MB"}) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        done = run("verify", "before.evidence", cluster.conninfo(), "--for", "1s", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Not known" in done.stdout, "an idle server shows nothing"
+    assert list(folder.glob("pgsweep-*.evidence"))
+
+
+def load(shares: dict[str, float], *, half: float = 0.0, accesses: float = 10.0, rows: float = 1.0) -> Load:
+    import numpy as np
+
+    none = np.zeros(0)
+    totals = Totals(
+        seconds=10.0,
+        hits=900.0,
+        misses=100.0,
+        relation_misses=none,
+        relation_accesses=none,
+        relation_scans=none,
+        relation_scanned_blocks=none,
+        relation_growth_blocks=none,
+        first_half_miss_ratio=0.1,
+        second_half_miss_ratio=0.1,
+    )
+    return Load(
+        totals=totals,
+        shares=shares,
+        half_difference=half,
+        transactions_per_second=100.0,
+        accesses_per_transaction=accesses,
+        rows_per_transaction=rows,
+        data_bytes=100 * MB,
+    )
+
+
+def test_what_counts_as_another_load() -> None:
+    before = load({"public.a": 0.7, "public.b": 0.3})
+    assert difference(before.shares, {"public.b": 1.0}) == pytest.approx(0.7)
+
+    def changed(after: Load, first: Load = before) -> list[str]:
+        return [one.name for one in compare_loads(first, after) if one.changed]
+
+    assert changed(load({"public.a": 0.65, "public.b": 0.35})) == []
+    assert changed(load({"public.a": 0.5, "public.c": 0.5})) == ["accesses by relation"]
+    restless = load(before.shares, half=0.2)
+    assert changed(load({"public.a": 0.5, "public.b": 0.5}), restless) == []
+    assert changed(load(before.shares, accesses=20)) == ["page accesses per transaction"]
+    assert changed(load(before.shares, rows=3)) == ["rows written per transaction"]
+
+
+def test_how_it_is_shown() -> None:
+    value = VerifiedValue(
+        name="miss ratio of the pool",
+        unit="ratio",
+        before=0.2,
+        predicted=0.1,
+        low=0.09,
+        high=0.11,
+        measured=0.15,
+        measured_error=0.001,
+        within=False,
+    )
+    result = VerifyResult(
+        server_version="18.0",
+        database="shop",
+        before="a.evidence",
+        after="b.evidence",
+        shared_buffers_before=16 * MB,
+        shared_buffers_after=32 * MB,
+        verdict="not as predicted",
+        reasons=["outside the interval: miss ratio of the pool"],
+        values=[value],
+        workload=compare_loads(load({"public.a": 1.0}), load({"public.a": 1.0})),
+    )
+    text = VIEW.text(result, Terminal(width=100, unicode=False))
+    assert text.startswith("Not as predicted: shared_buffers from 16 MB to 32 MB.")
+    assert "9.00 % to 11.00 %" in text
+    assert "outside" in text
+    page = VIEW.page(result)
+    assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
+    assert from_json(to_json(result).encode(), "x") == result
