@@ -14,6 +14,10 @@ from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
 
+_READS_PER_ROUND = 20
+_ROUND_SECONDS = 0.015
+"""1,300 a second from each session."""
+
 
 @pytest.fixture
 def database(server: Cluster) -> Iterator[str]:
@@ -38,16 +42,25 @@ def database(server: Cluster) -> Iterator[str]:
 
 @contextmanager
 def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterator[None]:
-    """Have sessions read random rows until the block ends."""
+    """Have sessions read random rows until the block ends.
+
+    At a steady pace, which fills the pool every two seconds or so: without one they take both processors of a
+    small machine from the tests beside this one.
+    """
     over = threading.Event()
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         try:
             with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-                while not over.is_set():
-                    row = int(12000 * rng.random() ** 2) + 1
-                    connection.execute("SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True)
+                due = time.monotonic()
+                while not over.wait(max(0.0, due - time.monotonic())):
+                    due = max(due, time.monotonic() - _ROUND_SECONDS) + _ROUND_SECONDS
+                    for draw in rng.random(_READS_PER_ROUND):
+                        row = int(12000 * draw**2) + 1
+                        connection.execute(
+                            "SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True
+                        )
         except psycopg.OperationalError:
             return
 
