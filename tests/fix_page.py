@@ -15,8 +15,6 @@ from psycopg import sql
 from pgsweep.pg.cluster import Cluster
 
 _READS_PER_ROUND = 20
-_ROUND_SECONDS = 0.015
-"""1,300 a second from each session."""
 
 
 @pytest.fixture
@@ -41,11 +39,16 @@ def database(server: Cluster) -> Iterator[str]:
 
 
 @contextmanager
-def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterator[None]:
+def load_running(
+    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.0
+) -> Iterator[None]:
     """Have sessions read random rows until the block ends.
 
-    At a steady pace, which fills the pool every two seconds or so: without one they take both processors of a
-    small machine from the tests beside this one.
+    Args:
+        server, database: where; the table is that of `database`.
+        sessions: how many read at once.
+        pause_seconds: after every 20 reads. Without one the sessions take all processors of a small machine
+            from the tests beside this one, so those that go on for a minute have one.
     """
     over = threading.Event()
 
@@ -53,9 +56,7 @@ def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterat
         rng = np.random.default_rng(seed)
         try:
             with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-                due = time.monotonic()
-                while not over.wait(max(0.0, due - time.monotonic())):
-                    due = max(due, time.monotonic() - _ROUND_SECONDS) + _ROUND_SECONDS
+                while not over.wait(pause_seconds):
                     for draw in rng.random(_READS_PER_ROUND):
                         row = int(12000 * draw**2) + 1
                         connection.execute(
