@@ -8,7 +8,7 @@ TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-quick test-matrix test-arm64 fuzz lint format bench docs wheel clean
+.PHONY: help setup demo test test-quick test-matrix test-wheel test-arm64 fuzz lint format bench docs wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (
 	tools/debian-packages test
 	tools/postgresql-matrix $(BIN)/pip
 	$(BIN)/pytest --matrix $(TESTS)
+
+test-wheel: setup ## the wheel in an empty environment, and `pgsweep demo` from it (some minutes; not a part of `make test`)
+	$(BIN)/pytest --timeout 1200 --demo tests/test_wheel.py
 
 fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=60s TARGET=heat)
 	@case "$(TARGET)" in executables|memories) ;; *) $(BIN)/python -m tests.fuzz.run --time $(TIME) $(TARGET) ;; esac

@@ -45,6 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="run the tests that take a server on the one in this folder, for example one built from source",
     )
+    parser.addoption(
+        "--demo", action="store_true", help="run `pgsweep demo` from the wheel too, which takes minutes"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,6 +14,8 @@ from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
 
+_READS_PER_ROUND = 20
+
 
 @pytest.fixture
 def database(server: Cluster) -> Iterator[str]:
@@ -37,17 +39,29 @@ def database(server: Cluster) -> Iterator[str]:
 
 
 @contextmanager
-def load_running(server: Cluster, database: str, *, sessions: int = 2) -> Iterator[None]:
-    """Have sessions read random rows until the block ends."""
+def load_running(
+    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.0
+) -> Iterator[None]:
+    """Have sessions read random rows until the block ends.
+
+    Args:
+        server, database: where; the table is that of `database`.
+        sessions: how many read at once.
+        pause_seconds: after every 20 reads. Without one the sessions take all processors of a small machine
+            from the tests beside this one, so those that go on for a minute have one.
+    """
     over = threading.Event()
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         try:
             with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-                while not over.is_set():
-                    row = int(12000 * rng.random() ** 2) + 1
-                    connection.execute("SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True)
+                while not over.wait(pause_seconds):
+                    for draw in rng.random(_READS_PER_ROUND):
+                        row = int(12000 * draw**2) + 1
+                        connection.execute(
+                            "SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True
+                        )
         except psycopg.OperationalError:
             return
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow
-from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates, cap_to_counters
 
 SECONDS = 30.0
 PASS_SECONDS = 5.0
@@ -46,3 +46,26 @@ def test_counted_misses_outweigh_the_rates() -> None:
     counted = 1.5 * misses_per_second(cold, 1.0)
     curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), PASS_SECONDS, SECONDS)
     assert curve.miss_rate([cold.pages], round(cold.resident())) == pytest.approx(counted, rel=0.01)
+
+
+def test_rates_are_capped_by_what_the_server_counted() -> None:
+    """First the batches of hot pages shrink, then the highest rates are cut; no page is lost."""
+    rates = group(100.0, 60.0)
+    batches = Rates(
+        pages=rates.pages + group(5000.0, 0.5).pages, batch=SINGLE, hot_batch=np.eye(len(SINGLE))[1]
+    )
+    every = batches.accesses_per_pass()
+    single = Rates(pages=batches.pages, batch=SINGLE, hot_batch=SINGLE).accesses_per_pass()
+    assert every > single + 1000
+    assert cap_to_counters(batches, every) is batches
+    between = cap_to_counters(batches, (every + single) / 2)
+    assert between.accesses_per_pass() == pytest.approx((every + single) / 2)
+    assert between.pages.tolist() == batches.pages.tolist()
+    for counted in (0.9 * single, 0.7 * single):
+        cut = cap_to_counters(batches, counted)
+        assert cut.accesses_per_pass() <= counted
+        assert cut.accesses_per_pass() > 0.8 * counted, "no more is cut than needed"
+        assert cut.pages.sum() == pytest.approx(batches.pages.sum())
+    # What the counters of pages do show is not cut: the slow pages stay as they are.
+    slow = GRID < 1
+    assert cap_to_counters(batches, 0.0).pages[slow].tolist() == batches.pages[slow].tolist()

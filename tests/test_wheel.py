@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -57,15 +58,30 @@ def test_it_holds_the_program_and_the_manual(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
 
-def test_it_works_without_rust_and_without_a_checkout(wheel: Path, tmp_path: Path, own_tmpdir: Path) -> None:
-    place = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has nothing but the wheel and what it needs."""
+    place = tmp_path_factory.mktemp("installed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    # Python compiles what is imported; to compile all that was installed takes most of the installation.
     install: list[str | Path] = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "--constraint", ROOT / "constraints.txt", wheel], check=True)
-    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(own_tmpdir)}
-    assert subprocess.run(["bash", "-c", "command -v cargo"], env=bare, check=False).returncode != 0
+    subprocess.run([*install, "--no-compile", "--constraint", ROOT / "constraints.txt", wheel], check=True)
+    return place / "bin"
+
+
+@pytest.fixture
+def bare(tmp_path: Path, own_tmpdir: Path) -> dict[str, str]:
+    """A user's environment without Rust."""
+    found = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(own_tmpdir)}
+    assert subprocess.run(["bash", "-c", "command -v cargo"], env=found, check=False).returncode != 0
+    return found
+
+
+def test_it_works_without_rust_and_without_a_checkout(
+    installed: Path, tmp_path: Path, bare: dict[str, str]
+) -> None:
     shown = subprocess.run(
-        [place / "bin" / "pgsweep", "--version"],
+        [installed / "pgsweep", "--version"],
         env=bare,
         cwd=tmp_path,
         capture_output=True,
@@ -74,7 +90,7 @@ def test_it_works_without_rust_and_without_a_checkout(wheel: Path, tmp_path: Pat
     )
     assert shown.stdout.startswith("pgsweep ")
     told = subprocess.run(
-        [place / "bin" / "python", "-c", DEMO, tmp_path / "demo"],
+        [installed / "python", "-c", DEMO, tmp_path / "demo"],
         env=bare,
         cwd=tmp_path,
         capture_output=True,
@@ -82,3 +98,25 @@ def test_it_works_without_rust_and_without_a_checkout(wheel: Path, tmp_path: Pat
         check=False,
     )
     assert told.returncode == 0, told.stderr
+
+
+def test_the_command_that_newcomers_begin_with(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """`pgsweep demo` as it is: three minutes or so, therefore only in `make test-wheel`."""
+    if not request.config.getoption("--demo"):
+        pytest.skip("takes minutes: make test-wheel runs it")
+    programs: Path = request.getfixturevalue("installed")
+    told = subprocess.run(
+        [programs / "pgsweep", "demo", "-o", "demo.json", "-o", "demo.html"],
+        env=request.getfixturevalue("bare"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "demo.html").stat().st_size > 10_000
+    (workload,) = json.loads((tmp_path / "demo.json").read_text())["workloads"]
+    assert len(workload["rows"]) == 5
+    assert all(row["measured_miss_ratio"] is not None for row in workload["rows"])
+    # On a quiet machine a tenth of this (benchmarks/demo); it may be a busy one.
+    assert workload["snapshots_mean_abs_error"] < 0.04

@@ -71,11 +71,13 @@ class FileReader:
         if place is None:
             return []
         found = []
+        fork = (*place, FORK_NUMBERS[piece.fork])
         block = piece.first_block
-        while block < piece.end_block:
+        end = block + piece.blocks
+        while block < end:
             segment, inside = divmod(block, self._segment_blocks)
-            blocks = min(piece.end_block - block, self._segment_blocks - inside)
-            path = self._paths.get(((*place, FORK_NUMBERS[piece.fork]), segment))
+            blocks = min(end - block, self._segment_blocks - inside)
+            path = self._paths.get((fork, segment))
             if path is None:
                 break
             found.append((path, inside * self._block_bytes, blocks * self._block_bytes))
@@ -202,6 +204,9 @@ def _advice(path: str, offset: int, length: int) -> str:
 
 
 def _ask(descriptor: int, offset: int, length: int) -> None:
+    if 0 < length <= _STEP_BYTES:  # most are single blocks, and there are hundreds of thousands
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+        return
     for step, step_length in _steps(offset, length):
         os.posix_fadvise(descriptor, step, step_length, os.POSIX_FADV_WILLNEED)
 
