@@ -165,7 +165,7 @@ def test_prometheus_takes_metrics_rules_and_expressions(served: Served, tmp_path
 
 
 def test_every_panels_data_comes_as_json_and_csv(served: Served) -> None:
-    for what in ("series", "curves", "memory", "relations"):
+    for what in ("series", "curves", "memory", "relations", "consumers"):
         status, headers, text = served.ask(f"/servers/shop-b/{what}.csv")
         assert (status, headers["content-type"].split(";")[0]) == (200, "text/csv"), text
         served.json(f"/servers/shop-b/{what}.json")

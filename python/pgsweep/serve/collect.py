@@ -27,7 +27,8 @@ from pgsweep.records.top import TopPageCache
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import ServerConfig
-from pgsweep.serve.history import Gap, History, Sample
+from pgsweep.serve.consumers import Consumers
+from pgsweep.serve.history import Gap, History, Interval, Sample
 
 _MEMORY_SECONDS: Final = 60.0
 _MEMORY_SHARE: Final = 0.02
@@ -46,6 +47,7 @@ class Collector:
         history: keeps it.
         interval_seconds: from one look to the next.
         source: how the pool is read.
+        show_queries: the normalised texts of statements are wanted.
     """
 
     def __init__(
@@ -56,12 +58,15 @@ class Collector:
         *,
         interval_seconds: float,
         source: PoolSource,
+        show_queries: bool = False,
     ) -> None:
         self._config = config
         self._board = board
         self._history = history
         self._interval_seconds = interval_seconds
         self._source = source
+        self._show_queries = show_queries
+        self._consumers: Consumers | None = None
         self._access: Access | None = None
         self._disk: DiskReads | None = None
         self._last: Reading | None = None
@@ -90,11 +95,12 @@ class Collector:
             self._access = access
             self._last = None
             self._memory_due = 0.0
+            self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
             try:
                 yield Live(access)
             finally:
-                self._access = self._disk = None
+                self._access = self._disk = self._consumers = None
 
     def _show(self, sample: CacheSample) -> None:
         now = time.time()
@@ -119,6 +125,24 @@ class Collector:
         if "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
+        self._look_at_consumers(now)
+
+    def _look_at_consumers(self, now: float) -> None:
+        """Sample what is executed, and keep the interval that is over."""
+        consumers = self._consumers
+        if consumers is None:
+            return
+        consumers.sample()
+        interval = consumers.interval()
+        if interval is None:
+            return
+        self._history.add(Interval(self._config.name, now, *interval))
+
+        def change(watched: Watched) -> None:
+            watched.consumers_missing = consumers.missing
+            watched.query_texts = consumers.texts
+
+        self._board.changed(self._config.key, "consumers", change)
 
     def _note_gap(self, now: float) -> None:
         """Keep in the history since when, and why, there was nothing."""
@@ -169,11 +193,13 @@ class Collector:
         begin = time.monotonic()
         local = LocalServer(access.conninfo, access.connection, access.server, access.postmaster_pid)
         try:
-            result = look(local, top=0)
+            result = look(local)
         except (MissingAbility, OSError):
             # What may not be seen is no reason to end the session; the panel then has nothing to show.
             self._memory_due = begin + _MEMORY_SECONDS
             return
+        if self._consumers is not None:
+            self._consumers.remember_memory(result.processes)
         files = sample.files.record(time.monotonic()) if sample.files else None
         memory = memory_of(result, sample, files)
         taken = time.monotonic() - begin
