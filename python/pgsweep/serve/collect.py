@@ -125,9 +125,9 @@ class Collector:
         if "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
-        self._look_at_consumers(now)
+        self._look_at_consumers(sample, now)
 
-    def _look_at_consumers(self, now: float) -> None:
+    def _look_at_consumers(self, sample: CacheSample, now: float) -> None:
         """Sample what is executed, and keep the interval that is over."""
         consumers = self._consumers
         if consumers is None:
@@ -136,6 +136,7 @@ class Collector:
         interval = consumers.interval()
         if interval is None:
             return
+        consumers.remember_hidden(sample.head.backends.hidden)
         self._history.add(Interval(self._config.name, now, *interval))
 
         def change(watched: Watched) -> None:

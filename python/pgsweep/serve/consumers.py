@@ -49,6 +49,7 @@ _AGAIN_SECONDS: Final = 600.0
 """When pg_stat_statements is looked for again where it could not be used."""
 
 _MOST_TEXTS: Final = 500
+_SESSIONS: Final = "what others execute"
 HIDDEN: Final = "(not visible)"
 _NOBODY: Final = "(server)"
 
@@ -126,6 +127,13 @@ class Consumers:
             for key in _keys(user, database, None, str(process.server_pid)):
                 memory[key] = memory.get(key, 0.0) + process.cost_bytes
         self._memory = memory
+
+    def remember_hidden(self, sessions: int) -> None:
+        """Take over of how many sessions the server does not say what they do."""
+        self.missing = [missing for missing in self.missing if missing.what != _SESSIONS]
+        if sessions:
+            why = f"of {sessions} sessions: the role is not a member of pg_monitor, or they track no activity"
+            self.missing.append(Missing(what=_SESSIONS, why=why, enable="GRANT pg_monitor TO ROLE"))
 
     def interval(self) -> tuple[float, dict[Key, Values]] | None:
         """Return the length and the consumers of the interval that is over; None before its end.
