@@ -71,6 +71,7 @@ class Collector:
         self._disk: DiskReads | None = None
         self._last: Reading | None = None
         self._last_disk_bytes: int | None = None
+        self._last_values: dict[str, float] = {}
         self._away_since: float | None = time.time()
         self._memory_due = 0.0
         self._look_began = 0.0
@@ -94,6 +95,7 @@ class Collector:
         with opened(self._config.conninfo, self._source) as access:
             self._access = access
             self._last = None
+            self._last_values = {}
             self._memory_due = 0.0
             self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
@@ -106,10 +108,14 @@ class Collector:
         now = time.time()
         if self._away_since is not None:
             self._note_gap(now)
-        disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
-        values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
-        self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
-        values |= gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
+        # Not every look reads the counters; the page then keeps the rates of the last that did.
+        counted = self._last is None or sample.reading.at != self._last.at
+        if counted:
+            disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
+            self._last_values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
+            self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
+        state = gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
+        values = self._last_values | state
 
         def change(watched: Watched) -> None:
             watched.sample = sample
@@ -118,11 +124,11 @@ class Collector:
             watched.values = values
             watched.collect_seconds = sample.head.look_seconds
             for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
-                if name in values:
+                if counted and name in values:
                     watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
 
         self._board.changed(self._config.key, "sample", change)
-        if "covered_seconds" in values:
+        if counted and "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
         self._look_at_consumers(sample, now)
