@@ -18,8 +18,10 @@ from pgsweep.host.reads import DiskReads
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
 from pgsweep.residency.access import opened
-from pgsweep.serve.board import avoidable
-from pgsweep.serve.collect import gained
+from pgsweep.serve.board import Board, avoidable
+from pgsweep.serve.collect import Collector, gained
+from pgsweep.serve.config import ServeConfig, ServerConfig
+from pgsweep.serve.history import History, Sample
 from pgsweep.serve.metrics import served, sweep_period
 
 FIRST = Reading(
@@ -134,3 +136,29 @@ def test_reads_of_children_that_have_ended_are_counted(tmp_path: Path) -> None:
         pytest.skip("this file system does not read from a disk")
     assert found >= 8 << 20
     assert DiskReads(2**22 - 7).read_bytes() is None
+
+
+def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluster, tmp_path: Path) -> None:
+    """The rates shown stay those of the last reading, and sums count every reading once."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    server = ServerConfig(key="one", name="one", conninfo=wheel18.conninfo())
+    board = Board(ServeConfig(servers=[server], host="", port=1, history=tmp_path), ["here"], lambda: None)
+    kept = History(tmp_path / "history.sqlite", most_bytes=1 << 30)
+    collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
+    with collector._opened() as live:
+        collector._show(live.look())
+        for counted in (True, False, False, True):
+            time.sleep(1.0)
+            live._counters_costs.clear()
+            if not counted:
+                live._counters_costs.extend([60.0] * 5)
+            collector._show(live.look())
+            assert board.summary("one").reads_per_second is not None
+    rows = []
+    while not kept._waiting.empty():
+        rows.append(kept._waiting.get())
+    assert len(rows) == 2
+    assert board.servers["one"].totals["hits"] == sum(
+        row.values["hits"] for row in rows if isinstance(row, Sample)
+    )

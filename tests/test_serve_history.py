@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -138,46 +140,76 @@ def test_export_has_every_level(tmp_path: Path) -> None:
     assert [(row["server"], row["hits"], row["evictions"]) for row in table] == [("shop", 3.0, None)] * 3
 
 
-_WRITER = """
-import sys, time
+_WRITERS = """
+import os, sys, time
 from pathlib import Path
 from pgsweep.serve import history
 history._SWEEP_SECONDS = 0.01
-kept = history.History(Path(sys.argv[1]), most_bytes=1 << 30)
-kept.start()
-at = int(sys.argv[2])
-print("ready", flush=True)
-while True:
-    at += 10
-    kept.add(history.Sample("s", at, {"covered_seconds": 10.0, "hits": float(at)}))
-    while kept._held or not kept._waiting.empty():
-        time.sleep(0.0002)
-    print(at, flush=True)
+
+def write(at, said):
+    kept = history.History(Path(sys.argv[1]), most_bytes=1 << 30)
+    kept.start()
+    os.write(said, b"ready\\n")
+    while True:
+        at += 10
+        kept.add(history.Sample("s", at, {"covered_seconds": 10.0, "hits": float(at)}))
+        while kept._held or not kept._waiting.empty():
+            time.sleep(0.0002)
+        os.write(said, b"%d\\n" % at)
+
+# One process that has imported everything forks each writer: fifty of them take seconds.
+for line in sys.stdin:
+    at, path = line.split()
+    writer = os.fork()
+    if not writer:
+        write(int(at), os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    print(writer, flush=True)
+    os.waitpid(writer, 0)
+    print("ended", flush=True)
 """
 
 
 def test_kill_9_at_random_moments_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    """What the writer said is committed is there after each of its violent ends."""
+    """What the writer said is committed is there after each of its 50 violent ends."""
     path = tmp_path / "history.sqlite"
-    at = 1_000_000
-    offset = int(time.time()) - 20_000 - at
-    for round_number in range(6):
-        with subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path), str(at + offset)], stdout=subprocess.PIPE, text=True
-        ) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-            time.sleep(0.01 * (round_number % 7))
-            os.kill(writer.pid, signal.SIGKILL)
-            said = [int(line) for line in writer.stdout.read().splitlines()]
-        with sqlite3.connect(path) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            there = [
-                row[0] for row in connection.execute("SELECT at FROM samples WHERE level = 10 ORDER BY at")
-            ]
-        # The last line may have been cut short by the kill.
-        assert set(said[:-1]) <= set(there)
-        at = (there[-1] if there else at + offset) - offset
+    at = int(time.time()) - 20_000
+    moments = random.Random(5)
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITERS, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as forker:
+        assert forker.stdin is not None
+        assert forker.stdout is not None
+        written = 0
+        for number in range(50):
+            said = tmp_path / f"said{number}"
+            forker.stdin.write(f"{at} {said}\n")
+            forker.stdin.flush()
+            writer = int(forker.stdout.readline())
+            until = time.monotonic() + 60
+            # Some are killed while they open the history, most while they write it.
+            while number % 10 and not said.exists():
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0.0, 0.06))
+            os.kill(writer, signal.SIGKILL)
+            assert forker.stdout.readline() == "ended\n"
+            if not path.exists():
+                continue
+            with closing(sqlite3.connect(path)) as connection:
+                assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                kept = [int(line) for line in said.read_text().split()[1:]] if said.exists() else []
+                if not kept:
+                    continue
+                rows = connection.execute("SELECT at FROM samples WHERE level = 10").fetchall()
+            there = {row[0] for row in rows}
+            assert set(kept) <= there
+            written += len(kept)
+            at = max(there)
+        forker.stdin.close()
+    assert written > 50
 
 
 def test_a_full_disk_does_not_stop_it_and_leaves_a_gap(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.serve.consumers import Key, Values, total_key
+from pgsweep.serve.history import History, Interval
 from pgsweep.ui.numbers import format_bytes
 from tests.fix_page import load_running
 from tests.fix_serve import Served, serving
@@ -43,9 +46,24 @@ def served(shop: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     folder = tmp_path_factory.mktemp("serve")
     config = folder / "serve.toml"
     config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(shop)}\n")
+    keep_consumers(folder / "history")
     with serving(folder / "history", options=("--config", str(config))) as running:
         running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
         yield running
+
+
+def keep_consumers(folder: Path) -> None:
+    """Write an interval of consumers as if it had been collected an hour and a half ago."""
+    kept = History(folder / "history.sqlite", most_bytes=1 << 30)
+    kept.start()
+    rows: dict[Key, Values] = {
+        ("user", "<b>anna", "", ""): {"reads": 300.0, "calls": 4.0, "active_seconds": 6.0},
+        ("user", "bert", "", ""): {"reads": 100.0, "calls": 3.0, "memory_byte_seconds": 60.0 * (5 << 20)},
+        ("statement", "<b>anna", "paged", "-77"): {"reads": 300.0, "calls": 4.0},
+        total_key(): {"reads": 400.0, "calls": 7.0, "active_seconds": 6.0},
+    }
+    kept.add(Interval("shop", time.time() - 5400, 60.0, rows))
+    kept.stop()
 
 
 class Tab:
@@ -133,6 +151,27 @@ def test_relations_by_keyboard_only(tab: Tab, served: Served) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("svg.map rect")
     assert page.locator("svg.map rect").count() >= 1000
+
+
+def test_consumers_by_each_kind(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop?range=6h")
+    assert page.locator("[data-consumers=user] tbody th").all_inner_texts()[:2] == ["<b>anna", "bert"]
+    cells = page.locator("[data-consumers=user] tbody tr").nth(1).locator("td").all_inner_texts()
+    found = served.json("/servers/shop/consumers.json?range=6h")
+    bert = next(each for each in found["consumers"] if each["user"] == "bert")
+    assert (bert["reads"], bert["calls"]) == (100.0, 3.0)
+    assert cells[0] == format_bytes(100 * 8192)
+    assert cells[1].startswith("25")
+    assert cells[8 - 1] == format_bytes(round(bert["memory_bytes"]))
+    with page.expect_response(re.compile("consumers.*by=statement")):
+        page.select_option("#by", "statement")
+    page.wait_for_selector("[data-consumers=statement]")
+    assert "-77" in page.locator("[data-consumers=statement] tbody").inner_text()
+    rows = served.ask("/servers/shop/consumers.csv?range=6h")[2].splitlines()
+    assert rows[0].startswith("kind,user,database,id,")
+    assert len(rows) == 1 + len(found["consumers"])
+    assert served.ask("/servers/shop/consumers?by=nosuch")[0] == 400
 
 
 def test_the_range_picker_and_the_readers_own_times(tab: Tab, served: Served) -> None:

@@ -84,6 +84,7 @@ _KINDS: Final = {
 _LISTS: Final = {"names": "bytes", "oids": "oid"}
 
 _SHAPES: Final = {
+    "active": "pid bytes? bytes? int? bool",
     "activity": "pid bytes? bytes? bytes? bytes? text? bytes? bool bool",
     "backends": "text? text? text? count",
     "budget": "text number",
@@ -157,6 +158,8 @@ _SHAPES: Final = {
     "snapshot_of": "binary: 9",
     "snapshot_sample": "binary: 9",
     "startup_settings": "text text?",
+    "statement_texts": "int bytes",
+    "statements": "bytes? bytes? int? number number number number number",
     "summary": "one: count",
     "tablespaces": "oid",
     "temporary": "oid",

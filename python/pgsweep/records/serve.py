@@ -144,3 +144,56 @@ class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):
     now: list[ServeCurve]
     hours: list[ServeCurve] = []
     recording: str | None = None
+
+
+class ServeConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user, database, statement or backend used over a range: measured, and sampled where said so.
+
+    A value is null where it is not known.
+
+    Attributes:
+        kind: `user`, `database`, `statement` or `backend`.
+        id: of a statement its query id, of a backend its process id; else empty. `other` is all that are not
+            named one by one.
+        query: the normalised text, where serve.toml has `show-queries = true`.
+        active_seconds: time in which it executed something, summed over backends: sampled.
+        read_wait_seconds: of that the time in which it waited for blocks to be read: sampled.
+        calls: executions; from pg_stat_statements, as are those that follow.
+        hits: blocks found in the pool.
+        reads: blocks read into the pool.
+        temporary_blocks: blocks of temporary files read or written.
+        memory_bytes: private memory and page tables of its backends, on average over the range.
+    """
+
+    kind: str
+    user: str = ""
+    database: str = ""
+    id: str = ""
+    query: str | None = None
+    active_seconds: float | None = None
+    read_wait_seconds: float | None = None
+    calls: float | None = None
+    execution_seconds: float | None = None
+    hits: float | None = None
+    reads: float | None = None
+    temporary_blocks: float | None = None
+    memory_bytes: float | None = None
+
+
+class ServeConsumers(msgspec.Struct, frozen=True, kw_only=True):
+    """Who used the server over a range: by kind those with the largest shares first, then `other`.
+
+    Attributes:
+        covered_seconds: of the range; the rest of it was not observed.
+        totals: all together, of each kind the same but for what only one kind has.
+        missing: what is not seen now, and why.
+    """
+
+    schema: str = "pgsweep.serve.consumers/1"
+    server: str
+    begin: float
+    end: float
+    covered_seconds: float
+    totals: ServeConsumer | None
+    consumers: list[ServeConsumer]
+    missing: list[Missing] = []

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.cache.top.sample import CacheSample
+from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
     ServeCurve,
@@ -63,6 +64,8 @@ class Watched:
         values: what the history got with it.
         totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
         curves: by window.
+        consumers_missing: what is not seen of the consumers, and why.
+        query_texts: by query id, where they are wanted.
         user_metrics: by name: rows of (labels, value); None where the query failed.
     """
 
@@ -78,6 +81,8 @@ class Watched:
     curves: dict[int, ServeCurve] = field(default_factory=dict)
     memory: ServeMemory | None = None
     recording: str | None = None
+    consumers_missing: list[Missing] = field(default_factory=list)
+    query_texts: dict[int, str] = field(default_factory=dict)
     user_metrics: dict[str, list[tuple[tuple[str, ...], float]] | None] = field(default_factory=dict)
     user_failures: dict[str, str] = field(default_factory=dict)
 
@@ -107,7 +112,7 @@ class Board:
         self._listeners: list[Callable[[str, str], None]] = []
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """Have a function called with the key and the kind (`sample`, `curve`, `memory`) of each change."""
+        """Have a function called with the key and the kind of each change: `sample`, `curve` and so on."""
         self._listeners.append(listener)
 
     def changed(self, key: str, kind: str, change: Callable[[Watched], None]) -> None:

@@ -27,7 +27,8 @@ from pgsweep.records.top import TopPageCache
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import ServerConfig
-from pgsweep.serve.history import Gap, History, Sample
+from pgsweep.serve.consumers import Consumers
+from pgsweep.serve.history import Gap, History, Interval, Sample
 
 _MEMORY_SECONDS: Final = 60.0
 _MEMORY_SHARE: Final = 0.02
@@ -46,6 +47,7 @@ class Collector:
         history: keeps it.
         interval_seconds: from one look to the next.
         source: how the pool is read.
+        show_queries: the normalised texts of statements are wanted.
     """
 
     def __init__(
@@ -56,16 +58,20 @@ class Collector:
         *,
         interval_seconds: float,
         source: PoolSource,
+        show_queries: bool = False,
     ) -> None:
         self._config = config
         self._board = board
         self._history = history
         self._interval_seconds = interval_seconds
         self._source = source
+        self._show_queries = show_queries
+        self._consumers: Consumers | None = None
         self._access: Access | None = None
         self._disk: DiskReads | None = None
         self._last: Reading | None = None
         self._last_disk_bytes: int | None = None
+        self._last_values: dict[str, float] = {}
         self._away_since: float | None = time.time()
         self._memory_due = 0.0
         self._look_began = 0.0
@@ -89,21 +95,27 @@ class Collector:
         with opened(self._config.conninfo, self._source) as access:
             self._access = access
             self._last = None
+            self._last_values = {}
             self._memory_due = 0.0
+            self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
             try:
                 yield Live(access)
             finally:
-                self._access = self._disk = None
+                self._access = self._disk = self._consumers = None
 
     def _show(self, sample: CacheSample) -> None:
         now = time.time()
         if self._away_since is not None:
             self._note_gap(now)
-        disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
-        values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
-        self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
-        values |= gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
+        # Not every look reads the counters; the page then keeps the rates of the last that did.
+        counted = self._last is None or sample.reading.at != self._last.at
+        if counted:
+            disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
+            self._last_values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
+            self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
+        state = gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
+        values = self._last_values | state
 
         def change(watched: Watched) -> None:
             watched.sample = sample
@@ -112,13 +124,32 @@ class Collector:
             watched.values = values
             watched.collect_seconds = sample.head.look_seconds
             for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
-                if name in values:
+                if counted and name in values:
                     watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
 
         self._board.changed(self._config.key, "sample", change)
-        if "covered_seconds" in values:
+        if counted and "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
+        self._look_at_consumers(sample, now)
+
+    def _look_at_consumers(self, sample: CacheSample, now: float) -> None:
+        """Sample what is executed, and keep the interval that is over."""
+        consumers = self._consumers
+        if consumers is None:
+            return
+        consumers.sample()
+        interval = consumers.interval()
+        if interval is None:
+            return
+        consumers.remember_hidden(sample.head.backends.hidden)
+        self._history.add(Interval(self._config.name, now, *interval))
+
+        def change(watched: Watched) -> None:
+            watched.consumers_missing = consumers.missing
+            watched.query_texts = consumers.texts
+
+        self._board.changed(self._config.key, "consumers", change)
 
     def _note_gap(self, now: float) -> None:
         """Keep in the history since when, and why, there was nothing."""
@@ -169,11 +200,13 @@ class Collector:
         begin = time.monotonic()
         local = LocalServer(access.conninfo, access.connection, access.server, access.postmaster_pid)
         try:
-            result = look(local, top=0)
+            result = look(local)
         except (MissingAbility, OSError):
             # What may not be seen is no reason to end the session; the panel then has nothing to show.
             self._memory_due = begin + _MEMORY_SECONDS
             return
+        if self._consumers is not None:
+            self._consumers.remember_memory(result.processes)
         files = sample.files.record(time.monotonic()) if sample.files else None
         memory = memory_of(result, sample, files)
         taken = time.monotonic() - begin

@@ -5,6 +5,7 @@
     history-size = "1GB"          # of the history of all servers
     evidence-size = "256MB"       # of the evidence of each server
     top-relations = 20            # that /metrics names, for each server
+    show-queries = false          # the normalised texts of statements, on the page of consumers
 
     [[server]]
     name = "shop"                 # as pages and metrics call it
@@ -94,6 +95,7 @@ class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fi
     history_size: str = "1GB"
     evidence_size: str = "256MB"
     top_relations: int = 20
+    show_queries: bool = False
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +118,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 1 << 30
     evidence_bytes: int = 1 << 28
     top_relations: int = 20
+    show_queries: bool = False
     metrics: list[MetricConfig] = []
 
 
@@ -167,6 +170,7 @@ def load_config(
         history_bytes=max(1 << 20, parse_bytes(given.history_size)),
         evidence_bytes=max(1 << 20, parse_bytes(given.evidence_size)),
         top_relations=max(0, given.top_relations),
+        show_queries=given.show_queries,
         metrics=found.metric,
     )
     _check_metrics(config)

@@ -27,7 +27,9 @@ import msgspec
 
 from pgsweep.errors import PgsweepError
 from pgsweep.plain import shell_word
-from pgsweep.records.serve import ServeCurve, ServeGap, ServeSeries
+from pgsweep.records.serve import ServeConsumers, ServeCurve, ServeGap, ServeSeries
+from pgsweep.serve import history_consumers
+from pgsweep.serve.consumers import Key, Values
 
 SUMS: Final = (
     "covered_seconds",
@@ -86,7 +88,7 @@ CREATE TABLE IF NOT EXISTS curves (
     server INTEGER NOT NULL, at INTEGER NOT NULL, window INTEGER NOT NULL, curve BLOB NOT NULL,
     PRIMARY KEY (server, window, at)
 ) WITHOUT ROWID;
-"""
+{history_consumers.SCHEMA}"""
 
 
 class HistoryError(PgsweepError):
@@ -120,7 +122,17 @@ class KeptCurve:
     curve: ServeCurve
 
 
-Item = Sample | Gap | KeptCurve
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What the consumers of a server used in the `seconds` before `at`."""
+
+    server: str
+    at: float
+    seconds: float
+    rows: dict[Key, Values]
+
+
+Item = Sample | Gap | KeptCurve | Interval
 
 
 @dataclass(slots=True)
@@ -213,6 +225,7 @@ class History:
             if time.monotonic() - self._swept >= _SWEEP_SECONDS or not going_on:
                 self._swept = time.monotonic()
                 roll_up(self._connection, time.time())
+                history_consumers.roll_up(self._connection, time.time())
                 _keep_to(self._connection, self._most_bytes, time.time())
         except sqlite3.Error as error:
             self._state.trouble = f"the history is not written: {error}"
@@ -233,6 +246,8 @@ class History:
                 "INSERT OR REPLACE INTO gaps (server, began, ended, why) VALUES (?, ?, ?, ?)",
                 [server, item.begin, item.end, item.why],
             )
+        elif isinstance(item, Interval):
+            history_consumers.write(self._connection, server, item.at, item.seconds, item.rows)
         else:
             self._connection.execute(
                 "INSERT OR REPLACE INTO curves (server, at, window, curve) VALUES (?, ?, ?, ?)",
@@ -279,6 +294,9 @@ def roll_up(connection: sqlite3.Connection, now: float) -> None:
 
 def _keep_to(connection: sqlite3.Connection, most_bytes: int, now: float) -> None:
     """Remove the oldest of the finest level, then of the next, until the file has at most its bytes."""
+    for step in history_consumers.LEVELS:
+        while _size(connection) > most_bytes and history_consumers.drop_oldest(connection, step, now):
+            connection.execute("PRAGMA incremental_vacuum")
     for step in LEVELS:
         while _size(connection) > most_bytes:
             oldest = connection.execute("SELECT min(at) FROM samples WHERE level = ?", [step]).fetchone()[0]
@@ -377,6 +395,19 @@ def read_curves(path: Path, server: str, begin: float, end: float) -> list[Serve
             [server, begin, end],
         ).fetchall()
     return [msgspec.json.decode(row[0], type=ServeCurve) for row in rows]
+
+
+def read_consumers(path: Path, server: str, begin: float, end: float) -> ServeConsumers:
+    """Return who used a server over a range.
+
+    Raises:
+        HistoryError: the history cannot be read.
+    """
+    with reading(path) as connection:
+        covered, total, found = history_consumers.read(connection, server, begin, end, time.time())
+    return ServeConsumers(
+        server=server, begin=begin, end=end, covered_seconds=covered, totals=total, consumers=found
+    )
 
 
 def read_rows(path: Path, step: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+import msgspec
 import uvicorn
 
 from pgsweep._native import __version__
@@ -19,14 +20,21 @@ from pgsweep.errors import UsageError
 from pgsweep.pg.connect import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
-from pgsweep.records.serve import ServeCurve, ServeMemory, ServeOverview, ServeSeries, ServeSummary
+from pgsweep.records.serve import (
+    ServeConsumers,
+    ServeCurve,
+    ServeMemory,
+    ServeOverview,
+    ServeSeries,
+    ServeSummary,
+)
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
 from pgsweep.serve.board import Board
 from pgsweep.serve.collect import Collector
 from pgsweep.serve.config import ServeConfig, check_history, is_loopback
 from pgsweep.serve.forecast import Forecasts
-from pgsweep.serve.history import History, KeptCurve, read_curves, read_series
+from pgsweep.serve.history import History, KeptCurve, read_consumers, read_curves, read_series
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
@@ -67,6 +75,7 @@ class Service:
                 self.history,
                 interval_seconds=config.interval_seconds,
                 source=config.source,
+                show_queries=config.show_queries,
             )
             for server in config.servers
         ]
@@ -170,6 +179,22 @@ class Service:
     def series(self, key: str, begin: float, end: float) -> ServeSeries:
         """Return a part of the history."""
         return read_series(self.history.path, self.board.servers[key].config.name, begin, end)
+
+    def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
+        """Return who used the server over a range."""
+        watched = self.board.servers[key]
+        texts = {str(number): text for number, text in watched.query_texts.items()}
+        found = read_consumers(self.history.path, watched.config.name, begin, end)
+        return msgspec.structs.replace(
+            found,
+            consumers=[
+                msgspec.structs.replace(each, query=texts[each.id])
+                if each.kind == "statement" and each.id in texts
+                else each
+                for each in found.consumers
+            ],
+            missing=watched.consumers_missing,
+        )
 
     def block_map(self, key: str, database: str, schema: str, relation: str) -> CacheMap:
         """Return where the blocks of a relation lie, read now or some seconds ago.

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (
+    ServeConsumers,
     ServeCurve,
     ServeCurves,
     ServeMemory,
@@ -33,6 +34,7 @@ from pgsweep.serve.web.events import Hub
 from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
+CONSUMER_KINDS: Final = ("user", "database", "statement", "backend")
 _MOST_ROWS: Final = 500
 _ROWS: Final = 50
 _MOST_BODY: Final = 4096
@@ -66,6 +68,9 @@ class Source(Protocol):
 
     def series(self, key: str, begin: float, end: float) -> ServeSeries:
         """Return a part of the history."""
+
+    def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
+        """Return who used the server over a range."""
 
     def block_map(self, key: str, database: str, schema: str, relation: str) -> CacheMap:
         """Return where the blocks of a relation lie, read now."""
@@ -121,6 +126,9 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> Guard:
         "/servers/{key}/relations": site.relations_fragment,
         "/servers/{key}/relations.json": site.relations_json,
         "/servers/{key}/relations.csv": site.relations_csv,
+        "/servers/{key}/consumers": site.consumers_fragment,
+        "/servers/{key}/consumers.json": site.consumers_json,
+        "/servers/{key}/consumers.csv": site.consumers_csv,
         "/servers/{key}/map": site.map_page,
         "/servers/{key}/map.json": site.map_json,
     }
@@ -206,6 +214,7 @@ class _Site:
             curves=self._source.curves(key),
             recording=self._source.recording(key),
             **self._relation_values(request),
+            **self._consumer_values(request),
         )
 
     def summary_json(self, request: Request) -> Response:
@@ -258,6 +267,24 @@ class _Site:
     def memory_csv(self, request: Request) -> Response:
         key = request.path_params["key"]
         return data.memory_csv(key, self._source.memory(key))
+
+    def _consumers(self, request: Request) -> ServeConsumers:
+        return self._source.consumers(request.path_params["key"], *data.range_of(request.query_params))
+
+    def _consumer_values(self, request: Request) -> dict[str, object]:
+        by = request.query_params.get("by", CONSUMER_KINDS[0])
+        if by not in CONSUMER_KINDS:
+            raise UsageError(f"no such kind: one of {', '.join(CONSUMER_KINDS)}")
+        return {"consumers": self._consumers(request), "by": by, "kinds": CONSUMER_KINDS}
+
+    def consumers_fragment(self, request: Request) -> Response:
+        return self._page("_consumers.html.j2", **self._consumer_values(request))
+
+    def consumers_json(self, request: Request) -> Response:
+        return data.as_json(self._consumers(request))
+
+    def consumers_csv(self, request: Request) -> Response:
+        return data.consumers_csv(request.path_params["key"], self._consumers(request))
 
     def usage_fragment(self, request: Request) -> Response:
         sample = self._source.sample(request.path_params["key"], TopView(limit=0))

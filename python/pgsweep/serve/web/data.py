@@ -14,7 +14,14 @@ from starlette.responses import Response
 
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
-from pgsweep.records.serve import ServeCurve, ServeMemory, ServeOverview, ServeSeries
+from pgsweep.records.serve import (
+    ServeConsumer,
+    ServeConsumers,
+    ServeCurve,
+    ServeMemory,
+    ServeOverview,
+    ServeSeries,
+)
 from pgsweep.records.top import TopRelation
 
 RANGES: Final = {
@@ -111,6 +118,16 @@ def memory_csv(key: str, memory: ServeMemory | None) -> Response:
     """Return the parts of the host's memory."""
     rows = [] if memory is None else [(p.name, p.size_bytes, p.twice_bytes) for p in memory.parts]
     return as_csv(f"{key}-memory", ("part", "size_bytes", "twice_bytes"), rows)
+
+
+def consumers_csv(key: str, found: ServeConsumers) -> Response:
+    """Return who used a server, a row each."""
+    names = ServeConsumer.__struct_fields__
+    rows = (
+        [shown(v) if isinstance(v, str) else v for v in (getattr(each, name) for name in names)]
+        for each in found.consumers
+    )
+    return as_csv(f"{key}-consumers", names, rows)
 
 
 def relations_csv(key: str, relations: Iterable[TopRelation]) -> Response:

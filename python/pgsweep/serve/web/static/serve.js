@@ -223,14 +223,14 @@
     const pass = (name) => body.dispatchEvent(new CustomEvent(`pgsweep:${name}`));
     let lost = false;
     body.addEventListener("htmx:beforeRequest", (event) => { if (lost) event.preventDefault(); });
-    for (const name of ["sample", "curve", "memory", "recording"]) events.addEventListener(name, () => {
+    for (const name of ["sample", "curve", "memory", "recording", "consumers"]) events.addEventListener(name, () => {
       pass(name);
       if (key && name === "sample") loadSeries();
       if (key && name === "curve") loadCurves();
     });
     events.addEventListener("open", () => {
       away.hidden = true;
-      if (lost) { lost = false; for (const name of ["sample", "curve", "memory"]) pass(name); if (key) { loadCurves(); loadSeries(); } }
+      if (lost) { lost = false; for (const name of ["sample", "curve", "memory", "consumers"]) pass(name); if (key) { loadCurves(); loadSeries(); } }
     });
     events.addEventListener("error", () => { lost = true; away.hidden = false; });
     addEventListener("pagehide", () => events.close());

@@ -1,0 +1,176 @@
+"""Who uses the server: processes that execute a statement now, and the counters of pg_stat_statements.
+
+Statements are named by their ids (compute_query_id). Texts are read only where they are asked for, and given
+only of SELECT, INSERT, UPDATE, DELETE, MERGE, VALUES and WITH: in these pg_stat_statements writes $1 for
+constants (pg_stat_statements.c, generate_normalized_query). Other texts may hold passwords.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from pgsweep.errors import MissingAbility
+from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.connect import explained
+from pgsweep.pg.failures import first_line
+from pgsweep.pg.queries import compose, load
+from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
+from pgsweep.plain import decode_name
+
+EXTENSION: Final = "pg_stat_statements"
+_NORMALISED: Final = re.compile(r"\s*\(*\s*(select|insert|update|delete|merge|values|with)\b", re.I)
+
+
+class Active(NamedTuple):
+    """A process that executes a statement now.
+
+    Attributes:
+        query_id: None where the server computes none, or none yet.
+        reads: it waits for a block to be read.
+    """
+
+    pid: int
+    user: str | None
+    database: str | None
+    query_id: int | None
+    reads: bool
+
+
+class Statement(NamedTuple):
+    """The counters of one statement of one user in one database.
+
+    Attributes:
+        query_id: None where the role may not see what others execute.
+        temporary: blocks of temporary files that were read or written.
+    """
+
+    user: str | None
+    database: str | None
+    query_id: int | None
+    calls: float
+    execution_seconds: float
+    hits: float
+    reads: float
+    temporary: float
+
+
+def read_active(connection: psycopg.Connection[Any]) -> list[Active]:
+    """Return the processes that execute a statement now; those that this role may see.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+        PgsweepError: it took too long.
+    """
+    query = load("active", connection.info.server_version)
+    with explained():
+        rows = connection.execute(query, prepare=True).fetchall()
+    return [
+        Active(pid, _name(user), _name(database), query_id, reads)
+        for pid, user, database, query_id, reads in rows
+    ]
+
+
+class Statements:
+    """Reads pg_stat_statements.
+
+    Args:
+        connection: a session in a database that has the extension.
+
+    Raises:
+        MissingAbility: it is not there, not for this role, or not trusted.
+        ConnectionFailed: the server has gone.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        with explained():
+            schema = _required_schema(connection)
+        version_num = connection.info.server_version
+        self._query = compose("statements", version_num, schema=schema).encode()
+        self._texts = compose("statement_texts", version_num, schema=schema).encode()
+
+    def read(self) -> list[Statement]:
+        """Return the counters of all statements.
+
+        Raises:
+            MissingAbility: the extension is not loaded, or too old.
+            ConnectionFailed: the server has gone.
+            PgsweepError: it took too long.
+        """
+        with _usable(self._connection):
+            rows = self._connection.execute(self._query).fetchall()
+        return [
+            Statement(_name(row[0]), _name(row[1]), row[2], *(max(0.0, float(value)) for value in row[3:]))
+            for row in rows
+        ]
+
+    def texts(self, query_ids: Iterable[int]) -> dict[int, str]:
+        """Return the normalised texts of statements, as far as they are known and hold no constants.
+
+        Raises:
+            MissingAbility: as for `read`.
+            ConnectionFailed: likewise.
+            PgsweepError: likewise.
+        """
+        with _usable(self._connection):
+            rows = self._connection.execute(self._texts, [list(query_ids)]).fetchall()
+        found = {query_id: decode_name(text) for query_id, text in rows}
+        return {
+            query_id: " ".join(text.split())[:400] if _NORMALISED.match(text) else "(not a query)"
+            for query_id, text in found.items()
+        }
+
+
+@contextmanager
+def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Turn what pg_stat_statements fails with into what would mend it."""
+    with explained():
+        try:
+            yield
+        except psycopg.errors.ObjectNotInPrerequisiteState as error:
+            raise MissingAbility(
+                "pg_stat_statements is not loaded by the server",
+                cause="it is not in shared_preload_libraries",
+                hint="add it in postgresql.conf: shared_preload_libraries = 'pg_stat_statements'; restart",
+            ) from error
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
+            raise MissingAbility(
+                "the extension pg_stat_statements is older than its server, or was dropped",
+                cause=first_line(error),
+                hint=as_superuser(connection, [f"ALTER EXTENSION {EXTENSION} UPDATE"]),
+            ) from error
+
+
+def _name(value: bytes | None) -> str | None:
+    return None if value is None else decode_name(value)
+
+
+def _required_schema(connection: psycopg.Connection[Any]) -> str:
+    found = read_extension(connection, EXTENSION, EXTENSION)
+    database = connection.info.dbname
+    if found.schema is None:
+        if found.available is None:
+            raise MissingAbility(
+                "pg_stat_statements is not installed on the server",
+                hint="install the contrib package of the server's version",
+            )
+        raise MissingAbility(
+            f"the extension pg_stat_statements does not exist in database `{database}`",
+            hint=as_superuser(connection, statements_to_create(connection, EXTENSION)),
+        )
+    if not found.usable:
+        role = sql.Identifier(connection.info.user).as_string(connection)
+        grant = f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"
+        raise MissingAbility(
+            f"this role may not use pg_stat_statements in database `{database}`",
+            cause=f"it may not enter schema {found.schema}, or not execute the function",
+            hint=as_superuser(connection, [grant]),
+        )
+    require_trusted(connection, EXTENSION, (EXTENSION,), instead="sample the activity, as is done now")
+    return found.schema

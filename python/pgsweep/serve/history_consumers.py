@@ -1,0 +1,181 @@
+"""The consumers in the history: a table beside the samples, with levels of its own.
+
+One minute for a day, a quarter of an hour for a month, six hours for two years. A coarser step is made once,
+when it is over, of the finer ones; of each kind it keeps again the largest by name. All columns are sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pgsweep.records.serve import ServeConsumer
+from pgsweep.serve.consumers import COLUMNS, KINDS, OTHER_ID, Key, Values, by_share, largest, total_key
+
+LEVELS: Final = {60: 86_400, 900: 30 * 86_400, 21_600: 730 * 86_400}
+"""Seconds of a level's step, and for how many seconds it is kept."""
+
+_GRACE_SECONDS: Final = 120
+"""A step is made that long after its end: what belongs to it may come late."""
+
+_MOST_STEPS: Final = 200
+_COVERED: Final = "covered_seconds"
+_ALL: Final = (_COVERED, *COLUMNS)
+
+SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS consumers (
+    level INTEGER NOT NULL, server INTEGER NOT NULL, at INTEGER NOT NULL,
+    kind TEXT NOT NULL, user TEXT NOT NULL, database TEXT NOT NULL, id TEXT NOT NULL,
+    {", ".join(f"{name} REAL" for name in _ALL)},
+    PRIMARY KEY (level, server, at, kind, user, database, id)
+) WITHOUT ROWID;
+"""
+
+
+def write(
+    connection: sqlite3.Connection, server: int, at: float, seconds: float, rows: dict[Key, Values]
+) -> None:
+    """Keep one interval."""
+    rows = {**rows, total_key(): {**rows.get(total_key(), {}), _COVERED: seconds}}
+    _insert(connection, 60, server, int(at), rows)
+
+
+def _insert(
+    connection: sqlite3.Connection, level: int, server: int, at: int, rows: dict[Key, Values]
+) -> None:
+    connection.executemany(
+        f"INSERT OR REPLACE INTO consumers (level, server, at, kind, user, database, id, {', '.join(_ALL)}) "  # noqa: S608
+        f"VALUES (?, ?, ?, ?, ?, ?, ?, {', '.join('?' * len(_ALL))})",
+        [[level, server, at, *key, *(values.get(name) for name in _ALL)] for key, values in rows.items()],
+    )
+
+
+def roll_up(connection: sqlite3.Connection, now: float) -> None:
+    """Make the steps of coarser levels that are over, and drop what is too old."""
+    servers = [row[0] for row in connection.execute("SELECT id FROM servers")]
+    with connection:
+        for (finer, _), (step, _) in itertools.pairwise(LEVELS.items()):
+            for server in servers:
+                done = _newest(connection, step, server)
+                over = int(now - _GRACE_SECONDS) // step * step
+                steps = connection.execute(
+                    "SELECT DISTINCT ((at - 1) / ? + 1) * ? FROM consumers "
+                    "WHERE level = ? AND server = ? AND at > ? AND at <= ? ORDER BY 1 LIMIT ?",
+                    [step, step, finer, server, done, over, _MOST_STEPS],
+                ).fetchall()
+                for (at,) in steps:
+                    rows = _summed(connection, server, [(finer, at - step, at)])
+                    _insert(connection, step, server, at, largest(rows))
+        for step, kept in LEVELS.items():
+            connection.execute("DELETE FROM consumers WHERE level = ? AND at < ?", [step, now - kept])
+
+
+def _newest(connection: sqlite3.Connection, level: int, server: int) -> int:
+    found = connection.execute(
+        "SELECT max(at) FROM consumers WHERE level = ? AND server = ?", [level, server]
+    ).fetchone()[0]
+    return 0 if found is None else int(found)
+
+
+def _summed(
+    connection: sqlite3.Connection, server: int, parts: Iterable[tuple[int, float, float]]
+) -> dict[Key, Values]:
+    """Return the sums over parts: level, after, until."""
+    found: dict[Key, Values] = {}
+    sums = ", ".join(f"sum({name})" for name in _ALL)
+    for level, after, until in parts:
+        for kind, user, database, number, *values in connection.execute(
+            f"SELECT kind, user, database, id, {sums} FROM consumers "  # noqa: S608
+            "WHERE level = ? AND server = ? AND at > ? AND at <= ? GROUP BY kind, user, database, id",
+            [level, server, after, until],
+        ):
+            row = found.setdefault((kind, user, database, number), {})
+            for name, value in zip(_ALL, values, strict=True):
+                if value is not None:
+                    row[name] = row.get(name, 0.0) + value
+    return found
+
+
+def parts_of(begin: float, end: float, now: float, newest: dict[int, int]) -> list[tuple[int, float, float]]:
+    """Return which level serves which part of a range: the coarser first, and what it lacks from the finer.
+
+    Args:
+        begin: of the range.
+        end: likewise.
+        now: the time.
+        newest: by level, the end of its last step.
+    """
+    levels = list(LEVELS)
+    chosen = next(
+        (n for n, step in enumerate(levels) if (end - begin) / step <= 400 and begin >= now - LEVELS[step]),
+        len(levels) - 1,
+    )
+    parts: list[tuple[int, float, float]] = []
+    after = begin
+    for level in reversed(levels[: chosen + 1]):
+        until = end if level == levels[0] else min(end, newest.get(level, 0))
+        if until > after:
+            parts.append((level, after, until))
+            after = until
+    return parts
+
+
+def read(
+    connection: sqlite3.Connection, server: str, begin: float, end: float, now: float
+) -> tuple[float, ServeConsumer | None, list[ServeConsumer]]:
+    """Return the time covered, the sum of all, and of each kind the largest and `other`."""
+    there = connection.execute(
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'consumers'"
+    ).fetchone()[0]
+    found = connection.execute("SELECT id FROM servers WHERE name = ?", [server]).fetchone()
+    if not there or found is None:
+        return 0.0, None, []
+    newest = {level: _newest(connection, level, found[0]) for level in LEVELS}
+    rows = _summed(connection, found[0], parts_of(begin, end, now, newest))
+    total = rows.pop(total_key(), None)
+    if total is None:
+        return 0.0, None, []
+    covered = total.get(_COVERED, 0.0)
+    kept = largest(rows)
+    ordered: list[ServeConsumer] = []
+    for kind in KINDS:
+        own = {key: values for key, values in kept.items() if key[0] == kind}
+        named = by_share({key: values for key, values in own.items() if key[3] != OTHER_ID})
+        rest = [key for key in own if key[3] == OTHER_ID]
+        ordered += [_record(key, own[key], covered) for key in (*named, *rest)]
+    return covered, _record(total_key(), total, covered), ordered
+
+
+def _record(key: Key, values: Values, covered: float) -> ServeConsumer:
+    memory = values.get("memory_byte_seconds")
+    return ServeConsumer(
+        kind=key[0],
+        user=key[1],
+        database=key[2],
+        id=key[3],
+        memory_bytes=None if memory is None or covered <= 0 else memory / covered,
+        active_seconds=values.get("active_seconds"),
+        read_wait_seconds=values.get("read_wait_seconds"),
+        calls=values.get("calls"),
+        execution_seconds=values.get("execution_seconds"),
+        hits=values.get("hits"),
+        reads=values.get("reads"),
+        temporary_blocks=values.get("temporary_blocks"),
+    )
+
+
+def drop_oldest(connection: sqlite3.Connection, level: int, now: float) -> bool:
+    """Remove the oldest tenth of a level; return whether there was any that may go."""
+    oldest: Sequence[Any] = connection.execute(
+        "SELECT min(at) FROM consumers WHERE level = ?", [level]
+    ).fetchone()
+    if oldest[0] is None or oldest[0] > now - 4 * level:
+        return False
+    with connection:
+        connection.execute(
+            "DELETE FROM consumers WHERE level = ? AND at <= ?",
+            [level, oldest[0] + max(level, (now - oldest[0]) / 10)],
+        )
+    return True
