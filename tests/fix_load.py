@@ -265,3 +265,12 @@ def leftovers(conninfo: str) -> list[str]:
             " LEFT JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname LIKE 'pgsweep%'"
         ).fetchall()
     return [name for (name,) in rows]
+
+
+def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
+    """Run statements, and return the rows of the last one."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        cursor = connection.execute(query.encode())
+        while cursor.nextset():
+            pass
+        return cursor.fetchall() if cursor.description else []

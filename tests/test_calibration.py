@@ -124,7 +124,7 @@ def test_a_simulated_case_is_the_same_again(tmp_path: Path) -> None:
 
 def test_simulated_counters_agree_with_the_simulated_truth(tmp_path: Path) -> None:
     relation = SyntheticRelation(
-        pages=3000, law="zipf", exponent=0.9, share=1.0, accesses=1.0, gap_accesses=0.0
+        pages=3000, law="zipf", exponent=0.9, share=1.0, accesses=1.0, gap_seconds=0.0
     )
     spec = SyntheticSpec(seed=4, version=18, pool_blocks=512, passes=40, snapshots=30, relations=(relation,))
     simulated = simulate(spec, tmp_path)
@@ -147,7 +147,7 @@ def test_simulated_counters_agree_with_the_simulated_truth(tmp_path: Path) -> No
 
 def test_scans_are_counted_when_they_end(tmp_path: Path) -> None:
     relation = SyntheticRelation(
-        pages=2000, law="uniform", exponent=1.0, share=1.0, accesses=1.0, gap_accesses=0.0
+        pages=2000, law="uniform", exponent=1.0, share=1.0, accesses=1.0, gap_seconds=0.0
     )
     spec = SyntheticSpec(
         seed=6,

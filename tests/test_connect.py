@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.cli.failures import pasted
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import build_conninfo, connect, describe, explained
@@ -174,6 +175,10 @@ def test_a_lost_connection(guarded: Cluster) -> None:
         other.execute("SELECT pg_terminate_backend(%s)", (victim.info.backend_pid,))
         with pytest.raises(ConnectionFailed, match="connection was lost"), explained():
             victim.execute("SELECT 1")
+        # libpq forgets the version, by which queries are chosen.
+        assert victim.info.server_version == 0
+        with pytest.raises(ConnectionFailed, match="connection was lost"):
+            read_extension(victim, "pg_prewarm", "pg_prewarm")
 
 
 def test_flags_win_over_the_connection_string() -> None:

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -27,16 +27,32 @@ VACUUM ANALYZE t;
 """
 
 
+@pytest.fixture(scope="module")
+def tables() -> Iterator[Callable[[Cluster], str]]:
+    """Gives the database with `t` of a cluster, which the tests of this module share: none may change it."""
+    made: dict[str, Cluster] = {}
+
+    def conninfo_of(server: Cluster) -> str:
+        conninfo = server.conninfo("steps")
+        if conninfo not in made:
+            made[conninfo] = server
+            with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+                connection.execute("CREATE DATABASE steps")
+            with psycopg.connect(conninfo, autocommit=True) as inside:
+                inside.execute("CREATE EXTENSION pg_buffercache")
+                for statement in SETUP.strip().split(";\n"):
+                    inside.execute(statement.encode())
+        return conninfo
+
+    yield conninfo_of
+    for server in made.values():
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute("DROP DATABASE steps WITH (FORCE)")
+
+
 @pytest.fixture
-def table(server: Cluster) -> Iterator[str]:
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE steps")
-        with psycopg.connect(server.conninfo("steps"), autocommit=True) as inside:
-            inside.execute("CREATE EXTENSION pg_buffercache")
-            for statement in SETUP.strip().split(";\n"):
-                inside.execute(statement.encode())
-        yield server.conninfo("steps")
-        connection.execute("DROP DATABASE steps WITH (FORCE)")
+def table(server: Cluster, tables: Callable[[Cluster], str]) -> str:
+    return tables(server)
 
 
 def row_of(result: FootprintResult, relation: str) -> FootprintRelation:

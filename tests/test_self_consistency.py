@@ -61,6 +61,18 @@ def test_a_curve_without_any_known_size_is_refused() -> None:
     assert without_unknown(curve([0.2], "refused"))[1] == [], "nothing of it is shown anyway"
 
 
+def test_a_size_at_which_a_pass_is_too_short_is_not_known() -> None:
+    seen = replace(curve([0.01, 0.05, 0.01]), unseen_blocks=(1024, 2048))
+    kept, unknown = without_unknown(seen)
+    assert kept.sizes_blocks == (4096,) and unknown == [1024, 2048]
+    assert kept.level == "reliable", "what is shown is as good as before"
+    [reason] = kept.reasons
+    assert reason.startswith("at 8 MB and 16 MB the clock hand would pass the pool in less than 0.2 s")
+    assert "--source trace" in reason
+    nothing, _ = without_unknown(replace(curve([0.01]), unseen_blocks=(1024,)))
+    assert nothing.level == "refused"
+
+
 def test_what_agrees_raises_no_doubt() -> None:
     assert part_doubts([GOOD], 8000, seconds=60, miss_ratio=0.02) == []
     assert today_doubts(0.320, 0.319, 0.001) == []

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
+import psycopg
 import pytest
 
-from pgsweep.cache.top.sample import Reading
+from pgsweep.cache.top.live import Live
+from pgsweep.cache.top.sample import Reading, first_rows
 from pgsweep.host.reads import DiskReads
+from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.residency.access import opened
 from pgsweep.serve.board import avoidable
 from pgsweep.serve.collect import gained
 from pgsweep.serve.metrics import served, sweep_period
@@ -61,6 +67,36 @@ def test_what_twice_the_size_would_save() -> None:
     assert avoidable(result, 1000.0) == pytest.approx(750.0)
     assert avoidable(result, None) is None
     assert avoidable(None, 1000.0) is None
+
+
+def test_the_first_relations_are_those_of_the_whole_order() -> None:
+    """A selection, then the order of what was selected: as if all were sorted, also where many are equal."""
+    rng = np.random.default_rng(7)
+    for count in (0, 1, 30, 400):
+        chosen = np.arange(count)
+        keys = (chosen, -rng.integers(0, 3, count), -rng.integers(0, 4, count), -rng.integers(0, 5, count))
+        whole = np.lexsort(keys).tolist()
+        for limit in (None, 0, 1, 7, 20, 500):
+            for reverse in (False, True):
+                found = first_rows(keys, limit, reverse=reverse).tolist()
+                wanted = whole[::-1] if reverse else whole
+                assert (found[::-1] if reverse else found)[:limit] == wanted[:limit]
+
+
+def test_one_reading_that_was_slow_by_chance_does_not_delay_the_next(wheel18: Cluster) -> None:
+    """Only where all of the last readings were slow are they further apart than asked for."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    with opened(wheel18.conninfo()) as access:
+        live = Live(access)
+        first = live.look().reading
+        live._counters_costs.extend([0.0, 5.0])
+        time.sleep(1.0)
+        second = live.look().reading
+        assert second.at > first.at
+        live._counters_costs.extend([5.0] * 5)
+        time.sleep(1.0)
+        assert live.look().reading.at == second.at
 
 
 _FAMILY = """

@@ -15,7 +15,7 @@ from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
-POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_accesses=0.0)
+POINTS = SyntheticRelation(pages=2500, law="zipf", exponent=0.9, share=0.6, accesses=1.0, gap_seconds=0.0)
 
 
 def judged(folder: Path, beside: SyntheticRelation | None, *, scanned_pages: int = 0) -> PredictResult:
@@ -36,7 +36,7 @@ def judged(folder: Path, beside: SyntheticRelation | None, *, scanned_pages: int
 
 
 def beside(law: str, pages: int) -> SyntheticRelation:
-    return SyntheticRelation(pages=pages, law=law, exponent=1.0, share=0.4, accesses=1.0, gap_accesses=0.0)
+    return SyntheticRelation(pages=pages, law=law, exponent=1.0, share=0.4, accesses=1.0, gap_seconds=0.0)
 
 
 def test_plain_reads_are_shown(tmp_path: Path) -> None:
@@ -44,6 +44,30 @@ def test_plain_reads_are_shown(tmp_path: Path) -> None:
     assert found.verdict.level != "refused"
     assert not any("end to end" in reason or "moves" in reason for reason in found.verdict.reasons)
     assert found.points
+
+
+def test_snapshots_do_not_tell_sizes_that_are_swept_within_milliseconds(tmp_path: Path) -> None:
+    relation = SyntheticRelation(
+        pages=2500, law="zipf", exponent=0.9, share=1.0, accesses=3.0, gap_seconds=0.02
+    )
+    levels = {}
+    for per_second in (100.0, 20_000.0):
+        spec = SyntheticSpec(
+            seed=1,
+            version=18,
+            pool_blocks=512,
+            passes=60.0,
+            snapshots=40,
+            relations=(relation,),
+            accesses_per_second=per_second,
+        )
+        simulate(spec, tmp_path / f"{per_second:g}")
+        sizes = [blocks * 8192 for blocks in spec.sizes_blocks()]
+        found = predict(tmp_path / f"{per_second:g}" / "peek.evidence", sizes_bytes=sizes)
+        shown = {point.shared_buffers_bytes for point in found.points}
+        levels[per_second] = [size in shown for size in sizes[:3]]
+        assert shown >= set(sizes[3:5]), "sizes of today and above are told as before"
+    assert levels == {100.0: [True, True, True], 20_000.0: [False, False, False]}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +137,8 @@ def test_doubts_know_their_thresholds() -> None:
     assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves, error)] == ["refused"]
     assert [doubt.level for doubt in drift_doubts(np.array([0.36, 0.26]), halves[:1], error)] == ["rough"]
     assert width_doubts([100], np.array([0.1]), np.array([0.14])) == []
-    [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.2]))
+    assert width_doubts([128], np.array([0.1]), np.array([0.2])) == [], "it is not shown at all"
+    [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.14, 0.17]))
     assert wide.level == "rough" and "1 MB" in wide.reason
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.pg.catalog import Relation, ScannedIndex
 from pgsweep.records.warm import WarmResult
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
@@ -18,6 +19,7 @@ from pgsweep.warm.run.plan import beyond, make_plan, rank
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.rate import draw
 from pgsweep.warm.run.run import plan
+from pgsweep.warm.run.used_part import Counted, fewest_levels, used_at_most
 from tests.fix_memory import host
 from tests.fix_process import wait_until
 from tests.fix_warm import as_reader
@@ -39,6 +41,7 @@ def pieces() -> st.SearchStrategy[list[BlockRange]]:
             blocks=st.integers(0, 30),
             heat=st.none() | st.sampled_from([0.0, 0.5, 3.0, 3.0, 1e6]),
             saved=st.booleans(),
+            partly=st.booleans(),
         )
     )
 
@@ -64,7 +67,7 @@ def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], bu
 @given(pieces(), st.integers(0, 400))
 def test_the_order_is_that_of_the_rank(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
-    ranks = [rank(piece)[:4] for piece in (*made.pieces, *made.left_out)]
+    ranks = [rank(piece)[:5] for piece in (*made.pieces, *made.left_out)]
     if made.pieces and made.left_out:
         assert max(ranks[: len(made.pieces)]) <= min(ranks[len(made.pieces) :])
     assert ranks[: len(made.pieces)] == sorted(ranks[: len(made.pieces)])
@@ -75,11 +78,11 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange]
     best: dict[Block, Any] = {}
     for piece in wanted:
         for block in blocks_of([piece]):
-            best[block] = min(best.get(block, rank(piece)[:4]), rank(piece)[:4])
+            best[block] = min(best.get(block, rank(piece)[:5]), rank(piece)[:5])
     made = make_plan(wanted, budget)
     for piece in (*made.pieces, *made.left_out):
         for block in blocks_of([piece]):
-            assert rank(piece)[:4] == best[block]
+            assert rank(piece)[:5] == best[block]
 
 
 @given(pieces(), st.integers(0, 100), st.integers(0, 100))
@@ -205,6 +208,83 @@ def test_indexes_nobody_has_used_yet_are_as_hot_as_their_table(fresh: str) -> No
     other = next(row for row in result.relations if row.relation == "loaded_other")
     assert "as hot" not in other.why
     assert (other.heat or 0) < (heat["loaded_other"] or 0)
+
+
+def test_an_index_used_in_part_comes_after_what_is_used_whole(fresh: str) -> None:
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        for name in ("wide", "small"):
+            connection.execute(
+                f"CREATE TABLE {name} AS SELECT g AS id, g AS n FROM generate_series(1, 180000) g"
+            )
+            connection.execute(f"CREATE UNIQUE INDEX {name}_id ON {name} (id)")
+        connection.execute("VACUUM ANALYZE wide, small")
+        connection.execute("SET enable_seqscan = off")
+        for name, last in (("wide", 20_000), ("small", 180_000)):
+            for number in range(1, last, 50):
+                connection.execute(f"SELECT n FROM {name} WHERE id = %s::int", [number])
+    assert wait_until(lambda: counted(fresh, "small_id")[1] >= 3600 and counted(fresh, "wide_id")[1] >= 400)
+    result = planned(fresh, "wide", "small")
+    assert names(result)[:4] == ["small_id", "small", "wide_id", "wide"]
+    wide_id, wide = result.relations[2:4]
+    # 20,000 of 180,000 entries, and the blocks above them.
+    assert "at most 12% of its blocks in use" in wide_id.why
+    assert "of its indexes' blocks in use" in wide.why
+    assert "in use" not in result.relations[0].why + result.relations[1].why
+    # What does not fit is that of which less is used, where before it was a table used whole.
+    cut = planned(fresh, "wide", "small", budget_bytes=sum(row.size_bytes for row in result.relations[:2]))
+    assert [row.relation for row in cut.relations if row.left_out_bytes == 0] == ["small_id", "small"]
+    with psycopg.connect(fresh, autocommit=True) as connection:
+        for _ in range(3):
+            connection.execute("SELECT sum(n) FROM wide")
+    assert wait_until(lambda: counted(fresh, "wide")[1] >= 4)
+    assert names(planned(fresh, "wide", "small"))[-1] == "wide_id", "a table that is scanned is used whole"
+
+
+def test_blocks_that_insertions_made_may_all_be_in_use() -> None:
+    table = relation(1, "r", 1000)
+    index = relation(2, "i", 4000, table_oid=1)
+    scanned = {2: ScannedIndex(10_000, is_btree=True)}
+    read = Counted(blks_read=1000, blks_hit=29_000)
+
+    def share(index_counted: Counted, table_counted: Counted, *, is_btree: bool = True) -> float:
+        found = {2: ScannedIndex(10_000, is_btree)}
+        shares = used_at_most([table, index], {1: table_counted, 2: index_counted}, found, 8192)
+        return shares.get(2, 1.0)
+
+    assert share(read, Counted(tup_inserted=1e6)) == 0.25, "scans account for all accesses"
+    inserted = Counted(blks_read=1000, blks_hit=129_000)
+    assert share(inserted, Counted(tup_inserted=1e6)) == 1
+    assert share(inserted, Counted(tup_inserted=400)) == 0.35
+    assert share(inserted, Counted(tup_updated=400)) == 0.35
+    # How many blocks a query reads of another kind of index is not known.
+    assert share(read, Counted(tup_inserted=1e6), is_btree=False) == 1
+    assert share(read, Counted(), is_btree=False) == 0.25
+    # An index that no query has used limits nothing, nor one of which all was read.
+    assert used_at_most([table, index], {1: Counted(), 2: read}, {}, 8192) == {}
+    assert used_at_most([table, index], {1: Counted(), 2: Counted(blks_read=4000)}, scanned, 8192) == {}
+
+
+def relation(oid: int, kind: str, blocks: int, *, table_oid: int | None = None) -> Relation:
+    return Relation(
+        oid=oid,
+        schema="public",
+        name=f"r{oid}",
+        kind=kind,
+        database_oid=5,
+        tablespace_oid=1663,
+        filenode=oid,
+        table_oid=oid if table_oid is None else table_oid,
+        main_blocks=blocks,
+        fsm_blocks=0,
+        vm_blocks=0,
+        measured=True,
+    )
+
+
+@pytest.mark.parametrize(("blocks", "levels"), [(1, 1), (2, 1), (3, 2), (411, 2), (412, 3), (160_000, 3)])
+def test_levels_of_a_b_tree(blocks: int, levels: int) -> None:
+    """A block holds 409 of the smallest entries: those many leaves and their root, besides the metapage."""
+    assert fewest_levels(blocks, 8192) == levels
 
 
 def test_what_does_not_fit_is_listed_and_cut(towarm: str) -> None:

@@ -32,7 +32,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         found[f"{source}_predictions"] = sum(outcome.source == source for outcome in outcomes)
         found[f"{source}_shown"] = sum(outcome.source == source for outcome in shown)
     refused = [outcome for outcome in outcomes if outcome.level == "refused"]
-    judged = [outcome for outcome in refused if outcome.points]
+    judged = [outcome for outcome in refused if any(point.settled for point in outcome.points)]
     needless = [outcome for outcome in judged if outcome.mean < SMALL_ERROR]
     settled = [point for outcome in shown for point in outcome.points if point.settled]
     withheld = [point for point in settled if not point.shown]

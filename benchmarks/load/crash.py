@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,22 +63,34 @@ class Case:
     """One crash.
 
     Attributes:
+        at: when it was measured.
         victim: `loader` or `server`.
         then: `resume` or `rollback`.
-        from_begin: the delay was counted from when the journal was there.
+        filled: the table had rows before.
+        unlogged: it was UNLOGGED while rows were copied.
+        point: what the crash was timed from: the `begin` of the command, or of the `journal`, a number of
+            `pieces` that were copied, or the begin of `rebuilding`.
+        delay_seconds: after that.
+        ended: the load was over when the crash came.
         phase: of the journal after the crash; `none` where there was no journal.
-        found: the number of rows after the crash.
+        pieces: that the journal had then.
+        found: the number of rows then.
+        again: the phase after the resume or rollback was crashed too; empty where it was not.
         failures: what was not as it must be.
     """
 
+    at: str
     victim: str
     then: str
     filled: bool
-    from_begin: bool
+    unlogged: bool
+    point: str
     delay_seconds: float
     ended: bool
     phase: str
+    pieces: int
     found: int
+    again: str
     failures: list[str]
 
 
@@ -118,84 +131,131 @@ class Crashes:
             connection.execute(_SETUP.encode())
         self._facts = self._read_facts()
         self._wanted = {filled: self._content_when_loaded(filled) for filled in (False, True)}
-        self.span_seconds, self.work_seconds = self._span()
+        self._measure()
 
-    def one(self, victim: str, then: str, *, filled: bool) -> Case:
-        """Load, crash, resume or roll back, and compare."""
+    def one(self, victim: str, then: str, *, filled: bool, unlogged: bool) -> Case:
+        """Load, crash, resume or roll back (once in three times crash that too), and compare."""
+        rng = self._rng
         self._fill(filled)
         before = self._content()
-        process = self._start()
-        # Three of four from when the journal is there: before it nothing is at stake.
-        if from_begin := self._rng.random() < 0.75:
-            self._wait_for_journal(process)
-        delay = self._rng.uniform(0.0, self.work_seconds if from_begin else self.span_seconds)
+        process = self._start(*(["--unlogged"] if unlogged else []))
+        # Before the journal nothing is at stake.
+        point = rng.choices(("begin", "journal", "pieces", "rebuilding"), (1, 1, 4, 2))[0]
+        delay = self._wait_for_point(process, point)
         time.sleep(delay)
         ended = process.poll() is not None
-        if victim == "server":
-            self._cluster.stop(immediately=True)
-            process.wait(120)
-            self._cluster.start()
-        else:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        phase, found = self._phase(), -1
-        done = self._pgsweep("--" + then, "t")
+        self._crash(process, victim)
+        (phase, pieces), found, again = self._phase(), self._content()[0], ""
+        if phase != "none" and rng.random() < 1 / 3:
+            process = self._later(then)
+            time.sleep(rng.uniform(0.0, 1.5 * self.span_seconds))
+            self._crash(process, victim)
+            again = self._phase()[0]
+        gone = phase == "none" or again == "none"
+        later = self._later(then)
+        _, errors = later.communicate(timeout=300)
         failures = []
         after = self._content()
-        found = after[0]
-        if phase == "none":
+        if gone:
             # There is nothing to resume: it had not begun, or had ended.
-            if done.returncode == 0 or "is unfinished" not in done.stderr:
-                failures.append(f"without a journal: {done.stderr}")
-            if after not in (before, self._wanted[filled]):
+            if later.returncode == 0 or b"is unfinished" not in errors:
+                failures.append(f"without a journal: {errors.decode()}")
+            allowed = [self._wanted[filled], before]
+            if again == "none":
+                allowed = [self._wanted[filled] if then == "resume" else before]
+            if after not in allowed:
                 failures.append(f"rows without a journal: {after}")
         else:
-            if done.returncode != 0:
-                failures.append(f"{then}: {done.stderr}")
+            if later.returncode != 0:
+                failures.append(f"{then}: {errors.decode()}")
             if after != (self._wanted[filled] if then == "resume" else before):
                 failures.append(f"rows after {then}: {after}")
         if self._read_facts() != self._facts:
             failures.append(f"the catalog differs after {then}")
-        if self._phase() != "none":
+        if self._phase()[0] != "none":
             failures.append("the journal is still there")
-        return Case(victim, then, filled, from_begin, round(delay, 4), ended, phase, found, failures)
+        return Case(
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            victim=victim,
+            then=then,
+            filled=filled,
+            unlogged=unlogged,
+            point=point,
+            delay_seconds=round(delay, 4),
+            ended=ended,
+            phase=phase,
+            pieces=pieces,
+            found=found,
+            again=again,
+            failures=failures,
+        )
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _crash(self, process: subprocess.Popen[bytes], victim: str) -> None:
+        if victim == "server":
+            self._cluster.stop(immediately=True)
+            process.communicate(timeout=300)
+            self._cluster.start()
+        else:
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=300)
+
+    def _wait_for_point(self, process: subprocess.Popen[bytes], point: str) -> float:
+        """Wait until the load is so far, and return how many seconds later it is to be crashed."""
+        if point == "begin":
+            return self._rng.uniform(0.0, self.span_seconds)
+        self._wait_for_journal(process)
+        if point == "journal":
+            return self._rng.uniform(0.0, self.work_seconds)
+        wanted = self._rng.randrange(self.pieces) if point == "pieces" else self.pieces + 1
+        with self._session() as session:
+            while process.poll() is None:
+                phase, pieces = _phase_of(session)
+                if phase == "rebuilding" or pieces >= wanted:
+                    break
+                time.sleep(0.002)
+        part = self.rebuild_seconds if point == "rebuilding" else self.copy_seconds / self.pieces
+        return self._rng.uniform(0.0, part)
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        return self._command([str(self._file), "t", *self._options(), *words])
+
+    def _later(self, then: str) -> subprocess.Popen[bytes]:
+        return self._command(["--" + then, "t", "-d", self._cluster.conninfo(), "--no-progress"])
+
+    def _command(self, words: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [PGSWEEP, "load", str(self._file), "t", *self._options()],
-            env=self._environment(),
+            [PGSWEEP, "load", *words],
+            env={**os.environ, "XDG_STATE_HOME": str(self._folder / "state")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
 
     def _options(self) -> list[str]:
         jobs = ["--jobs", "2", "--piece", "128kB", "--indexes", "drop", "--disable-triggers"]
         return ["-d", self._cluster.conninfo(), "--yes", "--no-progress", *jobs]
 
-    def _pgsweep(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PGSWEEP, "load", *words, "-d", self._cluster.conninfo(), "--no-progress"],
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self._folder / "state")}
-
-    def _span(self) -> tuple[float, float]:
+    def _measure(self) -> None:
+        """Time a load that nothing cuts short: all of it, with its journal, copying, rebuilding."""
         self._fill(filled=False)
         begin = time.monotonic()
         process = self._start()
         self._wait_for_journal(process)
-        begun = time.monotonic()
-        if process.wait(600) != 0:
+        begun = copied = time.monotonic()
+        self.pieces = 1
+        with self._session() as session:
+            while process.poll() is None:
+                phase, pieces = _phase_of(session)
+                self.pieces = max(self.pieces, pieces)
+                if phase == "copying":
+                    copied = time.monotonic()
+                time.sleep(0.01)
+        if process.wait() != 0:
             raise RuntimeError("the load fails by itself")
-        return time.monotonic() - begin, time.monotonic() - begun
+        process.communicate()
+        end = time.monotonic()
+        self.span_seconds, self.work_seconds = end - begin, end - begun
+        self.copy_seconds, self.rebuild_seconds = copied - begun, end - copied
 
     def _wait_for_journal(self, process: subprocess.Popen[bytes]) -> None:
         with self._session() as session:
@@ -228,15 +288,22 @@ class Crashes:
         with connect(self._cluster.conninfo()) as connection:
             return read_facts(connection, resolve_relation(connection, "t"))
 
-    def _phase(self) -> str:
-        with self._session() as connection:
-            if connection.execute("SELECT to_regclass('pgsweep_load.load') IS NULL").fetchone() == (True,):
-                return "none"
-            row = connection.execute("SELECT phase FROM pgsweep_load.load").fetchone()
-        return "none" if row is None else str(row[0])
+    def _phase(self) -> tuple[str, int]:
+        with self._session() as session:
+            return _phase_of(session)
 
     def _session(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self._cluster.conninfo(), autocommit=True)
+
+
+def _phase_of(session: psycopg.Connection[Any]) -> tuple[str, int]:
+    """Return the phase of the journal, `none` without one, and how many pieces it has."""
+    query = "SELECT l.phase, (SELECT count(*) FROM pgsweep_load.piece)::int4 FROM pgsweep_load.load AS l"
+    try:
+        row = session.execute(query).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return "none", 0
+    return ("none", 0) if row is None else (str(row[0]), int(row[1]))
 
 
 def crash_cases(cluster: Cluster, folder: Path, number: int, rows: int, seed: int) -> list[Case]:
@@ -244,14 +311,14 @@ def crash_cases(cluster: Cluster, folder: Path, number: int, rows: int, seed: in
     rng = random.Random(seed)
     crashes = Crashes(cluster, folder, rows, rng)
     kinds = [
-        (victim, then, filled)
-        for filled in (True, False)
+        (victim, then, filled, unlogged)
+        for filled, unlogged in ((True, False), (False, False), (False, True))
         for victim in ("loader", "server")
         for then in ("resume", "rollback")
     ]
     cases = []
     for at in range(number):
-        victim, then, filled = kinds[at % len(kinds)]
-        cases.append(crashes.one(victim, then, filled=filled))
+        victim, then, filled, unlogged = kinds[at % len(kinds)]
+        cases.append(crashes.one(victim, then, filled=filled, unlogged=unlogged))
         print(cases[-1], file=sys.stderr, flush=True)
     return cases

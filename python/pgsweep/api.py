@@ -278,6 +278,11 @@ def load_rollback(conninfo: str, table: str, *, stop: threading.Event | None = N
     return loading.roll_back(conninfo, table, stop=stop)
 
 
+def load_keep_as_is(conninfo: str, table: str, *, stop: threading.Event | None = None) -> LoadResult:
+    """End a load without the indexes that its rows do not allow (`pgsweep load --keep-as-is`)."""
+    return loading.keep_as_is(conninfo, table, stop=stop)
+
+
 def load_compare(
     conninfo: str,
     files: Sequence[str],

@@ -95,7 +95,14 @@ def peak_bytes() -> int:
 
 
 def main(
-    name: str, seed: str, scratch: Path, findings: Path, seconds: float, most_runs: int, most_bytes: int
+    name: str,
+    seed: str,
+    scratch: Path,
+    findings: Path,
+    seconds: float,
+    most_runs: int,
+    most_bytes: int,
+    only: Path | None = None,
 ) -> int:
     # What numpy warns of is not a finding; it would fill the log.
     warnings.simplefilter("ignore")
@@ -106,7 +113,8 @@ def main(
     with (scratch / "state").open("r+b") as file:
         state = mmap.mmap(file.fileno(), 0)
     end = time.monotonic() + seconds
-    for run, (data, kept) in enumerate(inputs(target, seed)):
+    given = inputs(target, seed) if only is None else iter([(only.read_bytes(), list[bytes]())])
+    for run, (data, kept) in enumerate(given):
         if run and (time.monotonic() > end or run >= most_runs):
             return DONE
         if run >= RUNS_A_PROCESS:
@@ -129,7 +137,7 @@ def main(
 
 
 if __name__ == "__main__":
-    _, target_name, run_seed, scratch_name, findings_name, run_seconds, runs_, bytes_ = sys.argv
+    _, target_name, run_seed, scratch_name, findings_name, run_seconds, runs_, bytes_, *only_ = sys.argv
     sys.exit(
         main(
             target_name,
@@ -139,5 +147,6 @@ if __name__ == "__main__":
             float(run_seconds),
             int(runs_),
             int(bytes_),
+            Path(only_[0]) if only_ else None,
         )
     )

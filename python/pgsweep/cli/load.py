@@ -58,6 +58,11 @@ class _Names(click.ParamType[Any]):
 @click.option("--resume", is_flag=True, help="Finish a load of TABLE that was cut short.")
 @click.option("--rollback", is_flag=True, help="Undo a load of TABLE that was cut short: rows, indexes, all.")
 @click.option(
+    "--keep-as-is",
+    is_flag=True,
+    help="End a load of TABLE without the indexes and constraints that its rows do not allow.",
+)
+@click.option(
     "--compare",
     is_flag=True,
     help="Load a sample into a copy of the table in different ways, and show which pay here.",
@@ -110,6 +115,11 @@ class _Names(click.ParamType[Any]):
 )
 @click.option("--single-transaction", is_flag=True, help="One transaction in one session: all or nothing.")
 @click.option(
+    "--unlogged",
+    is_flag=True,
+    help="Make an empty table UNLOGGED while its rows are copied; a crash of the server then empties it.",
+)
+@click.option(
     "--indexes",
     type=click.Choice(["auto", "keep", "drop"]),
     default="auto",
@@ -159,6 +169,7 @@ def command(
     yes: bool,
     resume: bool,
     rollback: bool,
+    keep_as_is: bool,
     compare: bool,
     rejects: Path | None,
     max_rejects: int | None,
@@ -190,13 +201,16 @@ def command(
       zcat orders.gz | pgsweep load - orders -d shop --yes --single-transaction
       pgsweep load --resume orders -d shop
       pgsweep load --rollback orders -d shop
+      pgsweep load --keep-as-is orders -d shop
       pgsweep load orders.csv orders -d shop --compare
     """
     settings = settings_of(ctx)
-    files, table = _words(words, alone=resume or rollback)
-    if resume + rollback + compare + plan > 1:
+    later = resume or rollback or keep_as_is
+    files, table = _words(words, alone=later)
+    if resume + rollback + keep_as_is + compare + plan > 1:
         raise UsageError(
-            "--plan, --resume, --rollback and --compare exclude each other", hint="name one of them"
+            "--plan, --resume, --rollback, --keep-as-is and --compare exclude each other",
+            hint="name one of them",
         )
     options = _options(rejects=rejects, max_rejects=max_rejects, **_taken(given))
     target = Target(no_password=no_password, ask_password=ask_password, **given)
@@ -219,7 +233,7 @@ def command(
             )
         output.write(with_provenance(compared, settings.arguments, server=target.server))
         return 0
-    if not (resume or rollback):
+    if not later:
         _show_plan(settings, target.use(lambda conninfo: run.plan_load(conninfo, files, table, options)))
         _ask(f"Load into {table} on {target.server}?", yes=yes)
     with (
@@ -233,6 +247,8 @@ def command(
                 return run.resume(conninfo, table, listener=listener, stop=stop)
             if rollback:
                 return run.roll_back(conninfo, table, listener=listener, stop=stop)
+            if keep_as_is:
+                return run.keep_as_is(conninfo, table, listener=listener, stop=stop)
             return run.load_files(
                 conninfo,
                 files,
@@ -277,7 +293,9 @@ def _words(words: tuple[str, ...], *, alone: bool) -> tuple[list[str], str]:
     """
     *files, table = words
     if alone and files:
-        raise UsageError("--resume and --rollback take the table only", hint="the journal knows the files")
+        raise UsageError(
+            "--resume, --rollback and --keep-as-is take the table only", hint="the journal knows the files"
+        )
     if not alone and not files:
         raise UsageError("name the files and the table", hint="pgsweep load FILE... TABLE -d DBNAME")
     return files, table
@@ -295,6 +313,7 @@ _TAKEN = {
     "encoding": "encoding",
     "jobs": "jobs",
     "single_transaction": "single_transaction",
+    "unlogged": "unlogged",
     "indexes": "indexes",
     "disable_triggers": "disable_triggers",
     "freeze": "freeze",

@@ -280,6 +280,7 @@ class Copier:
             rows = copy_piece(
                 connection,
                 document.target,
+                document.table,
                 chunk.parts,
                 path=document.path,
                 load_id=self._load_id,
@@ -299,6 +300,7 @@ class Copier:
                 return copy_piece_carefully(
                     connection,
                     document.target,
+                    document.table,
                     records,
                     path=document.path,
                     load_id=self._load_id,

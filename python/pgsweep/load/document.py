@@ -115,16 +115,3 @@ def remove_local(path: str | None) -> None:
                 remove_private(Path(path))
             else:
                 Path(path).unlink(missing_ok=True)
-
-
-def find_local(table: str) -> LocalJournal | None:
-    """Return the local file of a load of a table, where one is left."""
-    folder = state_folder()
-    if folder is None or not folder.is_dir():
-        return None
-    for path in sorted(folder.glob("load-*.json")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            found = msgspec.json.decode(path.read_bytes(), type=LocalJournal)
-            if found.table == table:
-                return found
-    return None

@@ -12,6 +12,7 @@ from pgsweep.units import parse_bytes
 
 # Assumed, of a server whose data fit its memory; --compare measures them here.
 COPY_BYTES_PER_SECOND: Final = 80e6
+REWRITE_BYTES_PER_SECOND: Final = 200e6
 INDEX_INSERT_SECONDS: Final = 2.5e-6
 INDEX_BUILD_SECONDS: Final = 0.8e-6
 KEY_CHECK_SECONDS: Final = 8e-6
@@ -141,7 +142,7 @@ def journal_keys(keys: Sequence[tuple[KeyFacts, str | None]]) -> list[JournalObj
                 JournalObject(
                     kind="foreign key, validated",
                     name=key.name,
-                    definition=key.validate,
+                    definition=key.add.removesuffix(" NOT VALID"),
                     drop=None,
                     make=[key.validate],
                     tablespace=None,

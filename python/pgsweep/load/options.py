@@ -24,6 +24,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         encoding: of the files, as the server names it; None for UTF-8.
         jobs: sessions that copy at once; None to measure.
         single_transaction: all or nothing, in one session.
+        unlogged: the table, which is empty, is UNLOGGED until its rows are copied.
         indexes: drop indexes and foreign keys and make them again, keep them, or what is estimated to be
             faster.
         disable_triggers: the user's triggers on INSERT do not fire.
@@ -46,6 +47,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str | None = None
     jobs: int | None = None
     single_transaction: bool = False
+    unlogged: bool = False
     indexes: Literal["auto", "keep", "drop"] = "auto"
     disable_triggers: bool = False
     freeze: bool | None = None

@@ -20,6 +20,7 @@ from pgsweep.load.objects import (
     KEY_CHECK_SECONDS,
     KEY_VALIDATE_SECONDS,
     KINDS,
+    REWRITE_BYTES_PER_SECOND,
     journal_indexes,
     journal_keys,
     which_indexes,
@@ -28,9 +29,11 @@ from pgsweep.load.objects import (
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
+from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, journal_unlogged, unlogged_choice
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import JournalObject
+from pgsweep.pg.load_work import UNLOGGED
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
@@ -124,6 +127,9 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
     notes: list[str] = []
     triggers = [trigger for trigger in catalog.triggers if trigger.on_insert and trigger.enabled in "OA"]
     firing = table.insert_triggers and not options.disable_triggers
+    if options.unlogged:
+        check_unlogged(catalog, options, firing=firing)
+        choices.append(unlogged_choice(table.wal_level))
     indexes = which_indexes(catalog, options, records)
     keys = which_keys(catalog, options, records, {index.name for index, reason in indexes if reason is None})
     dropping = any(reason is None for _, reason in indexes) or any(reason is None for _, reason in keys)
@@ -200,6 +206,8 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
             )
             for trigger in triggers
         ]
+    if options.unlogged:
+        objects.append(journal_unlogged(table.quoted))
     objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
     piece = options.piece_bytes or max(_PIECE_BYTES[0], min(_PIECE_BYTES[1], (size or 0) // _PIECES))
     plan = LoadPlan(
@@ -226,7 +234,13 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
         choices=choices,
         given_up=_given_up(objects, single=single),
         estimate=_estimate(
-            catalog, indexes, keys, records, size, minimal=freeze and table.wal_level == "minimal"
+            catalog,
+            indexes,
+            keys,
+            records,
+            size,
+            minimal=freeze and table.wal_level == "minimal",
+            unlogged=options.unlogged,
         ),
         notes=notes,
     )
@@ -290,6 +304,8 @@ def _strategy(
 ) -> tuple[bool, str]:
     if options.single_transaction:
         return True, "as asked"
+    if options.unlogged:
+        return False, "the journal notices a crash that empties the table"
     if options.freeze:
         return True, "rows can be frozen only in the transaction that truncated their table"
     if firing:
@@ -417,6 +433,8 @@ def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
         if objects:
             lines.append("other sessions can neither read nor write the table until the end")
         return lines
+    if any(entry.kind == UNLOGGED for entry in objects):
+        lines += GIVEN_UP
     if any(entry.stage == 0 for entry in objects):
         lines.append(
             "queries that use a dropped index read the whole table; duplicates are found at the end only"
@@ -439,11 +457,14 @@ def _estimate(
     size: int | None,
     *,
     minimal: bool,
+    unlogged: bool,
 ) -> LoadEstimate:
     if records is None or size is None:
         return LoadEstimate(records=None, bytes=size, seconds=None, wal_bytes=None, certainty="assumed")
     rows = records + catalog.table.rows_estimate
     seconds = size / COPY_BYTES_PER_SECOND
+    if unlogged:
+        seconds += size / REWRITE_BYTES_PER_SECOND
     wal = size * _HEAP_PER_FILE_BYTE
     for _, reason in indexes:
         seconds += rows * INDEX_BUILD_SECONDS if reason is None else records * INDEX_INSERT_SECONDS

@@ -14,12 +14,14 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.load_copy import open_session
 from pgsweep.pg.load_journal import JournalObject
-from pgsweep.pg.load_work import CannotMake, build_progress, failure_of, make_object
+from pgsweep.pg.load_work import UNLOGGED, CannotMake, build_progress, failure_of, make_object
 from pgsweep.records.load import LoadStep
 
 _POLL_SECONDS: Final = 0.2
 _SHOWN_EVERY_SECONDS: Final = 1.0
 _MOST_BUILDS: Final = 4
+
+_TITLES: Final = {-1: "making the table logged", 0: "making indexes", 4: "enabling triggers"}
 
 Missing = list[tuple[int, JournalObject]]
 
@@ -64,6 +66,9 @@ class Rebuild:
         for stage in sorted({entry.stage for _, entry in missing}):
             if self._stop.is_set():
                 return False
+            if any(problem.entry_kind == UNLOGGED for problem in self.problems):
+                # Whatever is made of an unlogged table would be lost with it.
+                return True
             without = {problem.entry_name for problem in self.problems}
             wanted = [
                 (number, entry)
@@ -71,7 +76,7 @@ class Rebuild:
                 if entry.stage == stage and entry.name not in without
             ]
             if wanted:
-                self._listener.stage("making indexes" if stage == 0 else "making constraints")
+                self._listener.stage(_TITLES.get(stage, "making constraints"))
                 self._stage(wanted, at_once=stage == 0)
             if self._failed is not None:
                 raise self._failed
@@ -130,6 +135,7 @@ class Rebuild:
                 load_id=self._load_id,
                 memory_bytes=memory,
                 workers=workers,
+                told=self._listener.note,
             )
         except CannotMake as problem:
             with self._lock:

@@ -16,70 +16,37 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load.copying import Copier, Listener, Refused, Silent
-from pgsweep.load.document import (
-    LoadDocument,
-    LocalJournal,
-    find_local,
-    journal_place,
-    parse_document,
-    remove_local,
-    write_local,
-)
+from pgsweep.errors import UsageError
+from pgsweep.load.copying import Listener, Silent
+from pgsweep.load.document import LoadDocument, journal_place, parse_document
+from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
 from pgsweep.load.options import LoadOptions
+from pgsweep.load.pieces import PieceRun
 from pgsweep.load.plan import Prepared, prepare
-from pgsweep.load.rebuild import Rebuild
-from pgsweep.load.rejects import write_rejects
 from pgsweep.load.sample import measure_jobs
 from pgsweep.load.single import load_in_one
-from pgsweep.load.source import Input, InputError, check_unchanged, find_inputs
-from pgsweep.pg.connect import Connection, connect, explained, place_of
+from pgsweep.load.source import Input, check_unchanged, find_inputs
+from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
-from pgsweep.pg.load_copy import WrongCount, open_session, session_path
+from pgsweep.pg.load_catalog import Catalog, Column, read_catalog
+from pgsweep.pg.load_copy import open_session, session_path
 from pgsweep.pg.load_journal import (
-    JournalObject,
     Unfinished,
-    begin_load,
     claim,
-    end_load,
     find_unfinished,
     has_journal,
     make_journal,
     read_objects,
-    read_pieces,
-    read_rejects,
     read_unfinished,
-    set_document,
-    set_phase,
-    set_present,
 )
-from pgsweep.pg.load_work import (
-    analyze,
-    current_xid,
-    drop_objects,
-    dropped,
-    failure_of,
-    in_short_lock,
-    is_empty,
-    lock_statement,
-    own_rows_can_be_told,
-    remove_rows,
-    wal_position,
-)
+from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_can_be_told
 from pgsweep.pg.userpath import resolve_relation
-from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult, LoadStep
-
-
-class Incomplete(PgsweepError):
-    """All rows are in the table, and an index or a constraint is not; the result says which."""
+from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
 
 
 def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOptions) -> LoadResult:
@@ -91,6 +58,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
     inputs = find_inputs(files, options)
     with connect(conninfo) as connection, explained():
         catalog = _catalog_of(connection, table)
+        _refuse_unfinished(connection, catalog.table.oid, table)
         prepared = prepare(catalog, inputs, options, host=connection.info.host)
         return _result(connection, prepared, None)
 
@@ -119,6 +87,7 @@ def load_files(
     inputs = find_inputs(files, options)
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         catalog = _catalog_of(control, table)
         prepared = prepare(catalog, inputs, options, host=control.info.host)
         oid = catalog.table.oid
@@ -155,7 +124,7 @@ def load_files(
         if prepared.measure:
             listener.stage("measuring how many sessions pay")
             document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
-        run = _Run(conninfo, control, load_id, document, catalog.columns, listener, stop)
+        run = PieceRun(conninfo, control, load_id, document, catalog.columns, listener, stop)
         run.begin(catalog, prepared.objects, place)
         outcome = run.copy_and_finish(begin)
         return _result(control, prepared, outcome)
@@ -171,29 +140,58 @@ def resume(
         PgsweepError: it cannot go on; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
+    listener = listener or Silent()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
         if found.phase == "rolling back":
             raise UsageError(
                 "this load is being rolled back, and no longer whole",
                 hint="finish that: pgsweep load --rollback TABLE",
             )
-        run = _Run(
+        run = PieceRun(
             conninfo,
             control,
             found.load_id,
             document,
             columns,
-            listener or Silent(),
+            listener,
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
-        if found.phase in ("planned", "copying"):
+        phase = run.begin_again_after_crash(found.phase)
+        if phase in ("planned", "copying"):
             for entry in document.inputs:
                 check_unchanged(entry)
-        if found.phase == "planned":
+        if phase == "planned":
             run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
-        outcome = run.copy_and_finish(begin) if found.phase != "rebuilding" else run.finish(begin)
+        outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
+        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+
+
+def keep_as_is(
+    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+) -> LoadResult:
+    """End a load whose rows are all in the table, without the objects that the rows do not allow.
+
+    Raises:
+        UsageError: there is no such load, or rows are missing.
+        PgsweepError: the server refuses it.
+    """
+    begin = time.monotonic()
+    listener = listener or Silent()
+    with open_session(conninfo) as control, _explained():
+        found, document, columns = _found(control, table)
+        run = PieceRun(
+            conninfo, control, found.load_id, document, columns, listener, stop or threading.Event()
+        )
+        run.resumed, run.before = True, found.before
+        if run.begin_again_after_crash(found.phase) != "rebuilding":
+            raise UsageError(
+                f"not all rows of this load are in `{table}`",
+                hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+            )
+        outcome = run.finish(begin, keep_as_is=True)
         return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
 
 
@@ -207,239 +205,24 @@ def roll_back(
         PgsweepError: it cannot be undone; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
+    listener = listener or Silent()
     with open_session(conninfo) as control, _explained():
+        remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
-        run = _Run(
+        run = PieceRun(
             conninfo,
             control,
             found.load_id,
             document,
             columns,
-            listener or Silent(),
+            listener,
             stop or threading.Event(),
         )
         run.resumed, run.before = True, found.before
+        if read_catalog(control, document.table.oid) is not None:
+            run.begin_again_after_crash(found.phase)
         outcome = run.roll_back(begin)
         return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
-
-
-class _Run:
-    """One run of a load in pieces."""
-
-    def __init__(
-        self,
-        conninfo: str,
-        control: Connection,
-        load_id: str,
-        document: LoadDocument,
-        columns: Sequence[Column],
-        listener: Listener,
-        stop: threading.Event,
-    ) -> None:
-        self._conninfo = conninfo
-        self._control = control
-        self._load_id = load_id
-        self._document = document
-        self._columns = columns
-        self._listener = listener
-        self._stop = stop
-        self._steps: list[LoadStep] = []
-        self._wal = wal_position(control)
-        self.resumed = False
-        self.before: list[tuple[str, str]] = []
-
-    def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
-        """Write the journal, here and there; then drop what is dropped."""
-        self.before = catalog.facts
-        if place is not None:
-            write_local(
-                place,
-                LocalJournal(
-                    load_id=self._load_id,
-                    server=place_of(self._conninfo),
-                    database=self._control.info.dbname,
-                    table=self._document.table.quoted,
-                    files=[entry.path for entry in self._document.inputs],
-                    restore=[statement for entry in objects for statement in entry.make],
-                    objects=objects,
-                    before=catalog.facts,
-                ),
-            )
-        oid = self._document.table.oid
-        begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
-        try:
-            self.drop(objects)
-        except (PgsweepError, DriverError):
-            # That transaction was undone, so there is nothing to restore.
-            with suppress(DriverError):
-                end_load(self._control, self._load_id)
-                remove_local(self._document.journal)
-            raise
-
-    def drop(self, objects: list[JournalObject]) -> None:
-        """Drop and disable, in one transaction with the phase that says so."""
-        table = self._document.table
-
-        def work() -> None:
-            if read_facts(self._control, table.oid) != self.before:
-                raise PgsweepError(
-                    "the table was changed between plan and load",
-                    cause="another session altered it",
-                    hint="try again",
-                )
-            if self._document.truncatable and is_empty(self._control, table):
-                self._document = msgspec.structs.replace(self._document, may_truncate=True)
-                set_document(self._control, self._load_id, self._document.text())
-            drop_objects(self._control, objects)
-            set_present(self._control, self._load_id, None, present=False)
-            set_phase(self._control, self._load_id, "copying")
-
-        begin = time.monotonic()
-        in_short_lock(self._control, lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE"), work)
-        self._step("dropping", begin)
-
-    def copy_and_finish(self, begin: float) -> LoadOutcome:
-        """Copy all pieces, then make again what was dropped."""
-        started = time.monotonic()
-        self._listener.stage("copying")
-        copier = Copier(
-            self._conninfo,
-            self._load_id,
-            self._document,
-            self._columns,
-            read_pieces(self._control, self._load_id),
-            rejected=len(read_rejects(self._control, self._load_id)),
-            listener=self._listener,
-            stop=self._stop,
-        )
-        try:
-            whole = copier.run()
-        except (Refused, InputError, WrongCount) as error:
-            raise self._undone(error) from error
-        self._step("copying", started)
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        set_phase(self._control, self._load_id, "rebuilding")
-        return self.finish(begin)
-
-    def _undone(self, error: PgsweepError) -> PgsweepError:
-        if self._document.options.keep_on_failure:
-            error.hint = (
-                f"{error.hint}; what was copied stays, without its indexes: pgsweep load --resume TABLE, or "
-                "pgsweep load --rollback TABLE"
-            )
-            return error
-        self._listener.note("rolling the load back")
-        self._stop.clear()
-        self.roll_back(time.monotonic())
-        error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
-        return error
-
-    def finish(self, begin: float) -> LoadOutcome:
-        """Make again what was dropped, compare the catalog, remove the journal."""
-        problems, whole = self._rebuild()
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        if problems:
-            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
-        started = time.monotonic()
-        self._listener.stage("analyzing")
-        if self._document.table.owned:
-            analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
-            self._step("analyzing", started)
-        return self._end("loaded", begin)
-
-    def roll_back(self, begin: float) -> LoadOutcome:
-        """Remove the rows, make again what was dropped, remove the journal."""
-        table = self._document.table
-        if read_catalog(self._control, table.oid) is None:
-            self._listener.note("the table is not there any more, so there is nothing to restore")
-            return self._end("rolled back", begin)
-        set_phase(self._control, self._load_id, "rolling back")
-        started = time.monotonic()
-        self._listener.stage("removing rows")
-        remove_rows(
-            self._control,
-            table,
-            self._load_id,
-            read_pieces(self._control, self._load_id),
-            first_xid=self._document.first_xid,
-            may_truncate=self._document.may_truncate,
-        )
-        self._step("removing rows", started)
-        problems, whole = self._rebuild()
-        if not whole:
-            return self._outcome("interrupted", begin, unchanged=None)
-        if problems:
-            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
-        return self._end("rolled back", begin)
-
-    def _rebuild(self) -> tuple[list[PgsweepError], bool]:
-        missing = [
-            (number, entry)
-            for number, entry, present in read_objects(self._control, self._load_id)
-            if not present
-        ]
-        rebuild = Rebuild(
-            self._conninfo,
-            self._control,
-            self._load_id,
-            self._document,
-            listener=self._listener,
-            stop=self._stop,
-        )
-        whole = rebuild.run(missing)
-        self._steps += rebuild.steps
-        return list(rebuild.problems), whole
-
-    def _end(self, ended: str, begin: float) -> LoadOutcome:
-        table = self._document.table
-        changes = differences(self.before, read_facts(self._control, table.oid))
-        outcome = self._outcome(ended, begin, unchanged=not changes, problems=changes)
-        if self._document.rejects_file is not None and ended == "loaded":
-            write_rejects(
-                Path(self._document.rejects_file),
-                [entry.path for entry in self._document.inputs],
-                read_rejects(self._control, self._load_id),
-            )
-        end_load(self._control, self._load_id)
-        remove_local(self._document.journal)
-        return outcome
-
-    def _outcome(
-        self,
-        ended: str,
-        begin: float,
-        *,
-        unchanged: bool | None,
-        problems: Sequence[PgsweepError | str] = (),
-    ) -> LoadOutcome:
-        pieces = read_pieces(self._control, self._load_id)
-        wal = wal_position(self._control)
-        lines = []
-        for problem in problems:
-            lines.append(problem if isinstance(problem, str) else problem.message)
-            if isinstance(problem, PgsweepError) and problem.hint:
-                lines.append(problem.hint)
-        return LoadOutcome(
-            ended=ended,
-            load_id=self._load_id,
-            rows=sum(piece.rows for piece in pieces),
-            rejected=len(read_rejects(self._control, self._load_id)),
-            copied_bytes=sum(piece.bytes for piece in pieces),
-            seconds=round(time.monotonic() - begin, 3),
-            wal_bytes=None if wal is None or self._wal is None else wal - self._wal,
-            jobs=self._document.jobs,
-            resumed=self.resumed,
-            unchanged=unchanged,
-            steps=self._steps,
-            problems=lines,
-            rejects_file=self._document.rejects_file,
-            journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
-        )
-
-    def _step(self, what: str, begin: float) -> None:
-        self._steps.append(LoadStep(what=what, seconds=round(time.monotonic() - begin, 3)))
 
 
 def _catalog_of(connection: Connection, table: str) -> Catalog:
@@ -517,11 +300,16 @@ def _found(
         if lost is None or not gone_is_fine:
             raise
         oid = lost
-    claim(control, oid)
-    found = find_unfinished(control, oid) if has_journal(control) else None
+    found = _claimed(control, oid)
+    if found is None and gone_is_fine:
+        # Another table may have taken the name of one that was dropped or renamed.
+        lost = _oid_of_lost(control, table)
+        found = None if lost is None else _claimed(control, lost)
+        oid = oid if found is None or lost is None else lost
     if found is None:
         catalog = read_catalog(control, oid)
-        local = None if catalog is None else find_local(catalog.table.quoted)
+        name = None if catalog is None else catalog.table.quoted
+        local = next((journal for _, journal in local_journals() if journal.table == name), None)
         raise UsageError(
             f"no load of `{table}` is unfinished",
             cause="it has ended"
@@ -535,6 +323,11 @@ def _found(
     if catalog is None and not gone_is_fine:
         raise dropped()
     return found, parse_document(found.document), [] if catalog is None else catalog.columns
+
+
+def _claimed(control: Connection, oid: int) -> Unfinished | None:
+    claim(control, oid)
+    return find_unfinished(control, oid) if has_journal(control) else None
 
 
 def _oid_of_lost(control: Connection, table: str) -> int | None:

@@ -42,7 +42,7 @@ def measure_jobs(
         if size >= _SAMPLE_BYTES:
             break
     try:
-        target = make_sample(control, document.table, document.target)
+        target = make_sample(control, document.table, document.target, unlogged=document.options.unlogged)
     except DriverError:
         return 1, None, "no table for a sample could be made"
     try:

@@ -39,6 +39,7 @@ _FORMATS: Final[dict[str, Format]] = {
     ".copy": "binary",
 }
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
+_LEAST_STEP_BYTES: Final = 4096
 _LONGEST_HEADER_BYTES: Final = 16 << 20
 
 
@@ -169,8 +170,11 @@ def check_unchanged(entry: Input) -> None:
         )
 
 
-_looked_at: list[bytes] = []
-"""What was read of standard input before the load began."""
+_streams: dict[str, tuple[IO[bytes], Any]] = {}
+"""Inputs that can be read once only (standard input, pipes), open: the raw file, and what decompresses it."""
+
+_looked_at: dict[str, bytes] = {}
+"""What was read of them before the load began."""
 
 
 class Reader:
@@ -180,8 +184,12 @@ class Reader:
         self.entry = entry
         self._raw: IO[bytes] | None = None
         self._file: Any = None
+        self._ended = False
 
     def __enter__(self) -> Reader:
+        if self.entry.path in _streams:
+            self._raw, self._file = _streams[self.entry.path]
+            return self
         if self.entry.path == STDIN:
             self._raw = sys.stdin.buffer
         else:
@@ -200,11 +208,17 @@ class Reader:
                 self._file = pa.CompressedInputStream(pa.PythonFile(self._raw, "r"), "zstd")
             case _:
                 self._file = self._raw
+        if self.entry.identity is None:
+            _streams[self.entry.path] = self._raw, self._file
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._raw is not None and self.entry.path != STDIN:
-            self._raw.close()
+        path, once = self.entry.path, self.entry.identity is None
+        if self._raw is None or path == STDIN or (once and (not self._ended or path in _looked_at)):
+            return
+        # Another load of this process may be given another pipe of this name.
+        _streams.pop(path, None)
+        self._raw.close()
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; none at the end.
@@ -212,15 +226,21 @@ class Reader:
         Raises:
             InputError: the file is damaged or cut short.
         """
-        if self.entry.path == STDIN and _looked_at:
-            return _looked_at.pop(0)
+        if self.entry.path in _looked_at:
+            return _looked_at.pop(self.entry.path)
+        parts: list[bytes] = []
+        left = size
         try:
-            data = self._file.read(size)
+            # A pipe gives what there is; pieces must not depend on that.
+            while left and (part := self._file.read(left)):
+                parts.append(bytes(part))
+                left -= len(part)
         except EOFError as error:
             raise self._damaged("it is cut short") from error
         except (OSError, zlib.error, lzma.LZMAError) as error:
             raise self._damaged(str(error)) from error
-        return bytes(data)
+        self._ended = left > 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _damaged(self, why: str) -> InputError:
         return InputError(
@@ -246,17 +266,17 @@ def terminator_of(sample: bytes) -> int:
 
 
 def read_first(entry: Input, size: int = BLOCK_BYTES) -> bytes:
-    """Return the first bytes of an input, uncompressed; of standard input they are kept for the load.
+    """Return the first bytes of an input, uncompressed; of a pipe they are kept for the load.
 
     Raises:
         InputError: it cannot be read.
     """
-    if entry.path == STDIN and _looked_at:
-        return _looked_at[0]
+    if entry.path in _looked_at:
+        return _looked_at[entry.path]
     with Reader(entry) as reader:
         data = reader.read(size)
-    if entry.path == STDIN:
-        _looked_at[:] = [data]
+        if entry.identity is None:
+            _looked_at[entry.path] = data
     return data
 
 
@@ -291,27 +311,27 @@ def read_chunks(
     size = records = lines = number = 0
     wants_checksum = entry.identity is None
     last_record_open = False
-    while block:
-        end, ended, passed = splitter.feed(block)
+    step = min(BLOCK_BYTES, max(_LEAST_STEP_BYTES, piece_bytes))
+    for taken in _steps(reader, block, step):
+        end, ended, passed = splitter.feed(taken)
         if end < 0:
-            parts.append(block)
-            size += len(block)
+            parts.append(taken)
+            size += len(taken)
             last_record_open = True
         else:
             records += ended
             lines += passed
-            last_record_open = end < len(block)
+            last_record_open = end < len(taken)
             if size + end >= piece_bytes:
-                parts.append(memoryview(block)[:end])
+                parts.append(memoryview(taken)[:end])
                 yield _chunk(entry, number, parts, records, size + end, line, checksum=wants_checksum)
                 number += 1
                 line += lines
-                parts = [memoryview(block)[end:]] if last_record_open else []
-                size, records, lines = len(block) - end, 0, 0
+                parts = [memoryview(taken)[end:]] if last_record_open else []
+                size, records, lines = len(taken) - end, 0, 0
             else:
-                parts.append(block)
-                size += len(block)
-        block = reader.read(BLOCK_BYTES)
+                parts.append(taken)
+                size += len(taken)
     if splitter.is_open:
         raise InputError(
             f"{entry.name} ends within a record that began after line {line + lines - 1}",
@@ -322,6 +342,14 @@ def read_chunks(
         records += 1
     if parts:
         yield _chunk(entry, number, parts, records, size, line, checksum=wants_checksum)
+
+
+def _steps(reader: Reader, first: bytes, step: int) -> Iterator[bytes]:
+    """Yield the rest of an input in steps of so many bytes, from the block that was read of it."""
+    for at in range(0, len(first), step):
+        yield first[at : at + step]
+    while block := reader.read(step):
+        yield block
 
 
 def _chunk(

@@ -80,6 +80,13 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True):
     tuples_per_block: float = 0.0
 
 
+class ScannedIndex(NamedTuple):
+    """How often queries have used an index since statistics began."""
+
+    scans: int
+    is_btree: bool
+
+
 class ServerProcess(NamedTuple):
     """What identifies a server's processes among all others of its host.
 
@@ -166,10 +173,10 @@ def read_counted_since(connection: psycopg.Connection[Any]) -> datetime.datetime
     return None if row is None or row[0] is None else row[0].astimezone(datetime.UTC)
 
 
-def read_scanned_indexes(connection: psycopg.Connection[Any]) -> set[int]:
-    """Return the oids of the indexes that a query has used since statistics began."""
+def read_scanned_indexes(connection: psycopg.Connection[Any]) -> dict[int, ScannedIndex]:
+    """Return the indexes that a query has used since statistics began, by oid."""
     rows = connection.execute(load("scanned_indexes", connection.info.server_version)).fetchall()
-    return {oid for (oid,) in rows}
+    return {oid: ScannedIndex(scans, is_btree) for oid, scans, is_btree in rows}
 
 
 def read_cluster(connection: psycopg.Connection[Any]) -> tuple[str, datetime.datetime] | None:

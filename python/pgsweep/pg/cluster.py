@@ -311,11 +311,7 @@ class Cluster:
         self._keeper = KeeperPipe(self._run, self._user, procs_file, self.log_path)
         atexit.register(self.close)
         self._bindir = reachable_bindir(self.binaries, self._user, self.run_directory)
-        argv = [str(self._bindir / "initdb"), "-D", str(self.data_directory), "-U", _SUPERUSER, "-A", "trust"]
-        argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *initdb_options]
-        code, _ = self.run_program(argv, _INITDB_PATIENCE_SECONDS)
-        if code != 0:
-            raise self._failure("initdb failed", code, 0)
+        self._initdb(initdb_options)
         self.log_path.write_text("")
         path = self.data_directory / "postgresql.conf"
         with os.fdopen(open_of(path, self._user.uid, os.O_WRONLY | os.O_APPEND), "a") as configuration:
@@ -326,6 +322,13 @@ class Cluster:
             )
 
         self._write_settings()
+
+    def _initdb(self, options: Sequence[str]) -> None:
+        argv = [str(self._bindir / "initdb"), "-D", str(self.data_directory), "-U", _SUPERUSER, "-A", "trust"]
+        argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *options]
+        code, _ = self.run_program(argv, _INITDB_PATIENCE_SECONDS)
+        if code != 0:
+            raise self._failure("initdb failed", code, 0)
 
     def _write_settings(self) -> None:
         lines = [f"{name} = {_quoted(value)}\n" for name, value in self.settings.items()]

@@ -45,6 +45,7 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     in_recovery: bool
     wal_level: str
     slots: int
+    standbys: int
     maintenance_work_mem: str
     shared_buffers: str
     maintenance_workers: int

@@ -17,7 +17,9 @@ from psycopg import sql
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection, connect, set_for_session
 from pgsweep.pg.failures import first_line
+from pgsweep.pg.load_catalog import TableFacts
 from pgsweep.pg.load_journal import Reject, add_piece, join_work
+from pgsweep.pg.load_work import check_same
 from pgsweep.pg.userpath import read_user_path
 
 _BAD_ROW_CLASSES = ("22", "23", "P0", "44")
@@ -145,6 +147,7 @@ def copy(
 def copy_piece(
     connection: Connection,
     target: CopyTarget,
+    table: TableFacts,
     parts: Sequence[bytes | memoryview],
     *,
     path: str,
@@ -158,6 +161,7 @@ def copy_piece(
     """Copy a piece and note it in the journal, in one transaction; return the rows.
 
     Args:
+        table: the one that the load began with: the name may mean another one by now.
         path: the user's search_path.
         size_bytes: of the file.
         records: that the parts hold; None where that is not known (binary).
@@ -168,6 +172,7 @@ def copy_piece(
     """
     with connection.transaction():
         rows = copy_with_path(connection, target, parts, path)
+        check_same(connection, table)
         if records is not None and rows != records:
             raise wrong_count(records, rows)
         add_piece(
@@ -186,6 +191,7 @@ def copy_piece(
 def copy_piece_carefully(
     connection: Connection,
     target: CopyTarget,
+    table: TableFacts,
     records: Sequence[bytes],
     *,
     path: str,
@@ -213,6 +219,7 @@ def copy_piece_carefully(
         refused = {number for number, _ in bad}
         good = [record for number, record in enumerate(records) if number not in refused]
         rows = copy_with_path(connection, target, good, path)
+        check_same(connection, table)
         if rows != len(good):
             raise wrong_count(len(good), rows)
         add_piece(

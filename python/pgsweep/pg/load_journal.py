@@ -10,6 +10,9 @@ What is committed together:
     remove       (rollback) the rows of all pieces deleted, and the rows of `piece`
     end          the journal of the load removed
 
+A crash of the server empties unlogged tables. `alive` is one too: a load into an UNLOGGED table has a row
+there, and where it is missing, the rows of the load are missing.
+
 So at any instruction the journal says what is in the table, whatever dies: client, server or host. Two
 advisory locks keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its
 sessions. A run that resumes takes both alone first, so no session of a killed run can commit after it has
@@ -72,7 +75,8 @@ CREATE TABLE IF NOT EXISTS pgsweep_load.reject (
     line int8 NOT NULL,
     reason text NOT NULL,
     record bytea NOT NULL
-)
+);
+CREATE UNLOGGED TABLE IF NOT EXISTS pgsweep_load.alive (load uuid PRIMARY KEY)
 """
 
 Phase = Literal["planned", "copying", "rebuilding", "rolling back"]
@@ -86,8 +90,8 @@ class JournalObject(msgspec.Struct, frozen=True, kw_only=True):
         drop: takes it away; nothing where the drop of another object does.
         make: the statements that make it, in order; the first may take long.
         tablespace: for `make`; empty for the database's own; None where it has none.
-        stage: objects of one stage may be made at once: 0 indexes, 1 constraints, 2 foreign keys, 3
-            validation, 4 triggers.
+        stage: objects of one stage may be made at once: -1 the table made LOGGED, 0 indexes, 1 constraints,
+            2 foreign keys, 3 validation, 4 triggers.
     """
 
     kind: str
@@ -157,7 +161,7 @@ def has_journal(connection: psycopg.Connection[Any]) -> bool:
     Raises:
         MissingAbility: somebody else made a schema of that name.
     """
-    return _check_trust(connection) == 4
+    return _check_trust(connection) == 5
 
 
 def _check_trust(connection: psycopg.Connection[Any]) -> int:
@@ -198,6 +202,12 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
                 )
             time.sleep(0.1)
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])
+
+
+def is_claimed(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Return whether a run has claimed a table."""
+    query = load("load_claimed", connection.info.server_version).encode()
+    return connection.execute(query, {"kind": CLAIM, "oid": oid}).fetchone() == (True,)
 
 
 def join_work(connection: psycopg.Connection[Any], oid: int) -> None:
@@ -331,17 +341,39 @@ def forget_pieces(connection: psycopg.Connection[Any], load_id: str) -> None:
     connection.execute("DELETE FROM pgsweep_load.reject WHERE load = %s", [load_id])
 
 
+def mark_alive(connection: psycopg.Connection[Any], load_id: str) -> None:
+    """Note, where a crash forgets it, that the rows of a load into an unlogged table are there."""
+    connection.execute("INSERT INTO pgsweep_load.alive (load) VALUES (%s)", [load_id])
+
+
+def is_alive(connection: psycopg.Connection[Any], load_id: str) -> bool:
+    """Return whether no crash has emptied the unlogged table of a load."""
+    query = load("load_alive", connection.info.server_version).encode()
+    return connection.execute(query, {"id": load_id}).fetchone() == (True,)
+
+
+def renumber_pieces(connection: psycopg.Connection[Any], load_id: str) -> None:
+    """Give all pieces the number of the transaction that is open, which wrote their rows anew."""
+    connection.execute(
+        "UPDATE pgsweep_load.piece SET xid = pg_catalog.pg_current_xact_id()::pg_catalog.text"
+        " WHERE load = %s",
+        [load_id],
+    )
+
+
 def end_load(connection: psycopg.Connection[Any], load_id: str) -> None:
     """Remove a load from the journal, and the journal where no other load is in it, in one transaction."""
     with connection.transaction():
         connection.execute("LOCK TABLE pgsweep_load.load IN ACCESS EXCLUSIVE MODE")
         forget_pieces(connection, load_id)
         connection.execute("DELETE FROM pgsweep_load.object WHERE load = %s", [load_id])
+        connection.execute("DELETE FROM pgsweep_load.alive WHERE load = %s", [load_id])
         connection.execute("DELETE FROM pgsweep_load.load WHERE id = %s", [load_id])
         row = connection.execute("SELECT pg_catalog.count(*) FROM pgsweep_load.load").fetchone()
         if row == (0,):
             connection.execute(
-                "DROP TABLE pgsweep_load.load, pgsweep_load.object, pgsweep_load.piece, pgsweep_load.reject"
+                "DROP TABLE pgsweep_load.load, pgsweep_load.object, pgsweep_load.piece, pgsweep_load.reject,"
+                " pgsweep_load.alive"
             )
             with suppress(psycopg.errors.DependentObjectsStillExist), connection.transaction():
                 connection.execute("DROP SCHEMA pgsweep_load")

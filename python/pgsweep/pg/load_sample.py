@@ -15,14 +15,16 @@ from pgsweep.pg.load_journal import SCHEMA
 from pgsweep.pg.queries import load
 
 
-def make_sample(connection: Connection, table: TableFacts, target: CopyTarget) -> CopyTarget:
+def make_sample(
+    connection: Connection, table: TableFacts, target: CopyTarget, *, unlogged: bool
+) -> CopyTarget:
     """Make a table for a sample and return it as the target of COPY; those of killed runs are dropped first.
 
     Generated columns, defaults and checks are as in the table, and so is whether it is logged.
     """
     drop_leftovers(connection)
     name = f"sample_{connection.info.backend_pid}_{secrets.token_hex(4)}"
-    logged = sql.SQL("UNLOGGED ") if table.persistence == "u" else sql.SQL("")
+    logged = sql.SQL("UNLOGGED ") if unlogged or table.persistence == "u" else sql.SQL("")
     connection.execute(
         sql.SQL(
             "CREATE {}TABLE {} (LIKE {} INCLUDING GENERATED INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"

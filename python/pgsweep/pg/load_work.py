@@ -16,7 +16,16 @@ from pgsweep.errors import PgsweepError
 from pgsweep.pg.connect import Connection, translate
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import TableFacts
-from pgsweep.pg.load_journal import JournalObject, Piece, forget_pieces, set_present
+from pgsweep.pg.load_journal import (
+    JournalObject,
+    Piece,
+    forget_pieces,
+    is_alive,
+    mark_alive,
+    read_pieces,
+    renumber_pieces,
+    set_present,
+)
 from pgsweep.pg.queries import load
 
 T = TypeVar("T")
@@ -30,6 +39,9 @@ XIDS: Final = 2**32
 XID_SPAN: Final = 2**30
 """How many transactions may pass between the begin of a load and the last of its pieces."""
 
+UNLOGGED: Final = "unlogged"
+"""Kind of the journal's object that is the table itself, made UNLOGGED and LOGGED again."""
+
 _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.ConfigurationLimitExceeded)
 
 
@@ -38,20 +50,35 @@ class CannotMake(PgsweepError):
 
     Attributes:
         entry_name: the object's.
+        entry_kind: likewise.
     """
 
     entry_name: str = ""
+    entry_kind: str = ""
 
 
-def in_short_lock(connection: Connection, statement: sql.Composed | None, work: Callable[[], T]) -> T:
+Told = Callable[[str], None]
+"""Shows one line to the user."""
+
+
+def in_short_lock(
+    connection: Connection,
+    table: TableFacts,
+    statement: sql.Composed | None,
+    work: Callable[[], T],
+    *,
+    told: Told | None = None,
+) -> T:
     """Run a transaction that waits at most 2 s for each lock, and try again after a pause.
 
     Whoever waits for a strong lock holds up all that come after; so the wait is short. Where a lock cannot be
     had, everything of the attempt is undone.
 
     Args:
+        table: that the load is of.
         statement: takes the first lock.
         work: the rest of the transaction.
+        told: hears once who is waited for.
 
     Raises:
         PgsweepError: a lock cannot be had, or the table is not there any more.
@@ -65,19 +92,44 @@ def in_short_lock(connection: Connection, statement: sql.Composed | None, work: 
                 connection.execute(_LOCK_TIMEOUT)
                 if statement is not None:
                     connection.execute(statement)
+                    check_same(connection, table)
                 return work()
         except (sqlstates.LockNotAvailable, sqlstates.DeadlockDetected) as error:
             failed = error
+            if attempt == 0 and told is not None:
+                told(f"waiting for a lock: {_holders(connection, table)}")
     assert failed is not None
-    raise _not_locked(failed) from failed
+    raise _not_locked(connection, table, failed) from failed
 
 
-def _not_locked(error: psycopg.Error) -> PgsweepError:
+def _holders(connection: Connection, table: TableFacts) -> str:
+    """Return who has locks on the table, in words."""
+    query = load("load_holders", connection.info.server_version).encode()
+    rows = connection.execute(query, {"oid": table.oid}).fetchall()
+    if not rows:
+        return f"other sessions use {table.quoted}"
+    names = ", ".join(f"{pid} ({state})" if state else str(pid) for pid, state in rows)
+    return f"{table.quoted} is in use by process{'es' if len(rows) > 1 else ''} {names} of the server"
+
+
+def _not_locked(connection: Connection, table: TableFacts, error: psycopg.Error) -> PgsweepError:
     return PgsweepError(
         f"the table cannot be locked: {first_line(error)}",
-        cause="other sessions used it all the time; this step was not done",
-        hint="see which: psql -c 'SELECT pid, state, query FROM pg_stat_activity', then try again",
+        cause=f"{_holders(connection, table)}; this step was not done",
+        hint="see what they do: psql -c 'SELECT pid, state, query FROM pg_stat_activity'; then try again",
     )
+
+
+def check_same(connection: Connection, table: TableFacts) -> None:
+    """Refuse to go on where the name means another table now; the lock that is held keeps it from changing.
+
+    Raises:
+        PgsweepError: the table was dropped or renamed, and another one may have its name.
+    """
+    query = load("load_same", connection.info.server_version).encode()
+    names = {"oid": table.oid, "schema": table.schema, "table": table.name}
+    if connection.execute(query, names).fetchone() != (True,):
+        raise dropped(f"{table.quoted} is another table now")
 
 
 def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
@@ -90,7 +142,7 @@ def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
     return sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, named(table), sql.SQL(mode))
 
 
-def lock_now(connection: Connection, table: TableFacts, mode: str) -> None:
+def lock_now(connection: Connection, table: TableFacts, mode: str, *, told: Told | None = None) -> None:
     """Lock the table in the transaction that is open, waiting at most 2 s at a time, for 20 times.
 
     Raises:
@@ -103,11 +155,14 @@ def lock_now(connection: Connection, table: TableFacts, mode: str) -> None:
                 connection.execute(lock_statement(table, mode))
         except sqlstates.LockNotAvailable as error:
             if attempt + 1 == _LOCK_TRIES:
-                raise _not_locked(error) from error
+                raise _not_locked(connection, table, error) from error
+            if attempt == 0 and told is not None:
+                told(f"waiting for a lock: {_holders(connection, table)}")
             time.sleep(_LOCK_PAUSE_SECONDS)
         except sqlstates.UndefinedTable as error:
             raise dropped(first_line(error)) from error
         else:
+            check_same(connection, table)
             return
 
 
@@ -128,7 +183,8 @@ def dropped(reason: str = "") -> PgsweepError:
     return PgsweepError(
         "the table was dropped or renamed meanwhile" + (f": {reason}" if reason else ""),
         cause="another session did it while the load was under way",
-        hint="load into another table; the journal of this load goes with the next load of this database",
+        hint="if the table is gone, remove the journal: pgsweep load --rollback TABLE; if it was renamed, "
+        "give it its name back, then: pgsweep load --resume TABLE",
     )
 
 
@@ -148,6 +204,7 @@ def make_object(
     load_id: str | None,
     memory_bytes: int,
     workers: int | None = None,
+    told: Told | None = None,
 ) -> None:
     """Make an object again and note it, in one transaction.
 
@@ -155,6 +212,7 @@ def make_object(
         load_id: of the journal; None where all of the load is one transaction, which is open.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
+        told: hears who is waited for.
 
     Raises:
         CannotMake: the data, the disk or another object does not allow it.
@@ -169,17 +227,27 @@ def make_object(
             settings["max_parallel_maintenance_workers"] = str(workers)
         for name, value in settings.items():
             connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
+        own = False
+        if entry.kind == UNLOGGED and load_id is not None:
+            if not is_alive(connection, load_id):
+                raise _emptied(table)
+            own = _only_own_rows(connection, table, load_id)
         for statement in entry.make:
             connection.execute(statement.encode())
         if load_id is not None:
+            # The statements name the table, and have locked what they found under that name.
+            check_same(connection, table)
             set_present(connection, load_id, number, present=True)
+            if own:
+                renumber_pieces(connection, load_id)
 
+    lock = lock_statement(table, "ACCESS EXCLUSIVE") if entry.kind == UNLOGGED else None
     try:
         if load_id is None:
             with connection.transaction():
                 work()
         else:
-            in_short_lock(connection, None, work)
+            in_short_lock(connection, table, lock, work, told=told)
     except (sqlstates.UndefinedTable, sqlstates.InvalidSchemaName) as error:
         raise dropped(first_line(error)) from error
     except (sqlstates.IntegrityError, psycopg.DataError, *_ROOM, sqlstates.InsufficientPrivilege) as error:
@@ -188,22 +256,33 @@ def make_object(
         raise _cannot(table, entry, error) from error
 
 
+def _emptied(table: TableFacts) -> PgsweepError:
+    """Return the error of a session that came back after the crash which the others do not know of yet."""
+    return PgsweepError(
+        f"a crash of the server has emptied {table.quoted}, which was UNLOGGED",
+        cause="the server was stopped at once, or crashed, while rows were copied",
+        hint="copy the files again: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
+    )
+
+
+def _only_own_rows(connection: Connection, table: TableFacts, load_id: str) -> bool:
+    """Return whether all rows of the table are those of the pieces of the load."""
+    pieces = read_pieces(connection, load_id)
+    wanted = sum(piece.rows for piece in pieces)
+    return _counted(connection, table, _numbers(pieces)) == (wanted, wanted)
+
+
 def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> CannotMake:
     detail = error.diag.message_detail
     text = first_line(error) + (f" ({detail.splitlines()[0]})" if detail else "")
     hint = (
-        "correct the rows, then: pgsweep load --resume TABLE; or undo the load: pgsweep load --rollback TABLE"
+        "correct the rows, then: pgsweep load --resume TABLE; or keep the table without it: pgsweep load "
+        "--keep-as-is TABLE; or undo the load: pgsweep load --rollback TABLE"
     )
     if isinstance(error, sqlstates.UniqueViolation):
-        keys = re.search(
-            r" USING \w+ \((.*?)\)(?: INCLUDE .*| NULLS .*| WITH .*| WHERE .*|)$", entry.make[0], re.DOTALL
-        )
-        if keys:
-            names = keys[1]
-            hint = (
-                f"see the duplicates: SELECT {names}, count(*) FROM {table.quoted} GROUP BY {names} "  # noqa: S608
-                f"HAVING count(*) > 1; {hint}"
-            )
+        hint = _duplicates(table, entry, detail) + hint
+    elif isinstance(error, sqlstates.ForeignKeyViolation):
+        hint = _orphans(entry, detail) + hint
     elif isinstance(error, _ROOM):
         hint = "make room on the server, then: pgsweep load --resume TABLE"
     failed = CannotMake(
@@ -211,8 +290,36 @@ def _cannot(table: TableFacts, entry: JournalObject, error: psycopg.Error) -> Ca
         cause="rows of the file, or of other sessions meanwhile, do not allow it; all other objects are made",
         hint=hint,
     )
-    failed.entry_name = entry.name
+    failed.entry_name, failed.entry_kind = entry.name, entry.kind
     return failed
+
+
+def _duplicates(table: TableFacts, entry: JournalObject, detail: str | None) -> str:
+    """Return the query that shows the duplicates; the server names the keys: `Key (a, lower(b))=(1, x)`."""
+    keys = re.search(r"\((.*?)\)=\(", detail or "", re.DOTALL)
+    if keys is None:
+        return ""
+    where = re.search(r" WHERE (.*)$", entry.make[0], re.DOTALL)
+    rows = f"{table.quoted} WHERE {where[1]}" if where else table.quoted
+    query = f"SELECT {keys[1]}, count(*) FROM {rows} GROUP BY {keys[1]} HAVING count(*) > 1"  # noqa: S608
+    return f"see the duplicates: {query}; "
+
+
+def _orphans(entry: JournalObject, detail: str | None) -> str:
+    """Return the query that shows rows without the row they refer to, for keys of one column."""
+    found = re.search(
+        r"^ALTER TABLE ONLY (.*) ADD CONSTRAINT .* FOREIGN KEY \(([^,()]*)\) REFERENCES (.*)\(([^,()]*)\)",
+        entry.definition,
+        re.DOTALL,
+    )
+    if found is None or detail is None:
+        return ""
+    mine, key, theirs, referred = found.groups()
+    query = (
+        f"SELECT * FROM ONLY {mine} AS t WHERE t.{key} IS NOT NULL AND NOT EXISTS "  # noqa: S608
+        f"(SELECT FROM {theirs} AS r WHERE r.{referred} = t.{key})"
+    )
+    return f"see the rows: {query}; "
 
 
 def own_rows_can_be_told(connection: Connection, table: TableFacts, xid: int) -> bool:
@@ -268,6 +375,7 @@ def remove_rows(
     *,
     first_xid: int,
     may_truncate: bool,
+    told: Told | None = None,
 ) -> int:
     """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
 
@@ -277,6 +385,7 @@ def remove_rows(
     Args:
         first_xid: the number from which the load counts.
         may_truncate: the table was empty and nothing refers to it: it is truncated if it has no other rows.
+        told: hears who is waited for.
 
     Raises:
         PgsweepError: rows of the load were changed or deleted by others.
@@ -290,22 +399,15 @@ def remove_rows(
             cause="the database was restored from a dump since, or too many transactions have passed",
             hint="finish the load: pgsweep load --resume TABLE",
         )
-    numbers = "{" + ",".join(str(piece.xid % XIDS) for piece in pieces) + "}"
+    numbers = _numbers(pieces)
 
     def remove() -> int:
         connection.execute("SET LOCAL row_security = off")
-        if may_truncate:
-            query = sql.SQL(
-                "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY (%s::xid[])) "
-                "FROM {}{}"
-            ).format(_only(table), named(table))
-            row = connection.execute(query, [numbers]).fetchone()
-            if row == (wanted, wanted):
-                connection.execute(sql.SQL("TRUNCATE {}{}").format(_only(table), named(table)))
-                forget_pieces(connection, load_id)
-                return wanted
-        query = sql.SQL("DELETE FROM {}{} WHERE xmin = ANY (%s::xid[])").format(_only(table), named(table))
-        found = connection.execute(query, [numbers]).rowcount
+        if may_truncate and _counted(connection, table, numbers) == (wanted, wanted):
+            truncate(connection, table)
+            forget_pieces(connection, load_id)
+            return wanted
+        found = _delete(connection, table, numbers)
         if found != wanted:
             raise PgsweepError(
                 f"{wanted - found} of {wanted} rows of this load were changed or deleted by other sessions",
@@ -317,13 +419,44 @@ def remove_rows(
 
     mode = "ACCESS EXCLUSIVE" if may_truncate else "SHARE ROW EXCLUSIVE"
     try:
-        return in_short_lock(connection, lock_statement(table, mode), remove)
+        return in_short_lock(connection, table, lock_statement(table, mode), remove, told=told)
     except sqlstates.ForeignKeyViolation as error:
         raise PgsweepError(
             f"the rows of this load cannot be removed: {first_line(error)}",
             cause="other tables refer to them already",
             hint="finish the load: pgsweep load --resume TABLE; or remove the rows that refer to it",
         ) from error
+
+
+def begin_again(connection: Connection, table: TableFacts, load_id: str, *, told: Told | None = None) -> None:
+    """Forget the pieces of a load into an unlogged table that a crash of the server has emptied.
+
+    A session that came back before the others knew of the crash may have copied a piece since: it goes too.
+    """
+
+    def work() -> None:
+        _delete(connection, table, _numbers(read_pieces(connection, load_id)))
+        forget_pieces(connection, load_id)
+        mark_alive(connection, load_id)
+
+    in_short_lock(connection, table, lock_statement(table, "SHARE ROW EXCLUSIVE"), work, told=told)
+
+
+def _numbers(pieces: Sequence[Piece]) -> str:
+    return "{" + ",".join(str(piece.xid % XIDS) for piece in pieces) + "}"
+
+
+def _counted(connection: Connection, table: TableFacts, numbers: str) -> tuple[int, ...] | None:
+    """Return how many rows a table has, and how many of them have one of the transaction numbers."""
+    query = sql.SQL(
+        "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE xmin = ANY (%s::xid[])) FROM {}{}"
+    ).format(_only(table), named(table))
+    return connection.execute(query, [numbers]).fetchone()
+
+
+def _delete(connection: Connection, table: TableFacts, numbers: str) -> int:
+    query = sql.SQL("DELETE FROM {}{} WHERE xmin = ANY (%s::xid[])").format(_only(table), named(table))
+    return connection.execute(query, [numbers]).rowcount
 
 
 def analyze(connection: Connection, table: TableFacts, *, vacuum: bool) -> None:

@@ -117,8 +117,8 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What was done; everything here was measured.
 
     Attributes:
-        ended: `loaded`, `rolled back`, `interrupted`, or `incomplete` (an index or a constraint could not
-            be made).
+        ended: `loaded`, `rolled back`, `interrupted`, `incomplete` (an index or a constraint could not be
+            made; the load goes on with --resume), or `kept as it is` (ended without it).
         load_id: names the journal.
         rows: in the table by this load.
         rejected: records that were written to the file of rejects.

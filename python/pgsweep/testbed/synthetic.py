@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 
-SYNTHETIC = 2
+SYNTHETIC = 3
 """Raised when the same seed gives another case than before."""
 
 _DATABASE, _DATABASE_OID, _SPACE = "bench", 5, 1663
 _FIRST_OID = 20_000
 _FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-_ACCESSES_PER_SECOND = 10_000.0
 _BULKREAD = 1
 _MOST_ACCESSES = 3_000_000
 _WARM_SHARE = 1.0
@@ -45,7 +44,7 @@ class SyntheticRelation(msgspec.Struct, frozen=True, kw_only=True):
         law: zipf, uniform, classes, moving or loop.
         share: of all visits.
         accesses: mean number of accesses of a visit, geometric.
-        gap_accesses: how far apart they lie, on average, in accesses of the whole workload.
+        gap_seconds: how far apart they lie, on average, exponential.
     """
 
     pages: int
@@ -53,13 +52,14 @@ class SyntheticRelation(msgspec.Struct, frozen=True, kw_only=True):
     exponent: float
     share: float
     accesses: float
-    gap_accesses: float
+    gap_seconds: float
 
 
 class SyntheticSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated case.
 
     Attributes:
+        accesses_per_second: of all relations; how long a clock pass takes follows from it.
         passes: of the clock hand that are observed, about.
         snapshots: taken in that time.
         scanned_pages: size of one more relation that is scanned, 0 is none.
@@ -69,6 +69,7 @@ class SyntheticSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     version: int
     pool_blocks: int
+    accesses_per_second: float = 1000.0
     passes: float
     snapshots: int
     relations: tuple[SyntheticRelation, ...]
@@ -83,7 +84,7 @@ class SyntheticSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return the words that cases are sorted by."""
         found = {relation.law for relation in self.relations}
         found |= {"scan"} if self.scanned_pages else set()
-        if any(relation.accesses > 1.5 and relation.gap_accesses > 20 for relation in self.relations):
+        if any(relation.accesses > 1.5 and relation.gap_seconds > 0.01 for relation in self.relations):
             found.add("spread visits")
         return tuple(sorted(found))
 
@@ -120,7 +121,7 @@ def draw_synthetic(seed: int) -> SyntheticSpec:
             exponent=round(float(rng.uniform(0.5, 1.5)), 2),
             share=round(float(share), 4),
             accesses=round(float(rng.choice([1.0, 1.0, rng.uniform(1.2, 5)])), 2),
-            gap_accesses=round(float(rng.choice([0.0, np.exp(rng.uniform(0, np.log(2000)))])), 1),
+            gap_seconds=round(float(rng.choice([0.0, np.exp(rng.uniform(np.log(0.0001), np.log(0.2)))])), 6),
         )
         for part, share in zip(parts, shares, strict=True)
     )
@@ -129,6 +130,7 @@ def draw_synthetic(seed: int) -> SyntheticSpec:
         seed=seed,
         version=int(rng.choice([15, 18])),
         pool_blocks=pool,
+        accesses_per_second=round(float(np.exp(rng.uniform(np.log(30), np.log(5000)))), 1),
         passes=round(float(np.exp(rng.uniform(np.log(4), np.log(150)))), 1),
         snapshots=int(rng.integers(12, 61)),
         relations=relations,
@@ -190,7 +192,9 @@ class _Accesses:
         times, pages = [], []
         others = round(count * (1 - spec.scan_share))
         for number, relation in enumerate(spec.relations):
-            at, page, weight = _visits(relation, round(others * relation.share), count, rng)
+            at, page, weight = _visits(
+                relation, round(others * relation.share), count, spec.accesses_per_second, rng
+            )
             times.append(at)
             pages.append(page + self.first[number])
             own = slice(self.first[number], self.first[number + 1])
@@ -263,7 +267,7 @@ class _Accesses:
 
 
 def _visits(
-    relation: SyntheticRelation, accesses: int, span: int, rng: np.random.Generator
+    relation: SyntheticRelation, accesses: int, span: int, per_second: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     """Return times (0 to `span`) and pages of the accesses of a relation, and how likely each page is."""
     count = max(round(accesses / relation.accesses), 1)
@@ -273,7 +277,7 @@ def _visits(
     visit = np.repeat(np.arange(count), batch)
     first = np.zeros(len(visit), dtype=bool)
     first[np.concatenate([[0], np.cumsum(batch)[:-1]])] = True
-    gaps = np.where(first, 0.0, rng.exponential(1.0, len(visit)) * relation.gap_accesses)
+    gaps = np.where(first, 0.0, rng.exponential(1.0, len(visit)) * relation.gap_seconds * per_second)
     # Times since a visit's first access: sums of its gaps.
     total = np.cumsum(gaps)
     since = total - total[np.flatnonzero(first)][visit]
@@ -339,7 +343,7 @@ def _write(
             page.astype(np.uint32), usage.astype(np.uint8), buffers=buffers.astype(np.uint32), hand=hand
         )
         hands.append(passes * pool + hand)
-        seconds = (edge - begin) / _ACCESSES_PER_SECOND
+        seconds = (edge - begin) / spec.accesses_per_second
         tables["snapshots"].append(_snapshot(number, buffers, page, usage, relation_of, accesses.first))
         tables["snapshot_times"].append(
             {
@@ -349,11 +353,11 @@ def _write(
                 "used_frames": [len(buffers)],
             }
         )
-    tables["counters"] = _counters(accesses, begin, edges, missed, relation_of)
+    tables["counters"] = _counters(spec, accesses, begin, edges, missed, relation_of)
     for source in ("sql", "peek"):
         meta = EvidenceMeta(
             source=source,
-            seconds=(int(edges[-1]) - begin) / _ACCESSES_PER_SECOND,
+            seconds=(int(edges[-1]) - begin) / spec.accesses_per_second,
             ended_by="time",
             server_version_num=spec.version * 10000,
             shared_buffers_blocks=pool,
@@ -366,7 +370,7 @@ def _write(
                 for part in parts:
                     writer.append(table, part)
             if source == "peek":
-                writer.append("counters", _hand(hands, edges, begin))
+                writer.append("counters", _hand(spec, hands, edges, begin))
             writer.close(meta)
     return (hands[-1] - hands[0]) / pool
 
@@ -396,6 +400,7 @@ def _snapshot(
 
 
 def _counters(
+    spec: SyntheticSpec,
     accesses: _Accesses,
     begin: int,
     edges: NDArray[np.int64],
@@ -433,7 +438,7 @@ def _counters(
         parts.append(
             {
                 "sample": [number] * len(rows),
-                "seconds": [(int(at) - begin) / _ACCESSES_PER_SECOND] * len(rows),
+                "seconds": [(int(at) - begin) / spec.accesses_per_second] * len(rows),
                 "scope": list(scope),
                 "object": list(named),
                 "name": list(name),
@@ -443,11 +448,11 @@ def _counters(
     return parts
 
 
-def _hand(hands: list[int], edges: NDArray[np.int64], begin: int) -> dict[str, Any]:
+def _hand(spec: SyntheticSpec, hands: list[int], edges: NDArray[np.int64], begin: int) -> dict[str, Any]:
     count = len(hands)
     return {
         "sample": list(range(1, count + 1)),
-        "seconds": [(int(edge) - begin) / _ACCESSES_PER_SECOND for edge in edges],
+        "seconds": [(int(edge) - begin) / spec.accesses_per_second for edge in edges],
         "scope": ["pool"] * count,
         "object": [""] * count,
         "name": ["hand_frames"] * count,

@@ -84,6 +84,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
         f" ({count(rate)} rows/s)",
         "rolled back": f"the load of {plan.table} is undone, in {seconds(outcome.seconds)}",
         "interrupted": f"interrupted: {rows} rows are in {plan.table}, the load is not finished",
+        "kept as it is": f"{plan.table} is kept as it is: {rows} rows, without what is missing below",
         "incomplete": f"{rows} rows are in {plan.table}, but not all objects could be made again",
     }.get(outcome.ended, outcome.ended)
     good = outcome.ended in ("loaded", "rolled back") and outcome.unchanged is not False

@@ -25,6 +25,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
         fork: main, fsm or vm.
         heat: accesses of a block, whatever the measure; None where it is not known.
         saved: the heat comes from a heat file; all such stretches come before those known from statistics.
+        partly: statistics show that less than half of the relation is in use, and not which blocks.
         usage_count: that the blocks had when they were saved.
         why: the reason for its place in the order.
     """
@@ -39,6 +40,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     heat: float | None = None
     saved: bool = False
+    partly: bool = False
     usage_count: int | None = None
     why: str | None = None
 

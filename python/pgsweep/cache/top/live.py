@@ -54,6 +54,10 @@ _PINGS: Final = 20
 _PINGS_SECONDS: Final = 0.2
 """The round trip is measured by the fewest at least, and by more while that takes no longer than this."""
 
+_COSTS_KEPT: Final = 5
+"""What the counters cost is the shortest of so many readings. A longer one waited, for a processor or the
+network: that is no cost to the server, and must not delay the readings that follow."""
+
 _COUNTERS_SECONDS: Final = 1.0
 """Between readings of the counters: sessions send theirs every second (PGSTAT_MIN_INTERVAL, pgstat.c)."""
 
@@ -97,7 +101,7 @@ class Live:
         self._began = time.monotonic()
         self._statement_seconds = 0.0
         self._look_seconds = 0.0
-        self._counters_cost = 0.0
+        self._counters_costs: deque[float] = deque(maxlen=_COSTS_KEPT)
         self._readings: deque[Reading] = deque()
         self._usage_history: deque[tuple[float, NDArray[np.int64]]] = deque()
         self._backends: TopBackends | None = None
@@ -233,7 +237,7 @@ class Live:
 
     def _read_counters(self, pool: PoolCounts, now: float, *, needed: bool) -> None:
         readings = self._readings
-        pause = max(_COUNTERS_SECONDS, self._counters_cost / _COUNTERS_SHARE)
+        pause = max(_COUNTERS_SECONDS, min(self._counters_costs, default=0.0) / _COUNTERS_SHARE)
         # A look that comes a little early shall not have to wait for the next.
         if readings and not needed and now - readings[-1].at < 0.9 * pause:
             return
@@ -245,7 +249,7 @@ class Live:
         cost = max(0.0, time.monotonic() - begin - statements * self._round_trip)
         self._statement_seconds += cost
         if readings:  # the first time it includes planning
-            self._counters_cost = cost
+            self._counters_costs.append(cost)
         reading = Reading(
             at=now,
             hits=_total(counters, "database", "blks_hit"),
@@ -322,7 +326,7 @@ class Live:
     def _measure_round_trip(self) -> float:
         """Return how long the shortest statement takes, which is the network's part of every one.
 
-        The shortest of several, as on a busy machine one may wait for a processor for longer than a look takes.
+        The shortest of several: on a busy machine one may wait for a processor for longer than a look takes.
         """
         shortest, begin = math.inf, time.monotonic()
         for count in range(_PINGS):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from psycopg import sql
 
+from pgsweep.pg.failures import connection_lost
+
 _PARAMETER = re.compile(r"%(?:s|\((\w+)\)s|%)")
 
 
@@ -21,7 +23,10 @@ def load(name: str, version_num: int) -> str:
 
     Raises:
         LookupError: the query does not exist for servers as old as this one.
+        ConnectionFailed: the version is 0, as libpq says of a lost connection (PQserverVersion).
     """
+    if version_num == 0:
+        raise connection_lost()
     texts = {
         int(file.stem.rpartition("_")[2]): file for file in Path(__file__).parent.glob(f"{name}_[0-9]*.sql")
     }

@@ -35,6 +35,9 @@ SELECT i.indexrelid::int8 AS oid,
        CASE WHEN c.relkind = 'I' OR EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhrelid = i.indexrelid)
                  THEN 'it belongs to a partitioned index'
             WHEN NOT (i.indisvalid AND i.indisready AND i.indislive) THEN 'it is not valid, and left as it is'
+            WHEN NOT pg_catalog.has_schema_privilege(n.oid, 'CREATE') THEN 'this role may not make it again in its schema'
+            WHEN s.oid IS NOT NULL AND NOT pg_catalog.has_tablespace_privilege(s.oid, 'CREATE')
+                 THEN 'this role may not make it again in its tablespace'
             WHEN i.indisreplident OR (con.contype = 'p' AND EXISTS (SELECT FROM pg_catalog.pg_publication_tables AS p
                  WHERE p.schemaname = tn.nspname AND p.tablename = t.relname)) THEN 'it is the replica identity'
             WHEN con.contype = 'x' AND i.indisunique THEN 'a constraint without overlaps cannot be made again exactly'

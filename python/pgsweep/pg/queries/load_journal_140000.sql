@@ -5,7 +5,7 @@ SELECT n.oid IS NOT NULL AS has_schema,
                  FROM (SELECT n.nspowner AS owner UNION SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.relnamespace = n.oid) AS o),
                 true) AS trusted,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class AS c
-        WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname IN ('load', 'object', 'piece', 'reject')) AS tables,
+        WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname IN ('load', 'object', 'piece', 'reject', 'alive')) AS tables,
        pg_catalog.convert_to(coalesce(pg_catalog.pg_get_userbyid(n.nspowner)::text, ''), 'UTF8') AS owner
 FROM (SELECT 'pgsweep_load'::name AS name) AS wanted
 LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = wanted.name

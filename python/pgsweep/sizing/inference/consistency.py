@@ -78,7 +78,7 @@ def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) ->
         )
     reasons = [Doubt("refused" if grave else "reliable", sentence) for sentence in found]
     for tally in tallies:
-        if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database:
+        if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:
             sentence = (
                 f"{tally.temporary / tally.database:.0%} of the {tally.kind} are those of temporary "
                 "relations, which lie outside shared_buffers: they stay the same at any size"

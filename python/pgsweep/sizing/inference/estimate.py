@@ -18,9 +18,16 @@ RELIABLE: Final[Level] = "reliable"
 ROUGH: Final[Level] = "rough"
 REFUSED: Final[Level] = "refused"
 
-
 UNKNOWN_WIDTH: Final = 0.04
 """Half an interval; where it is wider the miss ratio is unknown, and none is shown."""
+
+BRIEF_PASS_SECONDS: Final = 0.2
+"""Where a clock pass would take less, snapshots do not tell the miss ratio of a smaller pool.
+
+Statements of one transaction access a page again after milliseconds to tenths of a second. Snapshots show
+that a page was accessed several times, not how far apart, and a pool that is swept as fast may have evicted
+it in between (benchmarks/calibration: errors at smaller sizes by the time of a pass).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Estimate:
         pass_seconds: time of a clock pass at today's size.
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
+        unseen_blocks: of the sizes, those at which what decides takes too short a time for snapshots.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -62,6 +70,7 @@ class Estimate:
     pass_seconds: float
     level: Level
     reasons: list[str] = field(default_factory=list)
+    unseen_blocks: tuple[int, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -90,23 +99,46 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
     Where none is left the curve is refused.
     """
     wide = (found.high - found.low) / 2 > UNKNOWN_WIDTH
-    if found.level == "refused" or not wide.any():
+    unseen = np.isin(found.sizes_blocks, found.unseen_blocks)
+    left_out = wide | unseen
+    if found.level == "refused" or not left_out.any():
         return found, []
-    unknown = [size for size, is_wide in zip(found.sizes_blocks, wide, strict=True) if is_wide]
-    names = " and ".join(format_bytes(size * BLOCK_BYTES) for size in unknown)
-    doubt = Doubt(
-        "refused" if wide.all() else "rough",
-        f"at {names if len(unknown) <= 2 else f'{len(unknown)} sizes'} the miss ratio is not known to "
-        f"± {UNKNOWN_WIDTH:.0%}: record for longer, or ask for sizes nearer to today's",
-    )
-    level, reasons = judged([doubt, *(Doubt(found.level, reason) for reason in found.reasons)])
+    none_left: Level = "refused" if left_out.all() else "reliable"
+    doubts = [Doubt(found.level, reason) for reason in found.reasons]
+    if (wide & ~unseen).any():
+        doubts.append(
+            Doubt(
+                "refused" if left_out.all() else "rough",
+                f"at {_named(found, wide & ~unseen)} the miss ratio is not known to ± {UNKNOWN_WIDTH:.0%}: "
+                f"record for longer, or ask for sizes nearer to today's",
+            )
+        )
+    if unseen.any():
+        doubts.append(
+            Doubt(
+                none_left,
+                f"at {_named(found, unseen)} the clock hand would pass the pool in less than "
+                f"{BRIEF_PASS_SECONDS:g} s: snapshots do not show which pages are accessed again within so "
+                f"short a time; record with --source trace",
+            )
+        )
+    level, reasons = judged(doubts)
     kept = replace(
         found,
-        sizes_blocks=tuple(size for size in found.sizes_blocks if size not in unknown),
-        miss_ratio=found.miss_ratio[~wide],
-        low=found.low[~wide],
-        high=found.high[~wide],
+        sizes_blocks=tuple(
+            size for size, without in zip(found.sizes_blocks, left_out, strict=True) if not without
+        ),
+        miss_ratio=found.miss_ratio[~left_out],
+        low=found.low[~left_out],
+        high=found.high[~left_out],
         level=level,
         reasons=reasons,
     )
-    return kept, unknown
+    return kept, [size for size, without in zip(found.sizes_blocks, left_out, strict=True) if without]
+
+
+def _named(found: Estimate, chosen: NDArray[np.bool_]) -> str:
+    sizes = [size for size, one in zip(found.sizes_blocks, chosen, strict=True) if one]
+    if len(sizes) > 2:
+        return f"{len(sizes)} sizes"
+    return " and ".join(format_bytes(size * BLOCK_BYTES) for size in sizes)

@@ -70,7 +70,7 @@ class Beside:
 
 def short_error(passes: float, *, by_paths: bool) -> float:
     """Return by how much more the model errs for each doubling of the size, since the recording is short."""
-    return _SHORT_PATHS / max(passes, 1.0) if by_paths else _SHORT_STATES / max(passes, 4.0) ** 2
+    return _SHORT_PATHS / max(passes, 1.0) if by_paths else _SHORT_STATES / min(max(passes, 4.0), 1e9) ** 2
 
 
 def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Floats:

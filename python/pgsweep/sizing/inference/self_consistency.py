@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.estimate import Doubt
+from pgsweep.sizing.inference.estimate import UNKNOWN_WIDTH, Doubt
 from pgsweep.sizing.inference.interval import RELIABLE_WIDTH
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -239,8 +239,9 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
 
 
 def width_doubts(sizes_blocks: Sequence[int], low: Floats, high: Floats) -> list[Doubt]:
-    """Return whether the interval is wide at some size."""
+    """Return whether the interval is wide at some size that is shown nevertheless."""
     half = (high - low)[: len(sizes_blocks)] / 2
+    half = np.where(half > UNKNOWN_WIDTH, 0.0, half)
     if not len(half) or half.max() <= RELIABLE_WIDTH:
         return []
     worst = int(np.argmax(half))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.sizing.inference.curve import Curve, Flow
-from pgsweep.sizing.inference.estimate import Doubt, Estimate, judged
+from pgsweep.sizing.inference.estimate import BRIEF_PASS_SECONDS, Doubt, Estimate, judged
 from pgsweep.sizing.inference.hand import follow_hand
 from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
 from pgsweep.sizing.inference.observations import Group, Observations, Table, gather, page_numbers
@@ -264,12 +264,15 @@ def estimate(
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
+    unseen = _unseen(sizes_blocks, raw(curve, pages, sizes_blocks), pool_blocks, float(today), pass_seconds)
+    known = np.flatnonzero(~np.isin(sizes_blocks, unseen))
+    known_sizes = [sizes_blocks[at] for at in known.tolist()]
     length = _length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
     level, reasons = judged(
         [
             *totals.doubts,
             # One sentence on length: a short recording's interval is wide as well.
-            *(length or width_doubts(sizes_blocks, low, high)),
+            *(length or width_doubts(known_sizes, low[known], high[known])),
             *_load_doubts(totals, relations),
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
@@ -297,6 +300,22 @@ def estimate(
         pass_seconds=pass_seconds,
         level=level,
         reasons=reasons,
+        unseen_blocks=unseen,
+    )
+
+
+def _unseen(
+    sizes_blocks: Sequence[int], miss_ratio: Floats, pool_blocks: int, today: float, pass_seconds: float
+) -> tuple[int, ...]:
+    """Return the smaller sizes at which a clock pass is too short for what snapshots show.
+
+    A pass takes as long as it takes to load the pool's pages: it is shorter by the size and by the misses.
+    """
+    return tuple(
+        size
+        for size, ratio in zip(sizes_blocks, miss_ratio, strict=True)
+        if size < pool_blocks
+        and pass_seconds * size * today < BRIEF_PASS_SECONDS * pool_blocks * float(ratio)
     )
 
 

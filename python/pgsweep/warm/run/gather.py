@@ -7,12 +7,13 @@ ones can, though after a crash they are empty.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.catalog import (
     Relation,
+    ScannedIndex,
     Server,
     read_cluster,
     read_connectable,
@@ -33,6 +34,7 @@ from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.files import Owner
 from pgsweep.warm.heat.saved import HeatWeights
 from pgsweep.warm.run.plan import reason
+from pgsweep.warm.run.used_part import Counted, used_at_most
 
 _SEQUENCE = "S"
 
@@ -154,12 +156,17 @@ def _gather_here(
     chosen = _chosen(connection, relations, selection)
     relations = [r for r in relations if chosen is None or r.oid in chosen]
     database = connection.info.dbname
-    heat = _heat(connection, relations)
+    counted = _counted(connection, relations)
+    heat = {oid: counts.accesses for oid, counts in counted.items()}
     found.accesses += sum(heat.values())
     # A role that may read everything else may still not read TOAST tables: they have no owner to grant it.
     allowed = read_warmable(connection) if through_server else {r.oid for r in relations}
     unused = not any(heat.values())
-    borrowed = _borrowed_heat(relations, heat, read_scanned_indexes(connection))
+    scanned = read_scanned_indexes(connection)
+    borrowed = _borrowed_heat(relations, heat, scanned)
+    in_part: dict[int, float] = {}
+    if not found.server.in_recovery:
+        in_part = used_at_most(relations, counted, scanned, found.server.block_size_bytes)
     seen = {place for place in found.places.values() if place[1] == 0}
     for relation in relations:
         place = (relation.tablespace_oid, relation.database_oid, relation.filenode)
@@ -187,8 +194,10 @@ def _gather_here(
             saved=saved,
             of_table=relation.oid in borrowed,
             unsaved=known.heat is not None and not saved,
+            used_at_most=in_part.get(relation.oid),
         )
-        found.pieces += _pieces(database, relation, kind, per_block, why, saved=saved)
+        partly = not saved and relation.oid in in_part
+        found.pieces += _pieces(database, relation, kind, per_block, why, saved=saved, partly=partly)
 
 
 def _weights(
@@ -208,7 +217,7 @@ def _weights(
 
 
 def _borrowed_heat(
-    relations: Sequence[Relation], heat: Mapping[int, float], scanned: Collection[int]
+    relations: Sequence[Relation], heat: Mapping[int, float], scanned: Mapping[int, ScannedIndex]
 ) -> dict[int, float]:
     """Return accesses a block for indexes that are as hot as their table, for all that is known.
 
@@ -229,7 +238,7 @@ def _borrowed_heat(
 
 
 def _pieces(
-    database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool
+    database: str, relation: Relation, kind: str, heat: float | None, why: str, *, saved: bool, partly: bool
 ) -> list[BlockRange]:
     forks = (("main", relation.main_blocks), ("vm", relation.vm_blocks), ("fsm", relation.fsm_blocks))
     return [
@@ -244,6 +253,7 @@ def _pieces(
             blocks=blocks,
             heat=heat,
             saved=saved,
+            partly=partly,
             why=why,
         )
         for fork, blocks in forks
@@ -262,14 +272,14 @@ def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmT
     )
 
 
-def _heat(connection: Connection, relations: Sequence[Relation]) -> dict[int, float]:
-    """Return how often blocks of each relation were asked for since statistics began (pg_statio)."""
-    heat = {relation.oid: 0.0 for relation in relations}
-    reader = CounterReader(connection, {}, heat)
-    for counter in reader.relations():
-        if counter.name in ("blks_read", "blks_hit"):
-            heat[int(counter.object)] += counter.value
-    return heat
+def _counted(connection: Connection, relations: Sequence[Relation]) -> dict[int, Counted]:
+    """Return what statistics have counted of each relation since they began (pg_statio, pg_stat)."""
+    names = {field.name for field in fields(Counted)}
+    counts: dict[int, dict[str, float]] = {relation.oid: {} for relation in relations}
+    for counter in CounterReader(connection, {}, counts).relations():
+        if counter.name in names:
+            counts[int(counter.object)][counter.name] = counter.value
+    return {oid: Counted(**found) for oid, found in counts.items()}
 
 
 def _chosen(connection: Connection, relations: Sequence[Relation], selection: Selection) -> set[int] | None:

@@ -2,9 +2,10 @@
 
 Indexes come before tables, because one access of a query goes through three or four blocks of an index and
 one of a table, and every block of an index serves many rows: where not all fits, an index in memory spares
-more reads than as much of its table. Within each the hottest come first. What a heat file knows comes before
-what only statistics know, as the two measures cannot be compared. What statistics never saw read comes last,
-whatever it is.
+more reads than as much of its table. Within each the hottest come first. After them come, in the same order,
+those of which statistics show that less than half is in use (used_part.py). What a heat file knows comes
+before what only statistics know, as the two measures cannot be compared. What statistics never saw read comes
+last, whatever it is.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
     return plan
 
 
-def rank(piece: BlockRange) -> tuple[bool, bool, bool, float, str, int, str, int]:
+def rank(piece: BlockRange) -> tuple[bool, bool, bool, bool, float, str, int, str, int]:
     """Return what pieces are ordered by: a smaller one is read before."""
     return (
         piece.heat == 0,
         not piece.saved,
+        piece.partly,
         piece.kind not in INDEX_KINDS,
         -(piece.heat or 0.0),
         piece.database,
@@ -76,7 +78,13 @@ def beyond(plan: Plan, budget_blocks: int) -> Plan:
 
 
 def reason(
-    kind: str, heat: float | None, *, saved: bool = False, of_table: bool = False, unsaved: bool = False
+    kind: str,
+    heat: float | None,
+    *,
+    saved: bool = False,
+    of_table: bool = False,
+    unsaved: bool = False,
+    used_at_most: float | None = None,
 ) -> str:
     """Return in words why a relation has its place.
 
@@ -86,6 +94,7 @@ def reason(
         saved: the heat is that of a heat file.
         of_table: the heat is its table's.
         unsaved: there is a heat file, and it does not hold the relation.
+        used_at_most: the share of its blocks that may be in use, where it comes later for that.
     """
     what = "index" if kind in INDEX_KINDS else kind
     if unsaved:
@@ -99,7 +108,11 @@ def reason(
     times = f"{heat:.3g}" if 0.001 <= heat < 1000 else format_count(heat)
     if of_table:
         return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
-    return f"{what}; accesses a block: {times}"
+    words = f"{what}; accesses a block: {times}"
+    if used_at_most is None:
+        return words
+    whose = "its" if kind in INDEX_KINDS else "its indexes'"
+    return f"{words}; at most {used_at_most:.0%} of {whose} blocks in use, so after what is used whole"
 
 
 def _part(piece: BlockRange, first: int, end: int) -> BlockRange:

@@ -1,0 +1,77 @@
+"""Local journals of loads that are not in the database any more: removed, or explained.
+
+A load ends in the database first, then its local file is removed. A run that is killed between the two leaves
+the file. It also stays where somebody drops the journal in the database; then it is the only record of what
+the table had. So a file goes only if its table is as it was, or gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.files import read_private, state_folder
+from pgsweep.load.document import LocalJournal, remove_local
+from pgsweep.pg.connect import Connection, place_of
+from pgsweep.pg.load_catalog import differences, read_facts
+from pgsweep.pg.load_journal import has_journal, is_claimed, read_unfinished
+from pgsweep.pg.userpath import resolve_relation
+from pgsweep.plain import shell_word
+
+
+def remove_leftovers(conninfo: str, connection: Connection, told: Callable[[str], None]) -> None:
+    """Remove local journals of loads of this database that have ended; say what is left of the others.
+
+    Args:
+        conninfo: of the connection; a journal of another server is left alone.
+        connection: outside a transaction.
+        told: hears a line about each file.
+    """
+    mine = (place_of(conninfo), connection.info.dbname)
+    found = [
+        (path, journal) for path, journal in local_journals() if (journal.server, journal.database) == mine
+    ]
+    if not found:
+        return
+    known = {load_id for load_id, *_ in read_unfinished(connection)} if has_journal(connection) else set()
+    for path, journal in found:
+        if journal.load_id not in known:
+            _settle(connection, path, journal, told)
+
+
+def _settle(connection: Connection, path: Path, journal: LocalJournal, told: Callable[[str], None]) -> None:
+    try:
+        oid = resolve_relation(connection, journal.table)
+    except UsageError:
+        remove_local(str(path))
+        told(f"removed {path}: the journal of a load of {journal.table}, a table that is gone")
+        return
+    # It is written before the database knows of the load, by a run that has claimed the table.
+    if is_claimed(connection, oid):
+        return
+    changes = differences(journal.before, read_facts(connection, oid))
+    if not changes:
+        remove_local(str(path))
+        told(f"removed {path}: the journal of a load of {journal.table} that has ended")
+        return
+    told(
+        f"{path} is the journal of a load of {journal.table} that the database does not know any more, and "
+        f"the table is not as it was ({changes[0]}); if something is missing, run the statements under "
+        f"`restore` in it; then: rm {shell_word(str(path))}"
+    )
+
+
+def local_journals() -> list[tuple[Path, LocalJournal]]:
+    """Return the local journals in the state folder that can be read."""
+    folder = state_folder()
+    if folder is None or not folder.is_dir():
+        return []
+    found = []
+    for path in sorted(folder.glob("load-*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError, PgsweepError):
+            found.append((path, msgspec.json.decode(read_private(path), type=LocalJournal)))
+    return found

@@ -1,0 +1,302 @@
+"""One run of a load in pieces: journal, objects dropped, pieces copied, objects made again, rows removed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.errors import PgsweepError
+from pgsweep.load.copying import Copier, Listener, Refused
+from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, write_local
+from pgsweep.load.rebuild import Rebuild
+from pgsweep.load.rejects import write_rejects
+from pgsweep.load.source import InputError
+from pgsweep.load.unlogged import not_empty
+from pgsweep.pg.connect import Connection, place_of
+from pgsweep.pg.failures import DriverError
+from pgsweep.pg.load_catalog import Catalog, Column, differences, read_catalog, read_facts
+from pgsweep.pg.load_copy import WrongCount
+from pgsweep.pg.load_journal import (
+    JournalObject,
+    Phase,
+    begin_load,
+    end_load,
+    is_alive,
+    mark_alive,
+    read_objects,
+    read_pieces,
+    read_rejects,
+    set_document,
+    set_phase,
+    set_present,
+)
+from pgsweep.pg.load_work import (
+    UNLOGGED,
+    CannotMake,
+    analyze,
+    begin_again,
+    drop_objects,
+    in_short_lock,
+    is_empty,
+    lock_statement,
+    remove_rows,
+    wal_position,
+)
+from pgsweep.records.load import LoadOutcome, LoadStep
+
+
+class PieceRun:
+    """One run of a load in pieces."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        control: Connection,
+        load_id: str,
+        document: LoadDocument,
+        columns: Sequence[Column],
+        listener: Listener,
+        stop: threading.Event,
+    ) -> None:
+        self._conninfo = conninfo
+        self._control = control
+        self._load_id = load_id
+        self._document = document
+        self._columns = columns
+        self._listener = listener
+        self._stop = stop
+        self._steps: list[LoadStep] = []
+        self._wal = wal_position(control)
+        self.resumed = False
+        self.before: list[tuple[str, str]] = []
+
+    def begin(self, catalog: Catalog, objects: list[JournalObject], place: Path | None) -> None:
+        """Write the journal, here and there; then drop what is dropped."""
+        self.before = catalog.facts
+        if place is not None:
+            write_local(
+                place,
+                LocalJournal(
+                    load_id=self._load_id,
+                    server=place_of(self._conninfo),
+                    database=self._control.info.dbname,
+                    table=self._document.table.quoted,
+                    files=[entry.path for entry in self._document.inputs],
+                    restore=[statement for entry in objects for statement in entry.make],
+                    objects=objects,
+                    before=catalog.facts,
+                ),
+            )
+        oid = self._document.table.oid
+        begin_load(self._control, self._load_id, oid, self._document.text(), catalog.facts, objects)
+        try:
+            self.drop(objects)
+        except (PgsweepError, DriverError):
+            # That transaction was undone, so there is nothing to restore.
+            with suppress(DriverError):
+                end_load(self._control, self._load_id)
+                remove_local(self._document.journal)
+            raise
+
+    def drop(self, objects: list[JournalObject]) -> None:
+        """Drop and disable, in one transaction with the phase that says so."""
+        table = self._document.table
+
+        def work() -> None:
+            if read_facts(self._control, table.oid) != self.before:
+                raise PgsweepError(
+                    "the table was changed between plan and load",
+                    cause="another session altered it",
+                    hint="try again",
+                )
+            if self._document.truncatable and is_empty(self._control, table):
+                self._document = msgspec.structs.replace(self._document, may_truncate=True)
+                set_document(self._control, self._load_id, self._document.text())
+            if self._document.options.unlogged:
+                if not is_empty(self._control, table):
+                    raise not_empty(table.quoted)
+                mark_alive(self._control, self._load_id)
+            drop_objects(self._control, objects)
+            set_present(self._control, self._load_id, None, present=False)
+            set_phase(self._control, self._load_id, "copying")
+
+        begin = time.monotonic()
+        lock = lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE")
+        in_short_lock(self._control, table, lock, work, told=self._listener.note)
+        self._step("dropping", begin)
+
+    def begin_again_after_crash(self, phase: Phase) -> Phase:
+        """Return the phase: the copying again where a crash of the server has emptied the UNLOGGED table."""
+        missing = {
+            entry.kind for _, entry, present in read_objects(self._control, self._load_id) if not present
+        }
+        if UNLOGGED not in missing or is_alive(self._control, self._load_id):
+            return phase
+        table = self._document.table
+        self._listener.note(f"a crash of the server has emptied {table.quoted}, which was UNLOGGED")
+        begin_again(self._control, table, self._load_id, told=self._listener.note)
+        if phase == "rebuilding":
+            set_phase(self._control, self._load_id, "copying")
+            return "copying"
+        return phase
+
+    def copy_and_finish(self, begin: float) -> LoadOutcome:
+        """Copy all pieces, then make again what was dropped."""
+        started = time.monotonic()
+        self._listener.stage("copying")
+        copier = Copier(
+            self._conninfo,
+            self._load_id,
+            self._document,
+            self._columns,
+            read_pieces(self._control, self._load_id),
+            rejected=len(read_rejects(self._control, self._load_id)),
+            listener=self._listener,
+            stop=self._stop,
+        )
+        try:
+            whole = copier.run()
+        except (Refused, InputError, WrongCount) as error:
+            raise self._undone(error) from error
+        self._step("copying", started)
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        set_phase(self._control, self._load_id, "rebuilding")
+        return self.finish(begin)
+
+    def _undone(self, error: PgsweepError) -> PgsweepError:
+        if self._document.options.keep_on_failure:
+            error.hint = (
+                f"{error.hint}; what was copied stays, without its indexes: pgsweep load --resume TABLE, or "
+                "pgsweep load --rollback TABLE"
+            )
+            return error
+        self._listener.note("rolling the load back")
+        self._stop.clear()
+        self.roll_back(time.monotonic())
+        error.cause = "the load was rolled back: its rows are gone, everything dropped is made again"
+        return error
+
+    def finish(self, begin: float, *, keep_as_is: bool = False) -> LoadOutcome:
+        """Make again what was dropped, compare the catalog, remove the journal.
+
+        Args:
+            keep_as_is: end the load also where an object cannot be made.
+        """
+        problems, whole = self._rebuild()
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        still_unlogged = any(problem.entry_kind == UNLOGGED for problem in problems)
+        if problems and (still_unlogged or not keep_as_is):
+            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
+        started = time.monotonic()
+        self._listener.stage("analyzing")
+        if self._document.table.owned:
+            analyze(self._control, self._document.table, vacuum=self._document.options.vacuum)
+            self._step("analyzing", started)
+        return self._end("kept as it is" if problems else "loaded", begin)
+
+    def roll_back(self, begin: float) -> LoadOutcome:
+        """Remove the rows, make again what was dropped, remove the journal."""
+        table = self._document.table
+        if read_catalog(self._control, table.oid) is None:
+            self._listener.note("the table is not there any more, so there is nothing to restore")
+            return self._end("rolled back", begin)
+        set_phase(self._control, self._load_id, "rolling back")
+        started = time.monotonic()
+        self._listener.stage("removing rows")
+        remove_rows(
+            self._control,
+            table,
+            self._load_id,
+            read_pieces(self._control, self._load_id),
+            first_xid=self._document.first_xid,
+            may_truncate=self._document.may_truncate,
+            told=self._listener.note,
+        )
+        self._step("removing rows", started)
+        problems, whole = self._rebuild()
+        if not whole:
+            return self._outcome("interrupted", begin, unchanged=None)
+        if problems:
+            return self._outcome("incomplete", begin, unchanged=False, problems=problems)
+        return self._end("rolled back", begin)
+
+    def _missing(self) -> list[tuple[int, JournalObject]]:
+        return [
+            (number, entry)
+            for number, entry, present in read_objects(self._control, self._load_id)
+            if not present
+        ]
+
+    def _rebuild(self) -> tuple[list[CannotMake], bool]:
+        rebuild = Rebuild(
+            self._conninfo,
+            self._control,
+            self._load_id,
+            self._document,
+            listener=self._listener,
+            stop=self._stop,
+        )
+        whole = rebuild.run(self._missing())
+        self._steps += rebuild.steps
+        return list(rebuild.problems), whole
+
+    def _end(self, ended: str, begin: float) -> LoadOutcome:
+        facts = read_facts(self._control, self._document.table.oid)
+        changes = differences(self.before, facts) if facts else []
+        if ended == "kept as it is":
+            changes = [
+                f"missing: {entry.kind} {entry.name}; to make it later: {'; '.join(entry.make)}"
+                for _, entry in self._missing()
+            ]
+        outcome = self._outcome(ended, begin, unchanged=not changes if facts else None, problems=changes)
+        if self._document.rejects_file is not None and ended != "rolled back":
+            write_rejects(
+                Path(self._document.rejects_file),
+                [entry.path for entry in self._document.inputs],
+                read_rejects(self._control, self._load_id),
+            )
+        end_load(self._control, self._load_id)
+        remove_local(self._document.journal)
+        return outcome
+
+    def _outcome(
+        self,
+        ended: str,
+        begin: float,
+        *,
+        unchanged: bool | None,
+        problems: Sequence[PgsweepError | str] = (),
+    ) -> LoadOutcome:
+        pieces = read_pieces(self._control, self._load_id)
+        wal = wal_position(self._control)
+        lines = []
+        for problem in problems:
+            lines.append(problem if isinstance(problem, str) else problem.message)
+            if isinstance(problem, PgsweepError) and problem.hint:
+                lines.append(problem.hint)
+        return LoadOutcome(
+            ended=ended,
+            load_id=self._load_id,
+            rows=sum(piece.rows for piece in pieces),
+            rejected=len(read_rejects(self._control, self._load_id)),
+            copied_bytes=sum(piece.bytes for piece in pieces),
+            seconds=round(time.monotonic() - begin, 3),
+            wal_bytes=None if wal is None or self._wal is None else wal - self._wal,
+            jobs=self._document.jobs,
+            resumed=self.resumed,
+            unchanged=unchanged,
+            steps=self._steps,
+            problems=lines,
+            rejects_file=self._document.rejects_file,
+            journal=self._document.journal if ended in ("interrupted", "incomplete") else None,
+        )
+
+    def _step(self, what: str, begin: float) -> None:
+        self._steps.append(LoadStep(what=what, seconds=round(time.monotonic() - begin, 3)))
