@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from pgsweep.advice.candidates import candidates
-from pgsweep.advice.situation import as_setting, rounded_down
+from pgsweep.advice.situation import rounded_down
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
 from pgsweep.records.prediction import NoEviction, Verdict
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, postgresql_conf
 from pgsweep.ui.terminal import Terminal
+from pgsweep.units import as_setting
 from tests.fix_advice import GB, MB, advised, facts, growing, pages, situation
 from tests.fix_memory import reckoned, seen
 
