@@ -11,6 +11,7 @@ from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Costs, Situation
 from pgsweep.records.advice import AdviceResult
+from pgsweep.records.hugepages import HugePagePool, HugePagesMethods, HugePagesResult, PageTables
 from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
@@ -156,3 +157,45 @@ def growing() -> Situation:
 
 def advice_result() -> AdviceResult:
     return msgspec.structs.replace(advised(growing()))
+
+
+def pages(*, saved: int, status: str = "off", limit: int | None = None) -> HugePagesResult:
+    """Return what is known of huge pages where a server needs 2200, and its page tables take so much."""
+    pool = HugePagePool(
+        page_size_bytes=2 * MB,
+        is_default=True,
+        total=0,
+        free=0,
+        reserved=0,
+        surplus=0,
+        overcommit=0,
+        available=0,
+        needed=2200,
+    )
+    return HugePagesResult(
+        server_version="18.0",
+        huge_pages="try",
+        settings={},
+        status=status,
+        shared_buffers_bytes=4 * GB,
+        shared_memory_bytes=4400 * MB,
+        huge_pages_needed=2200,
+        huge_page_size_bytes=2 * MB,
+        available=0,
+        target=2200,
+        reasons=[],
+        methods=HugePagesMethods(exact=2200, server=None, vmpeak=None),
+        page_tables=PageTables(
+            processes=100,
+            now_bytes=saved + MB,
+            with_huge_pages_bytes=MB,
+            without_huge_pages_bytes=saved + MB,
+            connections=100,
+            connections_ordinary_bytes=2 * saved,
+            connections_huge_bytes=MB,
+        ),
+        pools=[pool],
+        transparent={},
+        steps=[],
+        huge_limit_bytes=limit,
+    )

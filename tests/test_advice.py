@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from pgsweep.advice.candidates import candidates
-from pgsweep.advice.situation import as_setting, rounded_down
+from pgsweep.advice.situation import rounded_down
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
-from pgsweep.records.hugepages import HugePagePool, HugePagesMethods, HugePagesResult, PageTables
 from pgsweep.records.prediction import NoEviction, Verdict
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, postgresql_conf
 from pgsweep.ui.terminal import Terminal
-from tests.fix_advice import GB, MB, advised, facts, growing, situation
+from pgsweep.units import as_setting
+from tests.fix_advice import GB, MB, advised, facts, growing, pages, situation
 from tests.fix_memory import reckoned, seen
 
 
@@ -139,47 +139,6 @@ def test_the_planner_is_told_what_is_there() -> None:
     assert (planner.today, planner.value, planner.takes_effect) == ("4GB", "15104MB", "reload")
     near = replace(growing(), settings={**growing().settings, "effective_cache_size": str(14 * GB // 8192)})
     assert of(advised(near), "effective_cache_size").action == "leave"
-
-
-def pages(*, saved: int, status: str = "off", limit: int | None = None) -> HugePagesResult:
-    pool = HugePagePool(
-        page_size_bytes=2 * MB,
-        is_default=True,
-        total=0,
-        free=0,
-        reserved=0,
-        surplus=0,
-        overcommit=0,
-        available=0,
-        needed=2200,
-    )
-    return HugePagesResult(
-        server_version="18.0",
-        huge_pages="try",
-        settings={},
-        status=status,
-        shared_buffers_bytes=4 * GB,
-        shared_memory_bytes=4400 * MB,
-        huge_pages_needed=2200,
-        huge_page_size_bytes=2 * MB,
-        available=0,
-        target=2200,
-        reasons=[],
-        methods=HugePagesMethods(exact=2200, server=None, vmpeak=None),
-        page_tables=PageTables(
-            processes=100,
-            now_bytes=saved + MB,
-            with_huge_pages_bytes=MB,
-            without_huge_pages_bytes=saved + MB,
-            connections=100,
-            connections_ordinary_bytes=2 * saved,
-            connections_huge_bytes=MB,
-        ),
-        pools=[pool],
-        transparent={},
-        steps=[],
-        huge_limit_bytes=limit,
-    )
 
 
 def test_huge_pages_where_page_tables_are_large() -> None:

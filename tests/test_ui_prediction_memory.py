@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from pgsweep.errors import UsageError
-from pgsweep.records.prediction import DiskPoint, MemoryPrediction, PredictResult
+from pgsweep.records.prediction import (
+    DiskPoint,
+    MemoryPrediction,
+    PredictResult,
+    Throughput,
+    ThroughputPoint,
+)
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
@@ -62,6 +68,25 @@ def test_text_has_disk_reads_with_their_interval(result: PredictResult) -> None:
     assert "80.00 %" in line
     assert "today" in line
     assert "shared_buffers of 512 MB leave no page cache" in shown
+
+
+def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:
+    assert result.memory is not None
+    points = [
+        ThroughputPoint(shared_buffers_bytes=16 * MB, ratio=1.25, low=1.1, high=1.4),
+        ThroughputPoint(shared_buffers_bytes=64 * MB, ratio=1.0, low=1.0, high=1.0),
+    ]
+    loop = Throughput(points=points, reasons=["throughput is for as many sessions as today"])
+    with_it = msgspec.structs.replace(result, memory=msgspec.structs.replace(result.memory, throughput=loop))
+    shown = VIEW.text(with_it, Terminal(width=120, unicode=False))
+    line = next(line for line in shown.splitlines() if "1.25 x" in line)
+    assert "1.10 to 1.40" in line
+    assert "throughput is for as many sessions as today" in shown
+    section = VIEW.page(with_it).sections[1]
+    assert all(len(row) == len(section.head) for row in section.rows)
+    rows = VIEW.rows(with_it)
+    at = list(rows.head).index("predicted_throughput_ratio")
+    assert [line[at] for line in rows.lines] == [1.25, None, 1.0, None, None, None]
 
 
 def test_rows_are_empty_where_no_page_cache_is_left(result: PredictResult) -> None:

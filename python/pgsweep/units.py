@@ -37,6 +37,14 @@ def format_bytes(size_bytes: float) -> str:
     return f"{value:.3g} TB" if abs(value) < 1000 else f"{value:.0f} TB"
 
 
+def as_setting(size_bytes: int) -> str:
+    """Return a size as postgresql.conf has it, in whole units: `12GB`, `1536MB`, `128kB`."""
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20)):
+        if size_bytes >= factor and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return f"{size_bytes // 1024}kB"
+
+
 def format_count(value: float) -> str:
     """Return a number with its thousands apart, or with two digits where it is small: `12 345`, `0.25`.
 

@@ -16,7 +16,7 @@ from pgsweep.advice.candidates import candidates, sizes_for_bounds
 from pgsweep.advice.decide import decide
 from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
-from pgsweep.advice.situation import Contents, Costs, Situation, as_setting
+from pgsweep.advice.situation import Contents, Costs, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence, EvidenceMeta
@@ -32,7 +32,7 @@ from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
-from pgsweep.units import BLOCK_BYTES
+from pgsweep.units import BLOCK_BYTES, as_setting
 
 _ASSUMED_OTHER: Final = 0.1
 _RELATIONS: Final = 20

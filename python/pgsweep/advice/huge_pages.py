@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
-from pgsweep.advice.situation import Situation, as_setting
+from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.units import format_bytes
+from pgsweep.units import as_setting, format_bytes
 
 _LEAST_SHARE: Final = 0.01
 """Page tables below this share of the memory are left alone: assumed."""

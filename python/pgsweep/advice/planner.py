@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from pgsweep.advice.shared_buffers import undo_of
-from pgsweep.advice.situation import Situation, as_setting, rounded_down
+from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.records.advice import AdvisedSetting
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes
 
 _NEAR: Final = 1.5
 

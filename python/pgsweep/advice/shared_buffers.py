@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.advice.reads import Basis, gain_of, throughput_gain
-from pgsweep.advice.situation import Situation, as_setting
+from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
-from pgsweep.units import format_bytes, format_count
+from pgsweep.units import as_setting, format_bytes, format_count
 
 LEAST_GAIN: Final = 0.05
 """What is worth a restart: assumed."""

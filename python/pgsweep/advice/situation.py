@@ -97,14 +97,6 @@ class Situation:
         return int(text) if text.lstrip("-").isdigit() else None
 
 
-def as_setting(size_bytes: int) -> str:
-    """Return a size as postgresql.conf has it, in whole units: `12GB`, `1536MB`, `128kB`."""
-    for unit, factor in (("GB", GB), ("MB", MB)):
-        if size_bytes >= factor and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return f"{size_bytes // 1024}kB"
-
-
 def rounded_down(size_bytes: int) -> int:
     """Return a size as people set it: whole GB from 16 GB on, below that steps of 2 to 3 %."""
     if size_bytes >= 16 * GB:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,15 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     metavar="TIME",
     help="Where a server is recorded first: how long.  [default: until there is enough data; a trace 40s]",
 )
+@click.option("--apply", "wants_apply", is_flag=True, help="Write the settings by ALTER SYSTEM; asks first.")
+@click.option("--undo", is_flag=True, help="Put back what was before --apply; asks first.")
+@click.option(
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="With --apply or --undo: print the statements, and do nothing.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_options
 @common_options
 @click.pass_context
@@ -68,6 +78,10 @@ def command(
     form: str | None,
     source: Source,
     seconds: float | None,
+    wants_apply: bool,
+    undo: bool,
+    dry_run: bool,
+    yes: bool,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -80,7 +94,8 @@ def command(
 
     EVIDENCE is a folder that `pgsweep record` wrote. Anything else names a database, which is recorded first;
     the evidence is kept. With EVIDENCE and connection options huge pages and connections are counted on that
-    server too. Nothing is changed.
+    server too. Nothing is changed without --apply, which asks, keeps what was before for --undo, and never
+    restarts the server.
 
     A setting is advised only where the 90 % interval of what it gains lies above zero; in all other cases the
     advice is to leave it. From a trace that was recorded on the server's host disk reads are simulated; from
@@ -94,6 +109,8 @@ def command(
       pgsweep advise shop.evidence --format alter-system
       sudo pgsweep advise -d shop --source trace --for 40s
       pgsweep advise shop.evidence --ram 64GB --json | jq .settings
+      pgsweep advise shop.evidence -U postgres -d shop --apply
+      pgsweep advise --undo -U postgres -d shop
     """
     settings = settings_of(ctx)
     if form is not None and (as_json or as_csv):
@@ -103,11 +120,17 @@ def command(
     as_json, as_csv = as_json or form == "json", as_csv or form == "csv"
     lines = form in ("alter-system", "postgresql.conf")
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out, text=not lines)
-    evidence = _evidence_of(subject)
+    _check(wants_apply=wants_apply, undo=undo, dry_run=dry_run, yes=yes)
+    evidence = None if undo else _evidence_of(subject)
     if evidence is not None:
         target = Target(no_password=no_password, ask_password=ask_password, database=None, **names)
     else:
         target = Target(no_password=no_password, ask_password=ask_password, database=subject, **names)
+    if undo:
+        _undo(settings, target, dry_run=dry_run, yes=yes)
+        return 0
+    if wants_apply and evidence is not None and not target.is_named:
+        raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
         evidence, interrupted = _record(settings, target, source, seconds)
         if interrupted:
@@ -116,6 +139,8 @@ def command(
     else:
         named = target.is_named
     result = _advise(settings, evidence, target if named else None, memory_bytes)
+    if wants_apply:
+        result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
     output.write(result)
     if lines:
         from pgsweep.ui.advice import alter_system, postgresql_conf
@@ -124,6 +149,63 @@ def command(
         shown = plain(result)
         write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
     return 0
+
+
+def _check(*, wants_apply: bool, undo: bool, dry_run: bool, yes: bool) -> None:
+    if wants_apply and undo:
+        raise UsageError("--apply and --undo contradict each other", hint="leave one of them out")
+    if dry_run and not (wants_apply or undo):
+        raise UsageError("--dry-run goes with --apply or --undo", hint="without them nothing is changed")
+    if (wants_apply or undo) and not (dry_run or yes or sys.stdin.isatty()):
+        raise UsageError(
+            "this changes the server's settings, and there is no terminal to ask on",
+            hint="add --yes, or see what would be done: --dry-run",
+        )
+
+
+def _apply(
+    settings: Settings, target: Target, result: AdviceResult, *, dry_run: bool, yes: bool
+) -> AdviceResult:
+    """Write the settings, after asking, and return the result with what was written."""
+    import msgspec
+
+    from pgsweep.advice.apply import apply, restarts, to_apply
+
+    wanted = to_apply(result)
+    planned = target.use(lambda conninfo: apply(conninfo, wanted, dry_run=True))
+    for change in planned:
+        click.echo(f"{change.statement};", err=True)
+    if dry_run:
+        settings.say("dry run: nothing was changed")
+        return result
+    if not yes:
+        click.confirm(f"Write this on {target.server}?", abort=True, err=True)
+    applied = target.use(lambda conninfo: apply(conninfo, wanted))
+    settings.say("written and reloaded; to put it back: pgsweep advise --undo")
+    later = restarts(applied)
+    if later:
+        settings.say(f"{', '.join(later)}: after the next restart of the server, which is yours to do")
+    return msgspec.structs.replace(result, applied=applied)
+
+
+def _undo(settings: Settings, target: Target, *, dry_run: bool, yes: bool) -> None:
+    from pgsweep.advice.apply import restarts, undo
+
+    planned, _ = target.use(lambda conninfo: undo(conninfo, dry_run=True))
+    for change in planned:
+        click.echo(f"{change.statement};", err=True)
+    if dry_run:
+        settings.say("dry run: nothing was changed")
+        return
+    if not yes:
+        click.confirm(f"Write this on {target.server}?", abort=True, err=True)
+    undone, left = target.use(undo)
+    settings.say("what was before is written again, and reloaded")
+    later = restarts(undone)
+    if later:
+        settings.say(f"{', '.join(later)}: after the next restart of the server, which is yours to do")
+    for name in left:
+        settings.warn(f"{name} was changed by others since, and stays as it is")
 
 
 def _evidence_of(subject: str | None) -> Path | None:

@@ -86,6 +86,8 @@ _LISTS: Final = {"names": "bytes", "oids": "oid"}
 _SHAPES: Final = {
     "active": "pid bytes? bytes? int? bool",
     "activity": "pid bytes? bytes? bytes? bytes? text? bytes? bool bool",
+    "alter_system": "text text text?",
+    "alter_system_allowed": "one: bool bool bool",
     "backends": "text? text? text? count",
     "budget": "text number",
     "buffercache": "one: bool text? text bool bool",

@@ -102,6 +102,23 @@ class RuleOfThumb(msgspec.Struct, frozen=True, kw_only=True):
     gain: Gain | None
 
 
+class AppliedSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting that was written by ALTER SYSTEM, or would be.
+
+    Attributes:
+        before: what postgresql.auto.conf said; null where it said nothing.
+        after: what it says now; null where it was taken away.
+        statement: that does it.
+        restart: it takes effect at a restart only.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    statement: str
+    restart: bool
+
+
 class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Settings advised for a server, each with its reason.
 
@@ -121,6 +138,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         verdict: of the prediction.
         remarks: what else must be known.
         missing: what could not be looked at.
+        applied: what was written by --apply.
     """
 
     schema: str = "pgsweep.advise/1"
@@ -142,4 +160,5 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     remarks: list[str]
     missing: list[Missing] = []
+    applied: list[AppliedSetting] = []
     provenance: Provenance | None = None

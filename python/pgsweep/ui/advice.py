@@ -14,6 +14,7 @@ from pgsweep.ui.series import SOURCES
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.units import as_setting
 
 _ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
@@ -160,14 +161,6 @@ def _advised(result: AdviceResult) -> int | None:
     return next(
         (p.shared_buffers_bytes for p in result.points if as_setting(p.shared_buffers_bytes) == value), None
     )
-
-
-def as_setting(size_bytes: int) -> str:
-    """Return a size as postgresql.conf has it."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20)):
-        if size_bytes >= factor and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return f"{size_bytes // 1024}kB"
 
 
 def _remarks(result: AdviceResult, width: int) -> str:

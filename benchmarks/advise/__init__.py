@@ -1,0 +1,1 @@
+"""The size advised, and what rules of thumb say, measured."""

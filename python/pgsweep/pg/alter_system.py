@@ -1,0 +1,101 @@
+"""ALTER SYSTEM: what it has set before, whether it may be used, and using it.
+
+It writes postgresql.auto.conf in the data directory, which comes after postgresql.conf. Each statement is
+whole or not at all; it cannot be in a transaction with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg.provider import read_provider
+from pgsweep.pg.queries import load
+
+
+@dataclass(frozen=True, slots=True)
+class SettingState:
+    """One setting.
+
+    Attributes:
+        name: of the setting.
+        value: in force, as SHOW gives it.
+        kept: what postgresql.auto.conf says; None where it says nothing.
+    """
+
+    name: str
+    value: str
+    kept: str | None
+
+
+def check_allowed(connection: psycopg.Connection[Any]) -> None:
+    """Refuse a server on which ALTER SYSTEM cannot or should not be used.
+
+    Raises:
+        MissingAbility: it is a stand-by, the role is no superuser, or the server forbids it.
+    """
+    row = connection.execute(load("alter_system_allowed", connection.info.server_version)).fetchone()
+    assert row is not None
+    in_recovery, superuser, allowed = row
+    if in_recovery:
+        raise MissingAbility(
+            "the server is a stand-by: its settings are not changed from here",
+            cause="its settings should follow those of its primary",
+            hint="run it on the primary, or paste the lines of --format postgresql.conf",
+        )
+    provider = read_provider(connection)
+    if provider is not None and not superuser:
+        raise MissingAbility(
+            f"{provider.name} does not allow ALTER SYSTEM",
+            hint=provider.settings.format(name="shared_buffers", value="VALUE"),
+        )
+    if not superuser:
+        raise MissingAbility(
+            "this role may not change the server's settings",
+            cause="ALTER SYSTEM, and seeing what it has set before, needs a superuser",
+            hint="connect as one: -U postgres, or paste the lines of --format alter-system",
+        )
+    if not allowed:
+        raise MissingAbility(
+            "ALTER SYSTEM is disabled on this server (allow_alter_system is off)",
+            cause="its settings are managed from outside",
+            hint="put the lines of --format postgresql.conf where they are managed",
+        )
+
+
+def read_states(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[SettingState]:
+    """Return the settings of these names; one that this version does not have is missing."""
+    text = load("alter_system", connection.info.server_version)
+    rows = connection.execute(text, [list(names)]).fetchall()
+    return [SettingState(name=name, value=value, kept=kept) for name, value, kept in rows]
+
+
+def statement(name: str, value: str | None) -> sql.Composed:
+    """Return the statement that sets a value, or with None takes what was set away."""
+    if value is None:
+        return sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name))
+    return sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+
+
+def alter_system(connection: psycopg.Connection[Any], name: str, value: str | None) -> None:
+    """Set a value in postgresql.auto.conf, or take it away with None.
+
+    Raises:
+        PgsweepError: the server refuses the value.
+    """
+    try:
+        connection.execute(statement(name, value))
+    except psycopg.errors.InvalidParameterValue as error:
+        raise PgsweepError(
+            f"the server refuses {name} = {value}", cause=error.diag.message_primary
+        ) from error
+
+
+def reload(connection: psycopg.Connection[Any]) -> None:
+    """Have the server read its configuration files again."""
+    connection.execute("SELECT pg_catalog.pg_reload_conf()")
