@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from pgsweep.evidence.oracle_general import export_oracle_general, read_oracle_general
     from pgsweep.evidence.reader import Evidence
     from pgsweep.evidence.record import plan_record, record
+    from pgsweep.lab.catalog import list_experiments as lab_list
+    from pgsweep.lab.compare import compare as lab_compare
+    from pgsweep.lab.run import run_lab as lab_run
     from pgsweep.load.options import LoadOptions
     from pgsweep.sizing.demo import run_demo as demo
     from pgsweep.sizing.predict import predict
@@ -89,6 +92,9 @@ __all__ = [
     "inspect_cache",
     "inspect_memory",
     "kernel_settings",
+    "lab_compare",
+    "lab_list",
+    "lab_run",
     "load_compare",
     "load_keep_as_is",
     "load_plan",
@@ -134,6 +140,9 @@ _PLACES = {
     "export_oracle_general": "pgsweep.evidence.oracle_general",
     "footprint": "pgsweep.cache.footprint",
     "plan_record": "pgsweep.evidence.record",
+    "lab_compare": "pgsweep.lab.compare:compare",
+    "lab_list": "pgsweep.lab.catalog:list_experiments",
+    "lab_run": "pgsweep.lab.run:run_lab",
     "predict": "pgsweep.sizing.predict",
     "prove": "pgsweep.sizing.prove",
     "read_heat": "pgsweep.warm.heat.file",

@@ -65,6 +65,9 @@ COMMANDS: dict[str, Entry] = {
         "Memory",
         "Show how many huge pages the server needs, whether it uses them, and what they save",
     ),
+    "lab": Entry(
+        "lab.group", "Experiments", "Run published experiments again, and grids of settings of your own"
+    ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
     "report": Entry("report", "Files", "Any result as one offline HTML file"),
     "mcp": Entry("mcp", "Shell", "Answer an assistant's questions about servers, over stdin and stdout"),

@@ -14,6 +14,22 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def processor_seconds(proc: Path = Path("/proc")) -> tuple[float, float] | None:
+    """Return the seconds of all processors since the start, and those that the hypervisor gave to others.
+
+    Args:
+        proc: the proc file system to read. The first line of its `stat`: see proc_stat(5).
+    """
+    try:
+        ticks = [int(word) for word in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    if len(ticks) < 8:
+        return None
+    second = os.sysconf("SC_CLK_TCK")
+    return sum(ticks) / second, ticks[7] / second
+
+
 def describe_machine() -> str:
     """Return processor, count, memory and kernel: `AMD EPYC 7B13, 2 CPUs, 23.5 GB, Linux 6.1.0`."""
     processor = platform.machine()

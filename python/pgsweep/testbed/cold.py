@@ -19,7 +19,11 @@ DATABASE = "pgsweep"
 
 @contextmanager
 def private_server(
-    setup: Path, *, settings: Mapping[str, str] | None = None, bindir: Path | None = None
+    setup: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    bindir: Path | None = None,
+    work_dir: Path | None = None,
 ) -> Iterator[Cluster]:
     """Make a private server, with a database `pgsweep` in which the setup has run; it is removed at the end.
 
@@ -27,34 +31,45 @@ def private_server(
         setup: a script for psql, which stops at its first error.
         settings: the server's.
         bindir: its programs; the wheel's by default.
+        work_dir: where the data directory is made; beside the socket by default.
 
     Raises:
         UsageError: the setup fails.
         ClusterError: there is no server to start.
     """
-    with Cluster.create(bindir, {"autovacuum": "off", **(settings or {})}) as cluster:
+    wanted = {"autovacuum": "off", **(settings or {})}
+    with Cluster.create(bindir, wanted, work_dir=work_dir) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}".encode())
         cluster.create_extensions(DATABASE, "pg_buffercache", "pg_prewarm")
-        done = subprocess.run(
-            [
-                cluster.bindir / "psql",
-                *("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={setup}"),
-                f"--dbname={cluster.conninfo(DATABASE)}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-            check=False,
-        )
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or [f"psql ended with {done.returncode}"]
-            raise UsageError(
-                f"the setup `{setup}` failed", cause=said[0], hint="try it: psql -v ON_ERROR_STOP=1 -f FILE"
-            )
+        run_setup(cluster, setup, DATABASE)
         yield cluster
+
+
+def run_setup(cluster: Cluster, setup: Path, database: str) -> None:
+    """Run a script for psql, which stops at its first error.
+
+    Raises:
+        UsageError: it fails.
+    """
+    done = subprocess.run(
+        [
+            cluster.bindir / "psql",
+            *("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={setup}"),
+            f"--dbname={cluster.conninfo(database)}",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"psql ended with {done.returncode}"]
+        raise UsageError(
+            f"the setup `{setup}` failed", cause=said[0], hint="try it: psql -v ON_ERROR_STOP=1 -f FILE"
+        )
 
 
 def empty_caches(cluster: Cluster) -> None:
@@ -64,12 +79,17 @@ def empty_caches(cluster: Cluster) -> None:
         ClusterError: it does not come up again.
     """
     cluster.stop()
+    drop_files(cluster)
+    cluster.start()
+
+
+def drop_files(cluster: Cluster) -> None:
+    """Drop all files of a private server, which is stopped, from the page cache."""
     for folder, _, names in os.walk(cluster.data_directory):
         for name in names:
             with suppress(OSError):
                 if (Path(folder) / name).is_file() and not (Path(folder) / name).is_symlink():
                     drop_from_page_cache(Path(folder) / name)
-    cluster.start()
 
 
 def drop_from_page_cache(path: Path) -> None:

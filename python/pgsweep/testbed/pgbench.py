@@ -19,6 +19,7 @@ from typing import Self
 import psycopg
 
 from pgsweep.errors import ClusterError
+from pgsweep.pg.bindir import ServerBinaries, installed_servers
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.workloads import Workload
 
@@ -26,6 +27,7 @@ DATABASE = "bench"
 _A_DAY_SECONDS = 86_400
 _BUILTIN = "builtin:"
 _PROGRESS = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps", re.MULTILINE)
+_TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 # Room for one more version of a row on each page: updates stay on their page (HOT), so that the tables do not
 # grow and the miss ratio of an updating workload can be steady at all.
 _FILLFACTOR = 95
@@ -95,6 +97,40 @@ def prepare(cluster: Cluster, workload: Workload) -> None:
             connection.execute(statement.encode())
 
 
+def run_transactions(
+    cluster: Cluster, workload: Workload, transactions: int, *, seed: int, scale: int
+) -> float:
+    """Run so many transactions in each client to the end; return the transactions a second that pgbench says.
+
+    Raises:
+        ClusterError: pgbench failed; says its errors.
+    """
+    folder = cluster.run_directory / f"workload-{workload.name}"
+    folder.mkdir(exist_ok=True)
+    arguments = [
+        "--no-vacuum",
+        f"--client={workload.clients}",
+        f"--jobs={min(2, workload.clients)}",
+        f"--transactions={transactions}",
+        f"--random-seed={seed}",
+        f"--scale={scale}",
+        *_scripts(workload, folder),
+    ]
+    done = subprocess.run(
+        [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        env=_environment(),
+        check=False,
+    )
+    found = _TPS.search(done.stdout)
+    if done.returncode != 0 or found is None:
+        raise _ended(done.stderr.splitlines(), done.returncode)
+    return float(found.group(1))
+
+
 class RunningWorkload:
     """A workload that runs until this context ends.
 
@@ -129,7 +165,7 @@ class RunningWorkload:
             f"--random-seed={seed}",
             f"--scale={scale}",
             *(("--progress=1",) if timed else ()),
-            *self._scripts(workload),
+            *_scripts(workload, self._folder),
         ]
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
@@ -140,17 +176,6 @@ class RunningWorkload:
                 env=_environment(),
             )
 
-    def _scripts(self, workload: Workload) -> list[str]:
-        arguments = []
-        for number, script in enumerate(workload.scripts):
-            if script.text.startswith(_BUILTIN):
-                arguments.append(f"--builtin={script.text.removeprefix(_BUILTIN)}@{script.weight}")
-            else:
-                path = self._folder / f"{number}.sql"
-                path.write_text(script.text)
-                arguments.append(f"--file={path}@{script.weight}")
-        return arguments
-
     def check(self) -> None:
         """Raise when pgbench has ended by itself.
 
@@ -159,11 +184,7 @@ class RunningWorkload:
         """
         if self._process.poll() is not None:
             lines = self._said.read_text(errors="replace").splitlines()
-            errors = [line for line in lines if "error:" in line.lower()]
-            raise ClusterError(
-                "the workload ended by itself",
-                cause="\n".join(errors[:3] or lines[-5:]) or f"pgbench ended with {self._process.returncode}",
-            )
+            raise _ended(lines, self._process.returncode)
 
     def seconds(self) -> list[tuple[float, float]]:
         """Return, of each second so far, when it ended and its transactions a second, where it was timed.
@@ -193,6 +214,14 @@ class RunningWorkload:
         self.stop()
 
 
+def _ended(lines: Sequence[str], code: int) -> ClusterError:
+    errors = [line for line in lines if "error:" in line.lower()]
+    return ClusterError(
+        "the workload ended by itself",
+        cause="\n".join(errors[:3] or lines[-5:]) or f"pgbench ended with {code}",
+    )
+
+
 def _scale(cluster: Cluster) -> int:
     """Return the scale the tables were made with: pgbench passes it to builtin scripts only."""
     with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
@@ -201,8 +230,38 @@ def _scale(cluster: Cluster) -> int:
     return int(row[0])
 
 
+def _scripts(workload: Workload, folder: Path) -> list[str]:
+    arguments = []
+    for number, script in enumerate(workload.scripts):
+        if script.text.startswith(_BUILTIN):
+            arguments.append(f"--builtin={script.text.removeprefix(_BUILTIN)}@{script.weight}")
+        else:
+            path = folder / f"{number}.sql"
+            path.write_text(script.text)
+            arguments.append(f"--file={path}@{script.weight}")
+    return arguments
+
+
+def find_pgbench(binaries: ServerBinaries) -> Path:
+    """Return the pgbench of this server, or else of another one that is installed.
+
+    Raises:
+        ClusterError: there is none; says which package has it.
+    """
+    for server in (binaries, *installed_servers()):
+        program = server.bindir / "pgbench"
+        if program.exists():
+            return program
+    major = binaries.major
+    raise ClusterError(
+        f"there is no pgbench beside {binaries.bindir / 'postgres'}, and none elsewhere",
+        cause="this PostgreSQL was installed without it",
+        hint=f"apt-get install postgresql-{major} (Debian), dnf install postgresql{major}-contrib (RPM)",
+    )
+
+
 def _command(cluster: Cluster) -> Sequence[str | Path]:
-    return [cluster.binaries.program("pgbench")]
+    return [find_pgbench(cluster.binaries)]
 
 
 def _environment(options: str = "") -> dict[str, str]:

@@ -45,6 +45,9 @@ MODULES = {
     "pgsweep.warm-keep/1": "warm_keep",
     "pgsweep.load/1": "load",
     "pgsweep.load-compare/1": "load_compare",
+    "pgsweep.lab/1": "lab",
+    "pgsweep.lab-compare/1": "lab_compare",
+    "pgsweep.lab-list/1": "lab_list",
 }
 """The module in pgsweep.ui whose VIEW shows the results of a schema; it is imported when it is needed."""
 
@@ -199,7 +202,11 @@ def from_json(text: bytes, name: str) -> Result:
 
 def _makers() -> str:
     """Return the commands whose results can be shown."""
-    groups = {"warm": "plan, run, save, check, restore, keep", "memory": "budget, kernel"}
+    groups = {
+        "warm": "plan, run, save, check, restore, keep",
+        "memory": "budget, kernel",
+        "lab": "list, run, compare",
+    }
     plain_ones = (
         "predict",
         "advise",

@@ -1,0 +1,68 @@
+"""`pgsweep lab compare`: two results side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.output import Output, output_options
+from pgsweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from pgsweep.records.lab import LabResult
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    first: Path,
+    second: Path,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+) -> None:
+    r"""Compare two results of `pgsweep lab run`, cell by cell.
+
+    FIRST and SECOND are JSON files or HTML reports that `pgsweep lab run` wrote. Each difference is the ratio
+    of the medians, with its 95 % interval (bootstrap over runs, BCa), which needs 5 runs of a cell on both
+    sides. Settings outside of the grid's lists, the server's version and the machine may differ, and are
+    listed. Results with other workloads, another scale or another limit of memory are refused.
+
+    \b
+    Examples:
+      pgsweep lab compare before.json after.json
+      pgsweep lab compare pg15.html pg18.html --json
+    """
+    settings = settings_of(ctx)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.lab.compare import compare
+
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    result = compare(_read(first), _read(second), names=names)
+    output.write(with_provenance(result, settings.arguments))
+
+
+def _read(path: Path) -> LabResult:
+    from pgsweep.records.lab import LabResult
+    from pgsweep.ui.results import read_result
+
+    result = read_result(path)
+    if not isinstance(result, LabResult):
+        raise UsageError(
+            f"`{path}` is no result of `pgsweep lab run`",
+            cause=f"its schema is {result.schema}",
+            hint="pgsweep lab run my-grid.toml -o before.json",
+        )
+    return result

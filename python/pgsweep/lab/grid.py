@@ -1,0 +1,375 @@
+"""Grids: settings × workloads × cold or warm × clients, described by a TOML file.
+
+See docs/guides/lab.md for the file. Every run restarts the private server with the settings of its cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Work
+from pgsweep.pg.bindir import find_server
+from pgsweep.pg.cluster import Cluster
+from pgsweep.plain import shown
+from pgsweep.progress import Progress
+from pgsweep.regular import open_regular, read_bounded
+from pgsweep.testbed.cold import drop_files, run_setup
+from pgsweep.testbed.pgbench import DATABASE, create_database, find_pgbench, run_transactions
+from pgsweep.testbed.steps import Measurement, measure_seconds, measure_statements
+from pgsweep.testbed.workloads import Script, Workload
+from pgsweep.units import parse_bytes
+from pgsweep.warm.run.prepare import WarmOptions
+from pgsweep.warm.run.run import run as warm
+
+Caches = Literal["cold", "prewarmed", "warm"]
+Scalar = str | int | float | bool
+_MOST_BYTES: Final = 1 << 20
+_EXAMPLE: Final = "see docs/guides/lab.md, or `pgsweep lab run --help`"
+
+
+class GridWorkload(msgspec.Struct, forbid_unknown_fields=True):
+    """One workload of the file: `builtin`, `script` or `sql`, for `seconds` or `transactions`."""
+
+    name: str = ""
+    builtin: str = ""
+    script: str = ""
+    sql: str = ""
+    seconds: int | None = None
+    transactions: int | None = None
+
+
+class GridFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The file as it is written.
+
+    Attributes:
+        scale: of pgbench's tables; 0 for none.
+        setup: a script for psql that makes other tables, once.
+        memory: limit of the memory cgroup of server and page cache.
+        warm_up_seconds: the longest warm-up of a cell whose caches are warm.
+        settings: a list makes a dimension of the grid.
+    """
+
+    workload: list[GridWorkload]
+    name: str = ""
+    repetitions: int = 5
+    seed: int | None = None
+    scale: int = 10
+    setup: str = ""
+    memory: str = ""
+    caches: list[Caches] = msgspec.field(default_factory=lambda: ["warm"])
+    clients: list[int] = msgspec.field(default_factory=lambda: [1])
+    warm_up_seconds: float = 60.0
+    settings: dict[str, Scalar | list[Scalar]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A workload with the text of its script.
+
+    Attributes:
+        kind: `builtin`, `script` or `sql`.
+        text: the name of the builtin script, or the file's text.
+    """
+
+    name: str
+    kind: str
+    text: str
+    seconds: int | None = None
+    transactions: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of its values."""
+        return "seconds" if self.kind == "sql" else "transactions/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The settings of a cell that differ between cells: as they are shown, and as the server gets them."""
+
+    shown: Mapping[str, str]
+    actual: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    variant: Variant
+    task: Task
+    caches: Caches
+    clients: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid, ready to run: a `Plan`.
+
+    Attributes:
+        published: figures of an article by the key of the cell.
+        fixed_factors: those that all cells share and that are left out of their keys.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    variants: Sequence[Variant]
+    tasks: Sequence[Task]
+    caches: Sequence[Caches]
+    clients: Sequence[int]
+    scale: int
+    setup: Path | None = None
+    memory_bytes: int | None = None
+    warm_up_seconds: float = 60.0
+    published: Mapping[str, float] | None = None
+    fixed_factors: Sequence[str] = ()
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """Return what two results must agree in."""
+        found = {"scale": str(self.scale), "memory": str(self.memory_bytes or "not limited")}
+        if self.setup is not None:
+            found["setup"] = _digest(self.setup.read_text(encoding="utf-8", errors="surrogateescape"))
+        for task in self.tasks:
+            how = f"{task.seconds} s" if task.seconds else f"{task.transactions} transactions a client"
+            text = task.text if task.kind == "builtin" else _digest(task.text)
+            found[f"workload {task.name}"] = f"{task.kind} {text}" + (
+                "" if task.kind == "sql" else f", {how}"
+            )
+        if "clients" in self.fixed_factors:
+            found["clients"] = ", ".join(map(str, self.clients))
+        if "warm" in self.caches:
+            found["warm-up"] = f"at most {self.warm_up_seconds:g} s"
+        return found
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Return the keys of the cells."""
+        return list(self._cells)
+
+    @property
+    def cells(self) -> Sequence[CellPlan]:
+        """Return one cell a job."""
+        published = self.published or {}
+        return [
+            CellPlan(
+                key,
+                key,
+                self._factors(cell),
+                cell.task.unit,
+                "lower" if cell.task.kind == "sql" else "higher",
+                published.get(key),
+            )
+            for key, cell in self._cells.items()
+        ]
+
+    @property
+    def _cells(self) -> dict[str, _Cell]:
+        every = itertools.product(self.variants, self.tasks, self.caches, self.clients)
+        cells = [_Cell(*parts) for parts in every]
+        return {
+            "; ".join(f"{name}={value}" for name, value in self._factors(cell).items()): cell
+            for cell in cells
+        }
+
+    def _factors(self, cell: _Cell) -> dict[str, str]:
+        factors = dict(cell.variant.shown)
+        factors["workload"] = cell.task.name
+        factors["caches"] = cell.caches
+        factors["clients"] = str(cell.clients)
+        return {name: value for name, value in factors.items() if name not in self.fixed_factors}
+
+    def check(self, place: Place) -> None:
+        """Look for pgbench.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        if self.scale > 0 or any(task.kind != "sql" for task in self.tasks):
+            find_pgbench(find_server(place.bindir))
+
+    @contextmanager
+    def opened(self, place: Place, progress: Progress) -> Iterator[Work]:
+        """Make the private server and its tables."""
+        with Cluster.create(
+            place.bindir,
+            _with_room(self.settings, max(self.clients)),
+            self.memory_bytes,
+            work_dir=place.work_dir,
+        ) as cluster:
+            progress.stage("making the tables")
+            create_database(cluster, self.scale, timeout_seconds=3600.0)
+            if self.setup is not None:
+                run_setup(cluster, self.setup, DATABASE)
+            yield _Worker(self, cluster)
+
+
+class _Worker:
+    """Does the runs of a grid on one private server."""
+
+    def __init__(self, grid: Grid, cluster: Cluster) -> None:
+        self._grid = grid
+        self._cells = grid._cells
+        self._cluster = cluster
+        self._base = dict(cluster.settings)
+
+    def __call__(self, job: str, *, seed: int, advance: Advance) -> Done:
+        cell, grid, cluster = self._cells[job], self._grid, self._cluster
+        begin = time.monotonic()
+        cluster.stop()
+        cluster.settings = {**self._base, **cell.variant.actual}
+        if cell.caches != "warm":
+            drop_files(cluster)
+        cluster.start()
+        if cell.caches == "prewarmed":
+            warm(cluster.conninfo(DATABASE), WarmOptions())
+        setup_seconds = time.monotonic() - begin
+        begin = time.monotonic()
+        found = self._measured(cell, grid, seed, advance)
+        elapsed = time.monotonic() - begin
+        return Done(
+            {job: sum(found.values) / len(found.values)},
+            {job: found.values},
+            setup_seconds=setup_seconds,
+            warm_up_seconds=found.warm_up_seconds,
+            measure_seconds=elapsed - found.warm_up_seconds,
+            steady=found.steady,
+        )
+
+    def _measured(self, cell: _Cell, grid: Grid, seed: int, advance: Advance) -> Measurement:
+        warm_up = grid.warm_up_seconds if cell.caches == "warm" else None
+        task = cell.task
+        if task.kind == "sql":
+            return measure_statements(
+                self._cluster,
+                DATABASE,
+                task.text,
+                clients=cell.clients,
+                warm_up_seconds=warm_up,
+                advance=advance,
+            )
+        text = f"builtin:{task.text}" if task.kind == "builtin" else task.text
+        workload = Workload("lab", task.name, (Script(text),), clients=cell.clients)
+        if task.transactions is not None:
+            tps = run_transactions(
+                self._cluster, workload, task.transactions, seed=seed, scale=max(1, grid.scale)
+            )
+            return Measurement([tps])
+        assert task.seconds is not None
+        return measure_seconds(
+            self._cluster,
+            workload,
+            task.seconds,
+            seed=seed,
+            scale=max(1, grid.scale),
+            warm_up_seconds=warm_up,
+            advance=advance,
+        )
+
+
+def read_grid(path: Path) -> tuple[Grid, GridFile]:
+    """Return the grid that a file describes, and the file's own fields.
+
+    Raises:
+        UsageError: it is no such file, or what it asks for cannot be.
+        PgsweepError: it cannot be read.
+    """
+    try:
+        file = msgspec.toml.decode(_text_of(path), type=GridFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"`{path}` is no grid", cause=str(error), hint=_EXAMPLE) from error
+    for wrong, cause in (
+        (not file.workload, "it has no [[workload]]"),
+        (file.repetitions < 1, "repetitions is less than 1"),
+        (file.scale < 0, "scale is less than 0"),
+        (not file.clients or min(file.clients) < 1, "clients has no number above 0"),
+        (not file.caches, "caches is empty"),
+        (file.warm_up_seconds <= 0, "warm_up_seconds is not above 0"),
+    ):
+        if wrong:
+            raise UsageError(f"`{path}` is no grid", cause=cause, hint=_EXAMPLE)
+    tasks = [_task(entry, path) for entry in file.workload]
+    names = [task.name for task in tasks]
+    if len(set(names)) < len(names):
+        raise UsageError(f"`{path}` is no grid", cause="two workloads have one name", hint='name = "..."')
+    if "warm" in file.caches and any(task.transactions is not None for task in tasks):
+        raise UsageError(
+            f"`{path}` is no grid",
+            cause='a workload of so many transactions ends before it is steady, so caches cannot be "warm"',
+            hint='seconds = 10 instead of transactions, or caches = ["cold", "prewarmed"]',
+        )
+    setup = path.parent / file.setup if file.setup else None
+    if setup is not None and not setup.is_file():
+        raise UsageError(f"there is no file `{setup}`", cause=f"`{path}` names it as setup")
+    fixed = {name: _written(value) for name, value in file.settings.items() if not isinstance(value, list)}
+    varied = {
+        name: [_written(v) for v in value] for name, value in file.settings.items() if isinstance(value, list)
+    }
+    if not all(varied.values()):
+        raise UsageError(f"`{path}` is no grid", cause="a list of settings is empty", hint=_EXAMPLE)
+    variants = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    grid = Grid(
+        name=shown(file.name or path.stem),
+        settings=fixed,
+        variants=[Variant(values, values) for values in variants],
+        tasks=tasks,
+        caches=list(dict.fromkeys(file.caches)),
+        clients=list(dict.fromkeys(file.clients)),
+        scale=file.scale,
+        setup=setup,
+        memory_bytes=parse_bytes(file.memory) if file.memory else None,
+        warm_up_seconds=file.warm_up_seconds,
+    )
+    return grid, file
+
+
+def _task(entry: GridWorkload, path: Path) -> Task:
+    given = [(kind, value) for kind in ("builtin", "script", "sql") if (value := getattr(entry, kind))]
+    if len(given) != 1:
+        cause = "a [[workload]] needs one of builtin, script and sql"
+        raise UsageError(f"`{path}` is no grid", cause=cause, hint=_EXAMPLE)
+    [(kind, value)] = given
+    text = value if kind == "builtin" else _text_of(path.parent / value).decode(errors="surrogateescape")
+    name = entry.name or Path(value).stem
+    if entry.seconds is not None and entry.transactions is not None:
+        cause = f"workload {name} has both seconds and transactions"
+        raise UsageError(f"`{path}` is no grid", cause=cause, hint="leave one of them out")
+    if kind == "sql" and (entry.seconds or entry.transactions):
+        cause = f"workload {name} is executed once a run, so it has neither seconds nor transactions"
+        raise UsageError(
+            f"`{path}` is no grid", cause=cause, hint="leave them out, or use script instead of sql"
+        )
+    if min(entry.seconds or 1, entry.transactions or 1) < 1:
+        raise UsageError(f"`{path}` is no grid", cause=f"workload {name} would do nothing", hint=_EXAMPLE)
+    seconds = entry.seconds if entry.transactions is not None or entry.seconds else 10
+    return Task(shown(name), kind, text, None if kind == "sql" else seconds, entry.transactions)
+
+
+def _text_of(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return read_bounded(file, _MOST_BYTES, path)
+    except OSError as error:
+        raise PgsweepError(f"cannot read `{path}`: {error.strerror or error}") from error
+
+
+def _written(value: Scalar) -> str:
+    """Return a setting as postgresql.conf has it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _with_room(settings: Mapping[str, str], clients: int) -> dict[str, str]:
+    """Return the settings with room for the clients, unless they say how many connections there are."""
+    room = {"max_connections": str(clients + 20)} if clients > 80 else {}
+    return {**room, **settings}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

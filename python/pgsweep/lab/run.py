@@ -1,0 +1,111 @@
+"""What `pgsweep lab run` was asked for, an experiment or a grid, and its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
+from pgsweep.lab.grid import read_grid
+from pgsweep.lab.protocol import Place, Plan
+from pgsweep.lab.protocols import plan_of
+from pgsweep.lab.runner import Order, run_plan
+from pgsweep.progress import Progress
+from pgsweep.records.lab import LabResult
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is going to be run.
+
+    Attributes:
+        repetitions: unless others are asked for.
+        seed: that the grid's file names.
+        experiment: where it is one.
+    """
+
+    plan: Plan
+    repetitions: int
+    seed: int | None = None
+    experiment: Experiment | None = None
+    scale: float = 1.0
+
+    def run(
+        self,
+        *,
+        samples: Path,
+        repetitions: int | None = None,
+        seed: int | None = None,
+        place: Place | None = None,
+        command: str = "",
+        progress: Progress | None = None,
+    ) -> LabResult:
+        """Run what is missing in the file of samples and return the result of all runs.
+
+        Args:
+            samples: the file; made where it is not there.
+            repetitions: of each job.
+            seed: of the order and of pgbench.
+            place: of the private servers.
+            command: the command line, for the file of samples.
+            progress: listens.
+
+        Raises:
+            PgsweepError: see `pgsweep.lab.runner.run_plan`.
+        """
+        order = Order(
+            samples,
+            repetitions or self.repetitions,
+            self.seed if seed is None else seed,
+            place or Place(),
+            command,
+        )
+        result = run_plan(self.plan, order, progress)
+        if self.experiment is None:
+            return result
+        return msgspec.structs.replace(result, experiment=conclude(self.experiment, self.scale, result.cells))
+
+
+def prepare(what: str, *, scale: float | None = None) -> Chosen:
+    """Return what is asked for, checked as far as that is possible without a server.
+
+    Args:
+        what: the name of an experiment, or the path of a grid's file, which ends in .toml.
+        scale: of an experiment: what the article's sizes are divided by.
+
+    Raises:
+        UsageError: there is no such experiment, or the file is no grid.
+        MissingAbility: the experiment needs what this host does not have.
+    """
+    if what.endswith(".toml"):
+        if scale is not None:
+            raise UsageError(
+                "a grid has no scale", cause="it names its own sizes", hint="leave out --scale and --full"
+            )
+        grid, file = read_grid(Path(what))
+        return Chosen(grid, file.repetitions, file.seed)
+    experiment = find_experiment(what)
+    missing = missing_needs(experiment)
+    if missing and experiment.needs != ["huge pages"]:
+        raise MissingAbility(
+            f"the experiment {what} cannot run here", cause="; ".join(missing), hint="pgsweep lab list"
+        )
+    chosen = experiment.scale if scale is None else scale
+    return Chosen(plan_of(experiment, chosen), experiment.repetitions, None, experiment, chosen)
+
+
+def run_lab(
+    what: str, samples: Path, *, scale: float | None = None, repetitions: int | None = None
+) -> LabResult:
+    """Run an experiment or a grid and return its result (`pgsweep lab run`).
+
+    Args:
+        what: the name of an experiment, or the path of a grid's file, which ends in .toml.
+        samples: where every run is kept; a file that is there is resumed.
+        scale: of an experiment: what the article's sizes are divided by.
+        repetitions: of each run.
+    """
+    return prepare(what, scale=scale).run(samples=samples, repetitions=repetitions)

@@ -1,0 +1,279 @@
+"""Runs the jobs of a plan in an order drawn from a seed; each run is on disk before the next begins."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import random
+import re
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pgsweep._native import __version__
+from pgsweep.errors import PgsweepError
+from pgsweep.host.machine import describe_machine, processor_seconds
+from pgsweep.lab.protocol import CellPlan, Done, Place, Plan, Work
+from pgsweep.lab.statistics import median_interval, relative_spread
+from pgsweep.lab.store import Header, Samples, opened_samples
+from pgsweep.pg.bindir import find_server
+from pgsweep.progress import Progress, Silent
+from pgsweep.records.lab import LabCell, LabExperiment, LabResult, LabRun
+from pgsweep.units import format_count
+
+NOISY_RATIO = 0.1
+_STEAL_RATIO = 0.02
+_CTRL_C_SECONDS = 0.05
+_LOG_PREFIX = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \w+ \[\d+\] ")
+"""Of a line in the server's log: with its time in it, two equal failures would differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a plan is run.
+
+    Attributes:
+        samples: the file of samples.
+        repetitions: of each job.
+        seed: of the order and of pgbench; drawn where None.
+        place: of the private servers.
+        command: the command line, for the file of samples.
+    """
+
+    samples: Path
+    repetitions: int = 5
+    seed: int | None = None
+    place: Place = field(default_factory=Place)
+    command: str = ""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Where the time of the present run went."""
+
+    begin: float = field(default_factory=time.monotonic)
+    setup_seconds: float = 0.0
+    measure_seconds: float = 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        return time.monotonic() - self.begin - self.setup_seconds - self.measure_seconds
+
+
+def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabResult:
+    """Run what is missing of a plan and return the result of all runs.
+
+    A job that fails is noted and the others go on. A killed or interrupted run is resumed by the same call:
+    what the file of samples has is not run again.
+
+    Raises:
+        PgsweepError: no job can run: there is no server, pgbench is missing, the tables cannot be made; or
+            the file of samples cannot be written, or holds the runs of another plan.
+    """
+    progress = progress or Silent()
+    clock = _Clock()
+    binaries = find_server(order.place.bindir)
+    plan.check(order.place)
+    header = Header(
+        name=plan.name,
+        plan=_digest(plan, order.repetitions),
+        seed=secrets.randbelow(1 << 31) if order.seed is None else order.seed,
+        repetitions=order.repetitions,
+        conditions=dict(plan.conditions),
+        settings=dict(plan.settings),
+        server_version=binaries.version,
+        machine=describe_machine(),
+        pgsweep_version=__version__,
+        command=order.command,
+        at=_now(),
+    )
+    with opened_samples(order.samples, header) as samples:
+        _run_missing(plan, order, samples, progress, clock)
+        return result_of(
+            samples.header, samples.runs, plan.cells, order.samples, planned=len(plan.jobs), clock=clock
+        )
+
+
+def result_of(
+    header: Header,
+    runs: Sequence[LabRun],
+    cells: Sequence[CellPlan],
+    samples: Path,
+    *,
+    planned: int,
+    clock: _Clock | None = None,
+    experiment: LabExperiment | None = None,
+) -> LabResult:
+    """Return the result that the runs give."""
+    clock = clock or _Clock()
+    elapsed = time.monotonic() - clock.begin
+    shown = [_cell(cell, runs) for cell in cells]
+    spreads = [spread for cell in shown if (spread := relative_spread(cell.runs)) is not None]
+    worked = clock.measure_seconds > 0
+    return LabResult(
+        server_version=header.server_version,
+        name=header.name,
+        machine=header.machine,
+        seed=header.seed,
+        repetitions=header.repetitions,
+        runs_done=len(runs),
+        runs_planned=planned * header.repetitions,
+        conditions=header.conditions,
+        settings=header.settings,
+        cells=shown,
+        setup_seconds=sum(run.setup_seconds for run in runs),
+        measure_seconds=sum(run.warm_up_seconds + run.measure_seconds for run in runs),
+        overhead_seconds=clock.overhead_seconds if worked else 0.0,
+        overhead_ratio=clock.overhead_seconds / elapsed if worked else None,
+        noise_ratio=statistics.median(spreads) if spreads else None,
+        samples=str(samples),
+        experiment=experiment,
+        notes=_notes(runs, spreads),
+    )
+
+
+def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress, clock: _Clock) -> None:
+    seed = samples.header.seed
+    done = {(run.job, run.repetition) for run in samples.runs}
+    jobs = [job for job in _ordered(plan.jobs, order.repetitions, seed) if job not in done]
+    total = len(plan.jobs) * order.repetitions
+    if not jobs:
+        progress.note(f"all {format_count(total)} runs are in {order.samples}; nothing is run again")
+        return
+    if done:
+        progress.note(f"resumed: {len(done)} of {total} runs are in {order.samples}")
+    progress.stage("making the private server and its tables")
+    begin = time.monotonic()
+    with plan.opened(order.place, progress) as work:
+        clock.setup_seconds += time.monotonic() - begin
+        taken: list[float] = []
+        for number, (job, repetition) in enumerate(jobs, total - len(jobs) + 1):
+            expected = statistics.fmean(taken) if taken else None
+            left = "" if expected is None else f", about {_minutes(expected * (total - number + 1))} left"
+            progress.stage(f"run {number} of {total}{left}: {job}", expected)
+            begin = time.monotonic()
+            samples.add(_one(work, job, repetition, seed, progress, clock))
+            taken.append(time.monotonic() - begin)
+        begin = time.monotonic()
+    clock.setup_seconds += time.monotonic() - begin
+
+
+def _one(work: Work, job: str, repetition: int, seed: int, progress: Progress, clock: _Clock) -> LabRun:
+    load, before, begin = os.getloadavg()[0], processor_seconds(), time.monotonic()
+    found, failure = Done({}), None
+    try:
+        found = work(job, seed=_seed_of(seed, job, repetition), advance=progress.advance)
+        clock.setup_seconds += found.setup_seconds
+        clock.measure_seconds += found.warm_up_seconds + found.measure_seconds
+    except PgsweepError as error:
+        # Ctrl-C reaches pgbench as well: then the run did not fail, and is not to be noted as if it had.
+        time.sleep(_CTRL_C_SECONDS)
+        failure = error.message if error.cause is None else f"{error.message}: {error.cause}"
+        failure = _LOG_PREFIX.sub("", failure)
+        clock.setup_seconds += time.monotonic() - begin
+        progress.note(f"failed: {job}: {failure.splitlines()[0]}")
+    after = processor_seconds()
+    return LabRun(
+        job=job,
+        repetition=repetition,
+        at=_now(),
+        values=dict(found.values),
+        raw=dict(found.raw),
+        setup_seconds=round(found.setup_seconds, 4),
+        warm_up_seconds=round(found.warm_up_seconds, 4),
+        measure_seconds=round(found.measure_seconds, 4),
+        steady=found.steady,
+        load_average=load,
+        steal_ratio=_steal(before, after),
+        failure=failure,
+    )
+
+
+def _ordered(jobs: Sequence[str], repetitions: int, seed: int) -> list[tuple[str, int]]:
+    """Return every run; each repetition has all jobs, in an order of its own.
+
+    So what changes with time (other work on the machine, a table that grows) meets all jobs alike.
+    """
+    found = []
+    for repetition in range(1, repetitions + 1):
+        block = list(jobs)
+        random.Random(f"{seed}/{repetition}").shuffle(block)  # noqa: S311
+        found += [(job, repetition) for job in block]
+    return found
+
+
+def _seed_of(seed: int, job: str, repetition: int) -> int:
+    return random.Random(f"{seed}/{repetition}/{job}").randrange(1 << 31)  # noqa: S311
+
+
+def _steal(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
+    if before is None or after is None or after[0] <= before[0]:
+        return None
+    return (after[1] - before[1]) / (after[0] - before[0])
+
+
+def _cell(cell: CellPlan, runs: Sequence[LabRun]) -> LabCell:
+    mine = sorted((run for run in runs if cell.key in run.values), key=lambda run: run.repetition)
+    values = [run.values[cell.key] for run in mine]
+    failed = [run.failure.splitlines()[0] for run in runs if run.failure and run.job == cell.job]
+    interval = median_interval(values)
+    return LabCell(
+        key=cell.key,
+        factors=dict(cell.factors),
+        unit=cell.unit,
+        better=cell.better,
+        runs=values,
+        median=statistics.median(values) if values else None,
+        low=interval and interval[0],
+        high=interval and interval[1],
+        published=cell.published,
+        failures=list(dict.fromkeys(failed)),
+        unsteady=sum(run.steady is False for run in mine),
+    )
+
+
+def _notes(runs: Sequence[LabRun], spreads: Sequence[float]) -> list[str]:
+    notes = []
+    processors = os.cpu_count() or 1
+    if spreads and statistics.median(spreads) > NOISY_RATIO:
+        notes.append(
+            f"noisy: the runs of a cell differ by {100 * statistics.median(spreads):.0f} % (median over the "
+            "cells): small differences are not shown; repeat more often, or on a machine without other work"
+        )
+    busy = [run.load_average for run in runs if (run.load_average or 0) > processors + 1]
+    if busy:
+        notes.append(
+            f"busy: the load average was above {processors} before {len(busy)} of {len(runs)} runs, "
+            f"at most {max(value or 0 for value in busy):.0f}"
+        )
+    stolen = [run.steal_ratio for run in runs if (run.steal_ratio or 0) > _STEAL_RATIO]
+    if stolen:
+        notes.append(
+            f"the hypervisor took more than {100 * _STEAL_RATIO:.0f} % of the processors' time in "
+            f"{len(stolen)} of {len(runs)} runs"
+        )
+    unsteady = sum(run.steady is False for run in runs)
+    if unsteady:
+        notes.append(f"{unsteady} of {len(runs)} runs were not steady when their warm-up reached its limit")
+    return notes
+
+
+def _digest(plan: Plan, repetitions: int) -> str:
+    """Return a digest of what decides the figures."""
+    text = json.dumps(
+        [plan.name, dict(plan.conditions), dict(plan.settings), list(plan.jobs), repetitions], sort_keys=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,192 @@
+"""Single steps on private servers, out of which the experiments of `pgsweep lab` are put together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgsweep.errors import ClusterError
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.failures import first_line
+from pgsweep.testbed.pgbench import RunningWorkload
+from pgsweep.testbed.workloads import Workload
+
+_WINDOW = 3
+_STEADY_WITHIN = 0.1
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a workload did.
+
+    Attributes:
+        values: one a second, or one an execution.
+        warm_up_seconds: that passed before.
+        steady: whether the warm-up ended because the values were steady; None where there was none.
+    """
+
+    values: list[float]
+    warm_up_seconds: float = 0.0
+    steady: bool | None = None
+
+
+def is_steady(values: Sequence[float]) -> bool:
+    """Return whether the last three values and the three before have means within 10 % of each other."""
+    if len(values) < 2 * _WINDOW:
+        return False
+    last, before = sum(values[-_WINDOW:]), sum(values[-2 * _WINDOW : -_WINDOW])
+    return abs(last - before) <= _STEADY_WITHIN * max(last, before)
+
+
+def measure_seconds(
+    cluster: Cluster,
+    workload: Workload,
+    seconds: int,
+    *,
+    seed: int,
+    scale: int,
+    warm_up_seconds: float | None,
+    advance: Callable[[float], None],
+) -> Measurement:
+    """Return the transactions of each second of a workload.
+
+    Args:
+        cluster: where; must run.
+        workload: what.
+        seconds: how many are measured.
+        seed: pgbench's.
+        scale: of pgbench's tables.
+        warm_up_seconds: how long to wait at most until the workload is steady; None measures from the start.
+        advance: called with the seconds since the start.
+
+    Raises:
+        ClusterError: pgbench ended by itself.
+    """
+    begin = time.monotonic()
+    with RunningWorkload(cluster, workload, seed=seed, scale=scale, timed=True) as running:
+        first, steady = (0, None) if warm_up_seconds is None else (-1, False)
+        warmed = 0.0
+        while True:
+            values = [tps for _, tps in running.seconds()]
+            elapsed = time.monotonic() - begin
+            if first < 0 and warm_up_seconds is not None:
+                steady = is_steady(values)
+                if steady or elapsed >= warm_up_seconds:
+                    first, warmed = len(values), elapsed
+            elif len(values) >= first + seconds:
+                return Measurement(values[first : first + seconds], warmed, steady)
+            running.check()
+            advance(elapsed)
+            time.sleep(_POLL_SECONDS)
+
+
+def measure_statements(
+    cluster: Cluster,
+    database: str,
+    text: str,
+    *,
+    clients: int,
+    warm_up_seconds: float | None,
+    advance: Callable[[float], None],
+) -> Measurement:
+    """Return the seconds that the statements of an SQL file take in each of the clients, all at once.
+
+    Args:
+        cluster: where; must run.
+        database: its name.
+        text: the file.
+        clients: sessions.
+        warm_up_seconds: how long to execute them before at most, until they are steady; None not at all.
+        advance: called with the seconds since the start.
+
+    Raises:
+        ClusterError: a statement fails.
+    """
+    begin = time.monotonic()
+    with ExitStack() as closing:
+        try:
+            sessions = [
+                closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
+                for _ in range(clients)
+            ]
+            means: list[float] = []
+            steady: bool | None = None if warm_up_seconds is None else False
+            while warm_up_seconds is not None and not steady and time.monotonic() - begin < warm_up_seconds:
+                taken = _together(sessions, text)
+                means.append(sum(taken) / len(taken))
+                advance(time.monotonic() - begin)
+                steady = is_steady(means)
+            warmed = time.monotonic() - begin if warm_up_seconds is not None else 0.0
+            return Measurement(_together(sessions, text), warmed, steady)
+        except psycopg.Error as error:
+            raise ClusterError("a statement failed", cause=first_line(error)) from error
+
+
+def _together(sessions: Sequence[psycopg.Connection[Any]], text: str) -> list[float]:
+    """Execute the text in all sessions at once and return the seconds of each."""
+    taken = [0.0] * len(sessions)
+    failed: list[psycopg.Error] = []
+
+    def work(number: int) -> None:
+        begin = time.monotonic()
+        try:
+            sessions[number].execute(text.encode())
+        except psycopg.Error as error:
+            failed.append(error)
+        taken[number] = time.monotonic() - begin
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return taken
+
+
+def run_sql(cluster: Cluster, database: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Execute statements in a session of their own; return the rows of the last, where it has any.
+
+    Raises:
+        ClusterError: one fails.
+    """
+    rows: list[tuple[Any, ...]] = []
+    try:
+        with psycopg.connect(cluster.conninfo(database), autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+                rows = cursor.fetchall() if cursor.description else []
+    except psycopg.Error as error:
+        raise ClusterError("a statement failed", cause=first_line(error)) from error
+    return rows
+
+
+def explain(cluster: Cluster, database: str, statement: str) -> dict[str, Any]:
+    """Execute a statement and return its seconds and blocks, as EXPLAIN (ANALYZE, BUFFERS) counts them."""
+    [[[report]]] = run_sql(cluster, database, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}")
+    names = ("Hit", "Read", "Dirtied", "Written")
+    blocks = {f"{name.lower()}_blocks": report["Plan"][f"Shared {name} Blocks"] for name in names}
+    return {"seconds": report["Execution Time"] / 1000, **blocks}
+
+
+@contextmanager
+def open_sessions(
+    cluster: Cluster, database: str, count: int, *statements: str
+) -> Iterator[list[psycopg.Connection[Any]]]:
+    """Keep so many sessions open, each of which has executed the statements."""
+    with ExitStack() as closing:
+        made = []
+        for _ in range(count):
+            session = closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
+            for statement in statements:
+                session.execute(statement.encode())
+            made.append(session)
+        yield made

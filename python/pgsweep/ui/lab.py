@@ -1,0 +1,256 @@
+"""Experiments and grids: every cell with its runs, published beside measured here, and the verdicts."""
+
+from __future__ import annotations
+
+from html import escape
+
+from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabResult
+from pgsweep.ui.numbers import count, format_bytes, percent, seconds, server_name
+from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+
+_NO_INTERVAL = "–"
+_CLAIM_HEAD = ["conclusion of the article", "expected", "published", "here", "verdict"]
+_LABEL_WIDTH, _PLOT_WIDTH, _ROW_HEIGHT, _CHART_WIDTH = 380, 380, 24, 880
+
+
+def lab_text(result: LabResult, terminal: Terminal) -> str:
+    """Return the verdicts, then one line for each cell."""
+    title, lead = _title(result)
+    parts = [f"{terminal.paint(title, 'bold')}\n{lead}"]
+    if result.experiment is not None:
+        parts.append(_experiment_text(result.experiment, terminal))
+    head, rows = _table(result)
+    columns = [Column(word, left=index < _words(result)) for index, word in enumerate(head[:-1])]
+    columns.append(Column(head[-1], left=True))
+    parts.append(table(columns, [[_joined(cell) for cell in row] for row in rows], terminal))
+    parts.append(_effort(result))
+    if result.notes:
+        parts.append("\n".join(f"note: {note}" for note in result.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _experiment_text(experiment: LabExperiment, terminal: Terminal) -> str:
+    columns = [Column(word, left=index in (0, 4)) for index, word in enumerate(_CLAIM_HEAD)]
+    lines = [
+        f"Published on: {experiment.published_on}.",
+        f"Here: {experiment.model}.",
+        *([f"Beyond the article: {experiment.beyond}."] if experiment.beyond else []),
+        "",
+        "Each conclusion as a ratio:",
+        table(
+            columns,
+            [[_joined(cell) for cell in _claim_cells(claim)] for claim in experiment.claims],
+            terminal,
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def lab_page(result: LabResult) -> Page:
+    """Return the conclusions, the cells with a chart for each unit, and the effort."""
+    title, lead = _title(result)
+    sections = []
+    if result.experiment is not None:
+        sections.append(_claims_section(result.experiment))
+    head, rows = _table(result)
+    facts = [
+        Fact(f"{result.runs_done} of {result.runs_planned}", "runs done"),
+        Fact(percent(result.noise_ratio), "spread of a cell's runs, median over the cells", Measured),
+    ]
+    sections.append(
+        Section(
+            title="Cells",
+            ident="cells",
+            lead="Medians over runs. Intervals are of 95 % (bootstrap over runs, BCa), from 5 runs on.",
+            facts=facts,
+            figures=_figures(result),
+            groups=[],
+            head=head,
+            rows=rows,
+            notes=[_effort(result)],
+            worded=[*range(_words(result)), len(head) - 1],
+        )
+    )
+    settings = (
+        ", ".join(f"{name} = {value}" for name, value in result.settings.items()) or "the server's defaults"
+    )
+    conditions = "; ".join(f"{name}: {value}" for name, value in result.conditions.items())
+    made = [
+        ("server", server_name(result.server_version)),
+        ("host", result.machine),
+        ("settings", settings),
+        ("conditions", conditions),
+        ("seed", str(result.seed)),
+        ("every run", result.samples),
+    ]
+    return Page(title, lead, sections, notes=result.notes, made=made)
+
+
+def _claims_section(experiment: LabExperiment) -> Section:
+    notes = [f"Published on: {experiment.published_on}.", f"Here: {experiment.model}."]
+    if experiment.beyond:
+        notes.append(f"Beyond the article: {experiment.beyond}.")
+    return Section(
+        title="Does it hold here?",
+        ident="claims",
+        lead="Each is a ratio of two cells. It holds where every pair of runs is within the bounds.",
+        facts=[],
+        figures=[],
+        groups=[],
+        head=_CLAIM_HEAD,
+        rows=[_claim_cells(claim) for claim in experiment.claims],
+        notes=notes,
+        worded=[0, 1, 4],
+    )
+
+
+def _title(result: LabResult) -> tuple[str, str]:
+    lead = (
+        f"{server_name(result.server_version)}, {result.machine}. Measured on a private server; "
+        "its writes are not synchronised to disk unless a setting says so."
+    )
+    if result.experiment is None:
+        return f"{result.name}: {count(len(result.cells))} cells", lead
+    return f"{result.name}: {result.experiment.question} Verdict: {result.experiment.verdict}", lead
+
+
+def _claim_cells(claim: LabClaim) -> list[Cell]:
+    here = "" if claim.low is None or claim.high is None else f"{_figure(claim.low)} to {_figure(claim.high)}"
+    return [
+        Cell(claim.text),
+        Cell(claim.expected),
+        Cell(_figure(claim.published)),
+        Cell(_figure(claim.here), here if claim.low != claim.high else ""),
+        Cell(claim.verdict, claim.reason),
+    ]
+
+
+def _words(result: LabResult) -> int:
+    """Return how many columns name the cell."""
+    return len(result.cells[0].factors) if result.cells else 0
+
+
+def _table(result: LabResult) -> tuple[list[str], list[list[Cell]]]:
+    names = list(result.cells[0].factors) if result.cells else []
+    published = result.experiment is not None
+    head = [*names, *(["published"] if published else []), "here", "95 % interval", "unit", "runs", "remark"]
+    rows = []
+    for cell in result.cells:
+        interval = _NO_INTERVAL
+        if cell.low is not None and cell.high is not None:
+            interval = f"{_value(cell.low, cell.unit)} to {_value(cell.high, cell.unit)}"
+        row = [Cell(cell.factors.get(name, "")) for name in names]
+        if published:
+            row.append(Cell(_value(cell.published, cell.unit)))
+        row += [Cell(_value(cell.median, cell.unit)), Cell(interval), Cell(_unit(cell.unit))]
+        row += [Cell(str(len(cell.runs))), Cell(_remark(cell))]
+        rows.append(row)
+    return head, rows
+
+
+def _remark(cell: LabCell) -> str:
+    remarks = [f"failed: {failure.splitlines()[0]}" for failure in cell.failures[:1]]
+    if cell.unsteady:
+        remarks.append(f"{cell.unsteady} not steady")
+    if not cell.runs and not cell.failures:
+        remarks.append("not measured")
+    return ", ".join(remarks)
+
+
+def _effort(result: LabResult) -> str:
+    text = (
+        f"{result.runs_done} of {result.runs_planned} runs; "
+        f"set-up of the runs {seconds(result.setup_seconds)}, "
+        f"warm-up and measuring {seconds(result.measure_seconds)}"
+    )
+    if result.overhead_ratio is None:
+        return f"{text}; nothing was run now. Every run: {result.samples}"
+    return (
+        f"{text}; the lab itself took {percent(result.overhead_ratio)} of the time of this call. "
+        f"Every run: {result.samples}"
+    )
+
+
+def _joined(cell: Cell) -> str:
+    return f"{cell.text} ({cell.note})" if cell.note else cell.text
+
+
+def _unit(unit: str) -> str:
+    return {"ratio": "part", "bytes": ""}.get(unit, unit)
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "ratio":
+        return percent(value)
+    return (format_bytes(value) if value else "0") if unit == "bytes" else _figure(value)
+
+
+def _figure(value: float | None) -> str:
+    """Return a number to three digits."""
+    if value is None:
+        return "–"
+    return count(round(value)) if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _figures(result: LabResult) -> list[tuple[str, str]]:
+    found = []
+    for unit in dict.fromkeys(cell.unit for cell in result.cells):
+        cells = [cell for cell in result.cells if cell.unit == unit and cell.runs]
+        if cells:
+            found.append(
+                (runs_svg(cells, unit), "Each dot is a run; the line is the median. All begin at zero.")
+            )
+    return found
+
+
+def runs_svg(cells: list[LabCell], unit: str) -> str:
+    """Return one line for each cell: its runs as dots, its median as a line, on an axis from zero."""
+    most = max(max(cell.runs) for cell in cells) or 1.0
+    height = _ROW_HEIGHT * (len(cells) + 1)
+    out = [
+        f'<svg class="plot" viewBox="0 0 {_CHART_WIDTH} {height}" role="img" '
+        f'aria-label="{escape(f"runs of each cell, {unit}")}" xmlns="http://www.w3.org/2000/svg">',
+        f'<text class="axis-title" x="{_LABEL_WIDTH}" y="14">{escape(_unit(unit) or unit)}</text>',
+    ]
+    for number, cell in enumerate(cells, 1):
+        y = _ROW_HEIGHT * number + 8
+        label = ", ".join(cell.factors.values())
+        shown = label if len(label) <= 58 else f"{label[:57]}…"
+        out.append(f'<text x="{_LABEL_WIDTH - 12}" y="{y + 4}" text-anchor="end">{escape(shown)}</text>')
+        out.append(f'<path class="grid" d="M{_LABEL_WIDTH} {y}h{_PLOT_WIDTH}"/>')
+        places = [_LABEL_WIDTH + run / most * _PLOT_WIDTH for run in cell.runs]
+        out += [f'<circle class="mark k-snapshots" cx="{x:.1f}" cy="{y}" r="3.5"/>' for x in places]
+        median = cell.median or 0.0
+        x = _LABEL_WIDTH + median / most * _PLOT_WIDTH
+        out.append(f'<path class="base" d="M{x:.1f} {y - 8}v16"/>')
+        end, value = _LABEL_WIDTH + _PLOT_WIDTH + 12, escape(_value(median, unit))
+        out.append(f'<text class="tick" x="{end}" y="{y + 4}">{value}</text>')
+    out.append("</svg>")
+    return "\n".join(out)
+
+
+def _rows(result: LabResult) -> Rows:
+    names = list(result.cells[0].factors) if result.cells else []
+    head = [*names, "unit", "published", "median", "low", "high", "runs", "failures"]
+    lines = [
+        [
+            *(cell.factors.get(name, "") for name in names),
+            cell.unit,
+            cell.published,
+            cell.median,
+            cell.low,
+            cell.high,
+            " ".join(f"{run:.6g}" for run in cell.runs),
+            "; ".join(cell.failures),
+        ]
+        for cell in result.cells
+    ]
+    return Rows(head, lines)
+
+
+VIEW = View(LabResult, text=lab_text, page=lab_page, rows=_rows)

@@ -1,0 +1,87 @@
+"""Two results of the lab side by side: as text, as a page, as rows."""
+
+from __future__ import annotations
+
+from pgsweep.records.lab import LabCompareResult, LabDifference
+from pgsweep.ui.numbers import count
+from pgsweep.ui.section import Cell, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View, rows_of
+
+
+def compare_text(result: LabCompareResult, terminal: Terminal) -> str:
+    """Return one line for each cell, and what must be known to read them."""
+    columns = [Column(word, left=index in (0, 3, 6)) for index, word in enumerate(_head(result))]
+    rows = [_cells(cell) for cell in result.cells]
+    parts = [terminal.paint(_title(result), "bold")]
+    parts += ["\n".join(_differs(result))] if result.differs else []
+    parts.append(table(columns, rows, terminal))
+    parts += ["\n".join(result.left_out)] if result.left_out else []
+    parts += ["\n".join(f"warning: {line}" for line in result.warnings)] if result.warnings else []
+    return "\n\n".join(parts) + "\n"
+
+
+def compare_page(result: LabCompareResult) -> Page:
+    """Return the cells as one table."""
+    section = Section(
+        title="Cells",
+        ident="cells",
+        lead=f"Medians over runs; the ratio is {result.second} over {result.first}, with its 95 % interval.",
+        facts=[],
+        figures=[],
+        groups=[],
+        head=_head(result),
+        rows=[[Cell(text) for text in _cells(cell)] for cell in result.cells],
+        notes=[*_differs(result), *result.left_out],
+        worded=[0, 3, 6],
+    )
+    return Page(
+        _title(result),
+        f"{result.name}: {result.first} and {result.second}.",
+        [section],
+        notes=result.warnings,
+    )
+
+
+def _head(result: LabCompareResult) -> list[str]:
+    return ["cell", result.first, result.second, "unit", "ratio", "95 % interval", "verdict"]
+
+
+def _cells(cell: LabDifference) -> list[str]:
+    interval = "–" if cell.low is None or cell.high is None else f"{cell.low:.3f} to {cell.high:.3f}"
+    return [
+        cell.key,
+        _figure(cell.first_median),
+        _figure(cell.second_median),
+        cell.unit,
+        f"{cell.ratio:.3f}",
+        interval,
+        _verdict(cell),
+    ]
+
+
+def _verdict(cell: LabDifference) -> str:
+    if cell.better and cell.verdict in ("higher", "lower"):
+        return f"{cell.verdict}: {'better' if cell.verdict == cell.better else 'worse'}"
+    return cell.verdict
+
+
+def _title(result: LabCompareResult) -> str:
+    shown = sum(cell.verdict in ("higher", "lower") for cell in result.cells)
+    return f"{result.name}: {shown} of {len(result.cells)} cells differ"
+
+
+def _differs(result: LabCompareResult) -> list[str]:
+    return [f"{name}: {first} and {second}" for name, (first, second) in result.differs.items()]
+
+
+def _figure(value: float) -> str:
+    return count(round(value)) if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _rows(result: LabCompareResult) -> Rows:
+    return rows_of(LabDifference, result.cells)
+
+
+VIEW = View(LabCompareResult, text=compare_text, page=compare_page, rows=_rows)
