@@ -23,19 +23,15 @@ HALVES_WEIGHT: Final = 0.75
 Pages that come rarely are found too rare, and the more so the shorter the recording is: an error that halves
 when the length doubles is the difference between both lengths."""
 
-_SHORT_PATHS, _SHORT_STATES = 0.036, 9.6
+_SHORT_PATHS, _SHORT_STATES = 0.022, 5.8
 """Error of the miss ratio for each doubling of the size in a recording of one clock pass; it falls with the
 number of passes, and where only states are seen with its square."""
 
-MODEL_ERROR_RATIO = 0.0006
-MODEL_ERROR_PER_OCTAVE_DOWN = 0.002
-MODEL_ERROR_PER_OCTAVE_UP = 0.0006
+MODEL_ERROR_RATIO = 0.0004
+MODEL_ERROR_PER_OCTAVE_DOWN = 0.001
+MODEL_ERROR_PER_OCTAVE_UP = 0.0004
 MODEL_ERROR_OF_SCANS = 0.08
 """What the model itself adds to the interval, in miss ratio."""
-
-LATE_SHARE: Final = (0.0, 0.005, 0.02, 0.1)
-"""Of the accesses of a visit after its first, those that come so late that a pool of the same size, a half, a
-quarter, an eighth may have evicted the page: what snapshots do not show."""
 
 _OWN_NOISE: Final = 0.5
 """How much of the error of a measured ratio holds for the recorded stretch itself at another size."""
@@ -56,7 +52,6 @@ class Beside:
         ordered: share of the misses on pages that come in the order of their blocks.
         late: accesses for each first one of a visit that come so late that a smaller pool may have evicted
             the page.
-        followers: accesses for each first one of a visit, whenever they come.
     """
 
     noise: float
@@ -65,7 +60,6 @@ class Beside:
     halves: list[Floats] = field(default_factory=list)
     ordered: float = 0.0
     late: float = 0.0
-    followers: float = 0.0
 
 
 def short_error(passes: float, *, by_paths: bool) -> float:
@@ -139,8 +133,6 @@ def around(
     below = np.hypot(below, np.minimum(beside.short / 4 * down, 0.5 * point))
     above = np.hypot(above, beside.short / 4 * down)
     # Where the accesses of a visit come late, a smaller pool may miss each of them.
-    apart = np.interp(down, range(len(LATE_SHARE)), LATE_SHARE)
-    above = np.hypot(above, np.minimum(apart * beside.followers * point, 1 - point))
     above = np.hypot(above, np.minimum(beside.late * point * np.minimum(down / 2, 1.0), 1 - point))
     centre = corrected(point, beside.halves, relative_size)
     return np.clip(centre - below, 0, 1), np.clip(centre + above, 0, 1)

@@ -221,7 +221,6 @@ def estimate(
     in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
     ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
     late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
-    followers = np.array([float(r.batch @ np.arange(len(r.batch))) for r in rates])
     relative_size = np.asarray(looked_at) / pool_blocks
     low, high = interval(
         point,
@@ -235,7 +234,6 @@ def estimate(
             halves=halves,
             ordered=ordered,
             late=float((late * missed).sum() / max(float(missed.sum()), 1e-9)),
-            followers=float((followers * missed).sum() / max(float(missed.sum()), 1e-9)),
         ),
     )
 
