@@ -188,10 +188,9 @@ def compare_ways(rows: int, rounds: int, most_seconds: float, folder: Path) -> d
         }
         for name, settings in PGLOADERS.items():
             wanted[name] = (lambda settings=settings: ways.pgloader(**settings), "items")  # type: ignore[misc]
-        done = 0
-        while done < rounds and (
-            not done or time.monotonic() - begin + _round_seconds(seconds) < most_seconds
-        ):
+        for done in range(rounds):
+            if done and time.monotonic() - begin + _round_seconds(seconds) > most_seconds:
+                break
             for name, (way, table) in wanted.items():
                 if name in absent or (done and name.startswith("pgloader") and name != _best(seconds)):
                     continue
