@@ -43,22 +43,17 @@ fn check_shapes(
 
 /// Return the probabilities of absent and counter 0 to 5 (columns) for each rate in visits per clock pass (rows).
 #[pyfunction]
-#[pyo3(signature = (rates, batch, spread=0.0))]
 pub fn clock_law<'py>(
     py: Python<'py>,
     rates: PyReadonlyArray1<'py, f64>,
     batch: PyReadonlyArray1<'py, f64>,
-    spread: f64,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    if !(0.0..=2.0).contains(&spread) {
-        return Err(PyValueError::new_err("spread must be between 0 and 2"));
-    }
     let batch = batch_from(batch.as_slice()?)?;
     let rates = copied(&rates)?;
     if rates.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Err(PyValueError::new_err("rates must be positive and finite"));
     }
-    let rows = py.detach(|| stationary_table(&rates, &batch, spread));
+    let rows = py.detach(|| stationary_table(&rates, &batch));
     let flat: Vec<f64> = rows.into_iter().flatten().collect();
     let table = Array2::from_shape_vec((rates.len(), OUTCOMES), flat)
         .map_err(|e| PyValueError::new_err(e.to_string()))?;

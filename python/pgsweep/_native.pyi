@@ -476,9 +476,7 @@ def drop_page_cache(paths: Sequence[str | PathLike[str]]) -> NDArray[np.int32]:
     Pages not written to disk yet stay: sync the files first.
     """
 
-def clock_law(
-    rates: NDArray[np.float64], batch: NDArray[np.float64], spread: float = 0.0
-) -> NDArray[np.float64]: ...
+def clock_law(rates: NDArray[np.float64], batch: NDArray[np.float64]) -> NDArray[np.float64]: ...
 def mixture_weights(
     likelihoods: NDArray[np.float64],
     multiplicity: NDArray[np.float64],

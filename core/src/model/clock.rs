@@ -22,15 +22,6 @@ pub const OUTCOMES: usize = STATES + 1;
 /// The chain seen at the hand's passes is taken at this rate at most: exp(−5x) must not vanish.
 const CHAIN_RATE_CAP: f64 = 100.0;
 
-/// Points and weights for the expectation over a standard normal variable.
-const HERMITE: [(f64, f64); 5] = [
-    (0.0, 0.533_333_333_333_333_3),
-    (1.355_626_179_974_266, 0.222_075_922_005_612_9),
-    (-1.355_626_179_974_266, 0.222_075_922_005_612_9),
-    (2.856_970_013_872_806, 0.011_257_411_327_720_69),
-    (-2.856_970_013_872_806, 0.011_257_411_327_720_69),
-];
-
 /// The probabilities that a visit raises the counter by 1, 2, 3, 4, and 5 or more.
 pub type Batch = [f64; MAX_USAGE_COUNT];
 
@@ -77,25 +68,6 @@ fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
         for k in 0..MAX_USAGE_COUNT {
             below += mass[k];
             tail[k] = (1.0 - below).max(0.0);
-        }
-    }
-    (mass, tail)
-}
-
-/// [`poisson`] with a mean of x times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm,
-/// by Gauss-Hermite quadrature of five points.
-fn mixed_poisson(x: f64, spread: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
-    if spread == 0.0 {
-        return poisson(x);
-    }
-    let mut mass = [0.0; MAX_USAGE_COUNT];
-    let mut tail = [0.0; MAX_USAGE_COUNT];
-    for (z, w) in HERMITE {
-        let factor = (spread * z - spread * spread / 2.0).exp();
-        let (m, t) = poisson(x * factor);
-        for k in 0..MAX_USAGE_COUNT {
-            mass[k] += w * m[k];
-            tail[k] += w * t[k];
         }
     }
     (mass, tail)
@@ -175,32 +147,25 @@ fn stationary_of(mut chain: Matrix) -> [f64; STATES] {
 /// Never for finite `x > 0` and a batch that sums to 1.
 pub fn stationary(x: f64, batch: &Batch) -> [f64; OUTCOMES] {
     let powers = visit_powers(batch);
-    stationary_with(x, batch, &powers, 0.0)
+    stationary_with(x, batch, &powers)
 }
 
-/// [`stationary`] for many rates, one row each, where clock passes are not all equally long.
-///
-/// `spread` is the standard deviation of the logarithm of a pass's length (in visits to a page); 0 for equal passes.
-pub fn stationary_table(rates: &[f64], batch: &Batch, spread: f64) -> Vec<[f64; OUTCOMES]> {
+/// [`stationary`] for many rates, one row each.
+pub fn stationary_table(rates: &[f64], batch: &Batch) -> Vec<[f64; OUTCOMES]> {
     let powers = visit_powers(batch);
     rates
         .iter()
-        .map(|&x| stationary_with(x, batch, &powers, spread))
+        .map(|&x| stationary_with(x, batch, &powers))
         .collect()
 }
 
-fn stationary_with(
-    x: f64,
-    batch: &Batch,
-    powers: &[Matrix; MAX_USAGE_COUNT],
-    spread: f64,
-) -> [f64; OUTCOMES] {
-    let (_, tail) = mixed_poisson(x, spread);
+fn stationary_with(x: f64, batch: &Batch, powers: &[Matrix; MAX_USAGE_COUNT]) -> [f64; OUTCOMES] {
+    let (_, tail) = poisson(x);
     // Time spent with exactly k visits behind it, as a share of the pass: ∫ P(N_xt = k) dt = P(N_x > k) / x,
     // and a pass weighs by its length.
     let spent = tail.map(|t| t / x);
     let during = blend(powers, &spent, (1.0 - spent.iter().sum::<f64>()).max(0.0));
-    let (mass, tail) = mixed_poisson(x.min(CHAIN_RATE_CAP), spread);
+    let (mass, tail) = poisson(x.min(CHAIN_RATE_CAP));
     let at_pass = blend(powers, &mass, tail[MAX_USAGE_COUNT - 1]);
     // Seen just after each pass; an eviction is followed by the start of the next residence.
     let mut next_lap = [[0.0; STATES]; STATES];
