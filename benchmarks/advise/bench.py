@@ -2,7 +2,7 @@
 
 Run by `make bench NAME=advise` as root, where memory cgroups can be made. A private server has half as much
 memory as its database is large (a memory cgroup). It is traced once at a small shared_buffers, and advised.
-Then it is restarted at each size, in random order and in several rounds, and its transactions are counted once
+Then it is restarted at each size, in random order and in several rounds; its transactions are counted when
 it has settled. Where other programs use more than a tenth of the processors meanwhile, that is in the summary
 (`others`), and the figures say little: two runs under such load contradicted each other.
 
