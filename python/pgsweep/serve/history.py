@@ -70,6 +70,8 @@ _WAITING: Final = 600
 """Samples that wait for a disk that is full; then the oldest are lost."""
 
 _SWEEP_SECONDS: Final = 60.0
+_JUMP_SECONDS: Final = 600.0
+_AFTER_JUMP_SECONDS: Final = 86_400.0
 _SCHEMA_NUMBER: Final = 1
 _MOST_POINTS: Final = 2000
 
@@ -141,6 +143,25 @@ class _State:
     lost: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
+class Clock:
+    """Notices when the time of day jumps: nothing is then dropped for its age for a day.
+
+    A clock that is years ahead until it is set right would otherwise cost the whole history.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._jumped: float | None = None
+
+    def is_steady(self) -> bool:
+        """Return whether the time has not jumped within the last day."""
+        offset, now = time.time() - time.monotonic(), time.monotonic()
+        if abs(offset - self._offset) > _JUMP_SECONDS:
+            self._jumped = now
+        self._offset = offset
+        return self._jumped is None or now - self._jumped > _AFTER_JUMP_SECONDS
+
+
 class History:
     """Writes the history in a thread of its own; every reading has a session of its own.
 
@@ -159,6 +180,7 @@ class History:
         self._held: list[Item] = []
         self._state = _State()
         self._swept = 0.0
+        self._clock = Clock()
         try:
             self._connection = _opened(path)
             with self._connection:
@@ -224,8 +246,9 @@ class History:
             self._state.trouble = None
             if time.monotonic() - self._swept >= _SWEEP_SECONDS or not going_on:
                 self._swept = time.monotonic()
-                roll_up(self._connection, time.time())
-                history_consumers.roll_up(self._connection, time.time())
+                drop = self._clock.is_steady()
+                roll_up(self._connection, time.time(), drop=drop)
+                history_consumers.roll_up(self._connection, time.time(), drop=drop)
                 _keep_to(self._connection, self._most_bytes, time.time())
         except sqlite3.Error as error:
             self._state.trouble = f"the history is not written: {error}"
@@ -270,8 +293,11 @@ class History:
                 self._state.lost[item.server] = (min(begin, item.at), max(end, item.at))
 
 
-def roll_up(connection: sqlite3.Connection, now: float) -> None:
-    """Make the coarser levels of the finer ones, as far as their steps are over, and drop what is too old."""
+def roll_up(connection: sqlite3.Connection, now: float, *, drop: bool = True) -> None:
+    """Make the coarser levels of the finer ones, as far as their steps are over, and drop what is too old.
+
+    What a clock that was ahead has left in the future is no reason to make nothing until then.
+    """
     columns = ", ".join(COLUMNS)
     made = ", ".join([f"sum({name})" for name in SUMS] + [f"avg({name})" for name in GAUGES])
     levels = list(LEVELS)
@@ -282,10 +308,12 @@ def roll_up(connection: sqlite3.Connection, now: float) -> None:
                 f"INSERT OR REPLACE INTO samples (level, server, at, {columns}) "  # noqa: S608
                 f"SELECT {step}, server, ((at - 1) / {step} + 1) * {step} AS step, {made} FROM samples "
                 "JOIN (SELECT id, coalesce((SELECT max(at) FROM samples AS s WHERE s.level = ? "
-                "AND s.server = id), 0) AS done FROM servers) ON id = server "
+                "AND s.server = id AND s.at <= ?), 0) AS done FROM servers) ON id = server "
                 "WHERE level = ? AND at > done - ? GROUP BY server, step",
-                [step, finer, 2 * step],
+                [step, now + step, finer, 2 * step],
             )
+        if not drop:
+            return
         for step, kept in LEVELS.items():
             connection.execute("DELETE FROM samples WHERE level = ? AND at < ?", [step, now - kept])
         connection.execute("DELETE FROM curves WHERE at < ?", [now - _KEPT_CURVES_SECONDS])

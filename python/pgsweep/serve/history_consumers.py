@@ -52,13 +52,13 @@ def _insert(
     )
 
 
-def roll_up(connection: sqlite3.Connection, now: float) -> None:
+def roll_up(connection: sqlite3.Connection, now: float, *, drop: bool = True) -> None:
     """Make the steps of coarser levels that are over, and drop what is too old."""
     servers = [row[0] for row in connection.execute("SELECT id FROM servers")]
     with connection:
         for (finer, _), (step, _) in itertools.pairwise(LEVELS.items()):
             for server in servers:
-                done = _newest(connection, step, server)
+                done = _newest(connection, step, server, now + step)
                 over = int(now - _GRACE_SECONDS) // step * step
                 steps = connection.execute(
                     "SELECT DISTINCT ((at - 1) / ? + 1) * ? FROM consumers "
@@ -68,13 +68,13 @@ def roll_up(connection: sqlite3.Connection, now: float) -> None:
                 for (at,) in steps:
                     rows = _summed(connection, server, [(finer, at - step, at)])
                     _insert(connection, step, server, at, largest(rows))
-        for step, kept in LEVELS.items():
+        for step, kept in LEVELS.items() if drop else ():
             connection.execute("DELETE FROM consumers WHERE level = ? AND at < ?", [step, now - kept])
 
 
-def _newest(connection: sqlite3.Connection, level: int, server: int) -> int:
+def _newest(connection: sqlite3.Connection, level: int, server: int, until: float) -> int:
     found = connection.execute(
-        "SELECT max(at) FROM consumers WHERE level = ? AND server = ?", [level, server]
+        "SELECT max(at) FROM consumers WHERE level = ? AND server = ? AND at <= ?", [level, server, until]
     ).fetchone()[0]
     return 0 if found is None else int(found)
 
@@ -132,7 +132,7 @@ def read(
     found = connection.execute("SELECT id FROM servers WHERE name = ?", [server]).fetchone()
     if not there or found is None:
         return 0.0, None, []
-    newest = {level: _newest(connection, level, found[0]) for level in LEVELS}
+    newest = {level: _newest(connection, level, found[0], now + level) for level in LEVELS}
     rows = _summed(connection, found[0], parts_of(begin, end, now, newest))
     total = rows.pop(total_key(), None)
     if total is None:
