@@ -278,6 +278,7 @@ def test_every_experiment_is_whole() -> None:
         ([0.3, 0.4], "does not hold here"),
         ([0.4, 0.9], "cannot tell"),
         ([], "cannot tell"),
+        ([0.9], "cannot tell"),  # one run of a time
     ],
 )
 def test_a_conclusion_holds_where_all_runs_say_so(over: list[float], verdict: str) -> None:
