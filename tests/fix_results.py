@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pgsweep.lab.store import Header
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
+from pgsweep.records.lab import (
+    LabCell,
+    LabClaim,
+    LabCompareResult,
+    LabDifference,
+    LabExperiment,
+    LabListed,
+    LabListResult,
+    LabResult,
+)
 from pgsweep.records.load import (
     LoadChoice,
     LoadCompareResult,
@@ -336,4 +349,112 @@ def load_compare_result() -> LoadCompareResult:
             )
         ],
         left_out=["triggers disabled: there are none on INSERT"],
+    )
+
+
+def lab_cell(key: str, runs: list[float]) -> LabCell:
+    median = sorted(runs)[len(runs) // 2] if runs else None
+    return LabCell(
+        key=key, factors={"workload": key}, unit="transactions/s", better="higher", runs=runs, median=median
+    )
+
+
+def lab_result(cells: Mapping[str, list[float]] | None = None, *, experiment: bool = False) -> LabResult:
+    cells = cells or {"a": [100.0, 101.0, 99.0, 100.0, 102.0], "b": []}
+    claim = LabClaim(
+        text="a is large",
+        over="a",
+        under="",
+        expected="at least 50",
+        published=90.0,
+        here=100.0,
+        low=99.0,
+        high=102.0,
+        verdict="holds",
+    )
+    outcome = LabExperiment(
+        number=1,
+        question="Is a large?",
+        published_on="PostgreSQL 10",
+        scale=10.0,
+        model="sizes divided by 10",
+        claims=[claim],
+        verdict="holds",
+    )
+    return LabResult(
+        server_version="18.1",
+        name="grid",
+        machine="EPYC, 2 CPUs, 8 GB, Linux 6.1.0",
+        seed=1,
+        repetitions=5,
+        runs_done=10,
+        runs_planned=10,
+        conditions={"scale": "1"},
+        settings={},
+        cells=[lab_cell(key, [float(run) for run in runs]) for key, runs in cells.items()],
+        setup_seconds=10.0,
+        measure_seconds=50.0,
+        overhead_seconds=1.0,
+        overhead_ratio=0.02,
+        noise_ratio=0.03,
+        samples="grid.samples.jsonl",
+        experiment=outcome if experiment else None,
+        notes=["busy: the load average was above 2 before 10 of 10 runs, at most 5"],
+        provenance=provenance(),
+    )
+
+
+def lab_compare_result() -> LabCompareResult:
+    cell = LabDifference(
+        key="a",
+        unit="transactions/s",
+        better="higher",
+        first_median=100.0,
+        second_median=120.0,
+        first_runs=5,
+        second_runs=5,
+        ratio=1.2,
+        low=1.1,
+        high=1.3,
+        verdict="higher",
+    )
+    return LabCompareResult(
+        name="grid",
+        first="before.json",
+        second="after.json",
+        cells=[cell],
+        differs={"jit": ["default", "off"]},
+        left_out=["only in before.json: b"],
+        warnings=["the machines differ: a difference may be theirs"],
+        provenance=provenance(),
+    )
+
+
+def lab_list_result() -> LabListResult:
+    listed = LabListed(
+        number=1,
+        name="residency",
+        question="Who is in which cache?",
+        scale=10.0,
+        seconds=240.0,
+        needs=["memory cgroup"],
+        state="not here",
+        why="no memory cgroup can be made here: run as root",
+    )
+    return LabListResult(experiments=[listed], provenance=provenance())
+
+
+def lab_header() -> Header:
+    return Header(
+        name="grid",
+        plan="0" * 64,
+        seed=1,
+        repetitions=2,
+        conditions={},
+        settings={},
+        server_version="18.1",
+        machine="EPYC",
+        pgsweep_version="0.1.0",
+        command="pgsweep lab run grid.toml",
+        at="2024-05-06T07:08:09Z",
     )

@@ -92,6 +92,7 @@ def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabR
         command=order.command,
         at=_now(),
     )
+    clock.setup_seconds += time.monotonic() - clock.begin
     with opened_samples(order.samples, header) as samples:
         _run_missing(plan, order, samples, progress, clock)
         return result_of(

@@ -191,7 +191,7 @@ class LabListed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: the default: by what the article's sizes are divided.
-        seconds: about how long it takes at that scale, on two processors.
+        seconds: how long it takes at that scale on two processors; assumed, not measured.
         state: `runs`, `in part` or `not here`.
         why: what is missing; nothing where it runs.
     """

@@ -9,7 +9,7 @@ from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 
-_HEAD = ["name", "asks", "scale", "takes about", "here"]
+_HEAD = ["name", "asks", "scale", "takes (assumed)", "here"]
 
 
 def list_text(result: LabListResult, terminal: Terminal) -> str:

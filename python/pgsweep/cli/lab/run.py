@@ -72,9 +72,9 @@ def command(
     An experiment repeats what a published article measured, its sizes divided by --scale, and shows
     published beside measured here, with a verdict on each conclusion: holds, does not hold here, cannot tell.
 
-    A grid has settings × workloads × caches × clients. Each run restarts a private server with the settings
-    of its cell; the order of runs is drawn from a seed. A setting that the server refuses, or a script with
-    an error, fails its cell; the others go on. A file can be as short as this:
+    A grid combines settings, workloads, caches and clients. Each run restarts a private server with the
+    settings of its cell; the order of runs is drawn from a seed. A setting that the server refuses, or a
+    script with an error, fails its cell; the others go on. A file can be as short as this:
 
     \b
       [settings]
