@@ -223,7 +223,7 @@ def test_who_may_ask(served: Served) -> None:
 
 
 def test_malformed_requests_end_in_no_500(served: Served) -> None:
-    """4000 of them, as a line of the log for each would block it at 2100; PGSWEEP_MALFORMED=10000 for more."""
+    """4000 of them: a line of the log for each would block it at 2100. PGSWEEP_MALFORMED=10000 for more."""
     random.seed(1)
     whole = (
         b"GET /servers/shop-b/relations?sort=pool&filter=a HTTP/1.1\r\nHost: localhost\r\nCookie: a=b\r\n\r\n"
