@@ -51,7 +51,7 @@ _AGAIN_SECONDS: Final = 600.0
 _MOST_TEXTS: Final = 500
 _SESSIONS: Final = "what others execute"
 HIDDEN: Final = "(not visible)"
-_NOBODY: Final = "(server)"
+_NOBODY: Final = "(autovacuum)"
 
 Key = tuple[str, str, str, str]
 """Kind, user, database, id."""
@@ -110,7 +110,8 @@ class Consumers:
         self._sampled = now
         for active in found:
             user, database = active.user or _NOBODY, active.database or ""
-            query = HIDDEN if active.query_id is None else str(active.query_id)
+            unknown = _NOBODY if active.user is None else HIDDEN
+            query = unknown if active.query_id is None else str(active.query_id)
             waited = step if active.reads else 0.0
             values = {"active_seconds": step, "read_wait_seconds": waited}
             for key in _keys(user, database, query, str(active.pid)):

@@ -269,6 +269,8 @@ def serve(config: ServeConfig, *, say: Callable[[str], None]) -> None:
             uvicorn.Config(
                 app,
                 log_config=None,
+                # A line for each malformed request would fill the log, or a pipe that nobody reads.
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 ws="none",
