@@ -67,7 +67,7 @@ def test_a_size_at_which_a_pass_is_too_short_is_not_known() -> None:
     assert kept.sizes_blocks == (4096,) and unknown == [1024, 2048]
     assert kept.level == "reliable", "what is shown is as good as before"
     [reason] = kept.reasons
-    assert reason.startswith("at 8 MB and 16 MB the clock hand would pass the pool in less than 0.2 s")
+    assert reason.startswith("at 8 MB and 16 MB the clock hand would pass the pool in less than 0.2 s, or 32")
     assert "--source trace" in reason
     nothing, _ = without_unknown(replace(curve([0.01]), unseen_blocks=(1024,)))
     assert nothing.level == "refused"

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.sizing.inference.curve import Curve, Flow
-from pgsweep.sizing.inference.estimate import BRIEF_PASS_SECONDS, Doubt, Estimate, judged
+from pgsweep.sizing.inference.estimate import (
+    BRIEF_PASS_SECONDS,
+    SEVERAL_ACCESSES,
+    UNSEEN_PASSES,
+    Doubt,
+    Estimate,
+    judged,
+)
 from pgsweep.sizing.inference.hand import follow_hand
 from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
 from pgsweep.sizing.inference.observations import Group, Observations, Table, gather, page_numbers
@@ -220,6 +227,7 @@ def estimate(
     growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
     in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
     ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
+    followers = np.array([float(r.batch @ np.arange(len(r.batch))) for r in rates])
     late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
     relative_size = np.asarray(looked_at) / pool_blocks
     low, high = interval(
@@ -262,7 +270,14 @@ def estimate(
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
-    unseen = _unseen(sizes_blocks, raw(curve, pages, sizes_blocks), pool_blocks, float(today), pass_seconds)
+    unseen = _unseen(
+        sizes_blocks,
+        raw(curve, pages, sizes_blocks),
+        pool_blocks,
+        float(today),
+        pass_seconds,
+        followers=float((followers * missed).sum() / max(float(missed.sum()), 1e-9)),
+    )
     known = np.flatnonzero(~np.isin(sizes_blocks, unseen))
     known_sizes = [sizes_blocks[at] for at in known.tolist()]
     length = _length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
@@ -303,18 +318,30 @@ def estimate(
 
 
 def _unseen(
-    sizes_blocks: Sequence[int], miss_ratio: Floats, pool_blocks: int, today: float, pass_seconds: float
+    sizes_blocks: Sequence[int],
+    miss_ratio: Floats,
+    pool_blocks: int,
+    today: float,
+    pass_seconds: float,
+    *,
+    followers: float,
 ) -> tuple[int, ...]:
-    """Return the smaller sizes at which a clock pass is too short for what snapshots show.
+    """Return the smaller sizes that snapshots of this pool do not tell (`UNSEEN_PASSES`, `BRIEF_PASS_SECONDS`).
 
     A pass takes as long as it takes to load the pool's pages: it is shorter by the size and by the misses.
+
+    Args:
+        miss_ratio: at each size; `today` at the pool's own.
+        pass_seconds: of a clock pass of the pool.
+        followers: accesses for each first one of a visit.
     """
-    return tuple(
-        size
-        for size, ratio in zip(sizes_blocks, miss_ratio, strict=True)
-        if size < pool_blocks
-        and pass_seconds * size * today < BRIEF_PASS_SECONDS * pool_blocks * float(ratio)
-    )
+    found = []
+    for size, ratio in zip(sizes_blocks, miss_ratio.tolist(), strict=True):
+        passes = pool_blocks * ratio / max(size * today, 1e-12)
+        brief = pass_seconds < BRIEF_PASS_SECONDS * passes and followers >= SEVERAL_ACCESSES
+        if size < pool_blocks and (passes > UNSEEN_PASSES or brief):
+            found.append(size)
+    return tuple(found)
 
 
 def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
