@@ -113,6 +113,13 @@ def test_wrong_columns_are_an_error_of_the_caller(tmp_path: Path) -> None:
             writer.append("accesses", columns)
 
 
+def test_numbers_that_no_server_has_are_refused(tmp_path: Path) -> None:
+    with EvidenceWriter(tmp_path / "x.evidence", META) as writer:
+        times = {"snapshot": [0], "begin_seconds": [0.0], "end_seconds": [0.0], "used_frames": [2**80]}
+        with pytest.raises(EvidenceError, match="too large for the table snapshot_times"):
+            writer.append("snapshot_times", times)
+
+
 def test_nothing_but_evidence_is_replaced(tmp_path: Path) -> None:
     other = tmp_path / "work"
     other.mkdir()

@@ -176,10 +176,17 @@ class EvidenceWriter:
         if columns.keys() != schema.keys():
             raise ValueError(f"{table} has columns {list(schema)}, not {list(columns)}")
         # Copies, because recorders reuse their buffers.
-        rows = {
-            name: np.array(columns[name], dtype=object if kind == "str" else kind)
-            for name, kind in schema.items()
-        }
+        try:
+            rows = {
+                name: np.array(columns[name], dtype=object if kind == "str" else kind)
+                for name, kind in schema.items()
+            }
+        except OverflowError as error:
+            raise EvidenceError(
+                f"a number that was observed is too large for the table {table}",
+                cause="the server, or what stands between it and pgsweep, answered with nonsense",
+                hint="record again; pgsweep doctor shows what answers there",
+            ) from error
         lengths = {len(column) for column in rows.values()}
         if len(lengths) != 1:
             raise ValueError(f"columns of {table} differ in length: {lengths}")
