@@ -118,7 +118,7 @@ def _loads(times: Table, counters: Table) -> NDArray[np.float64] | None:
         for what in np.unique(counters["object"][rows]):
             own = rows[counters["object"][rows] == what]
             seconds, values = counters["seconds"][own], counters["value"][own]
-            if (np.diff(seconds) >= 0).all():
+            if len(own) and (np.diff(seconds) >= 0).all():
                 loads += np.interp(times["begin_seconds"], seconds, np.maximum.accumulate(values))
         return loads
     return None
