@@ -336,7 +336,9 @@ def test_every_database_and_the_shared_catalogs_once(towarm: str) -> None:
     result = planned(towarm, selection=Selection(every_database=True), budget_bytes=100 * MB)
     assert {"towarm", "postgres"} <= {row.database for row in result.relations}
     assert names(result).count("pg_authid") == 1
-    assert [entry.what for entry in result.missing] == ["database template1"]  # has no pg_prewarm
+    # Databases of other tests lack pg_prewarm too.
+    without = {entry.what for entry in result.missing}
+    assert "database template1" in without and not without & {"database towarm", "database postgres"}
 
 
 def test_without_pg_prewarm_there_is_no_way_through_the_server(fresh: str) -> None:

@@ -45,6 +45,11 @@ def as_setting(size_bytes: int) -> str:
     return f"{size_bytes // 1024}kB"
 
 
+def format_plain(value: float) -> str:
+    """Return a number of at most four decimals without needless zeros and never with an exponent: `0.05`."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")
+
+
 def format_count(value: float) -> str:
     """Return a number with its thousands apart, or with two digits where it is small: `12 345`, `0.25`.
 

@@ -14,7 +14,7 @@ from typing import Final
 from pgsweep.advice.reads import Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
-from pgsweep.units import as_setting, format_bytes, format_count
+from pgsweep.units import as_setting, format_bytes, format_count, format_plain
 
 LEAST_GAIN: Final = 0.05
 """What is worth a restart: assumed."""
@@ -57,8 +57,8 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
     if now.wait_high < LEAST_WAIT:
         why = (
-            f"all sessions together wait at most {now.wait_high * 1000:.2g} ms in a second for reads: there "
-            f"is nothing to gain{_removable(situation)}"
+            f"all sessions together wait at most {format_plain(round(now.wait_high * 1000, 2))} ms in a second "
+            f"for reads: there is nothing to gain{_removable(situation)}"
         )
         return _left(situation, why, "leave", _kind(basis))
     if basis == "unknown":

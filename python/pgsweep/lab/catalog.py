@@ -18,6 +18,7 @@ from pgsweep.lab.grid import Scalar
 from pgsweep.lab.protocol import CellPlan
 from pgsweep.lab.statistics import ratio_range
 from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabListed, LabListResult, LabVerdict
+from pgsweep.units import format_plain
 
 _MEMORY_CGROUP: Final = "memory cgroup"
 _HUGE_PAGES: Final = "huge pages"
@@ -151,7 +152,9 @@ def conclude(experiment: Experiment, scale: float, cells: Sequence[LabCell]) -> 
     by_key = {cell.key: cell for cell in cells}
     claims = [_claim(claim, by_key) for claim in experiment.claim]
     if scale > experiment.largest_scale:
-        reason = f"the sizes are too small at this scale: --scale {experiment.largest_scale:g} or less"
+        reason = (
+            f"the sizes are too small at this scale: --scale {format_plain(experiment.largest_scale)} or less"
+        )
         claims = [msgspec.structs.replace(each, verdict="cannot tell", reason=reason) for each in claims]
     verdicts = [claim.verdict for claim in claims]
     verdict: LabVerdict = "holds"
@@ -164,7 +167,7 @@ def conclude(experiment: Experiment, scale: float, cells: Sequence[LabCell]) -> 
         question=experiment.question,
         published_on=experiment.published_on,
         scale=scale,
-        model=experiment.model.replace("{scale}", f"{scale:g}"),
+        model=experiment.model.replace("{scale}", format_plain(scale)),
         claims=claims,
         verdict=verdict,
         beyond=experiment.beyond,
@@ -217,9 +220,9 @@ def _published(claim: ClaimOf, cells: dict[str, LabCell]) -> float | None:
 
 
 def _expected(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
-    return f"at least {low:g}" if low is not None else f"at most {high:g}"
+    if low is None:
+        return "" if high is None else f"at most {format_plain(high)}"
+    return f"at least {format_plain(low)}" if high is None else f"{format_plain(low)} to {format_plain(high)}"
 
 
 def _no_cgroup() -> str:

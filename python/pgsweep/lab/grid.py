@@ -27,7 +27,7 @@ from pgsweep.testbed.cold import drop_files, run_setup
 from pgsweep.testbed.pgbench import DATABASE, create_database, find_pgbench, run_transactions
 from pgsweep.testbed.steps import Measurement, measure_seconds, measure_statements
 from pgsweep.testbed.workloads import Script, Workload
-from pgsweep.units import parse_bytes
+from pgsweep.units import format_plain, parse_bytes
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run as warm
 
@@ -146,7 +146,7 @@ class Grid:
         if "clients" in self.fixed_factors:
             found["clients"] = ", ".join(map(str, self.clients))
         if "warm" in self.caches:
-            found["warm-up"] = f"at most {self.warm_up_seconds:g} s"
+            found["warm-up"] = f"at most {format_plain(self.warm_up_seconds)} s"
         return found
 
     @property

@@ -25,7 +25,7 @@ from pgsweep.testbed.pgbench import DATABASE as PGBENCH
 from pgsweep.testbed.pgbench import create_database, find_pgbench
 from pgsweep.testbed.steps import explain, run_sql
 from pgsweep.testbed.workloads import ACCOUNTS_PER_SCALE
-from pgsweep.units import parse_bytes
+from pgsweep.units import format_plain, parse_bytes
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions
 from pgsweep.warm.run.run import run as warm
@@ -60,7 +60,10 @@ class Steps:
     @property
     def conditions(self) -> Mapping[str, str]:
         """Return scale and parameters."""
-        return {"scale": f"{self.scale:g}", **{k: str(v) for k, v in self.experiment.parameters.items()}}
+        return {
+            "scale": format_plain(self.scale),
+            **{k: str(v) for k, v in self.experiment.parameters.items()},
+        }
 
     @property
     def jobs(self) -> Sequence[str]:

@@ -8,6 +8,7 @@ from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.units import format_plain
 
 _HEAD = ["name", "asks", "scale", "takes (assumed)", "here"]
 
@@ -30,7 +31,7 @@ def list_page(result: LabListResult) -> Page:
 
 def _cells(each: LabListed) -> list[str]:
     state = each.state if not each.why else f"{each.state}: {each.why}"
-    return [each.name, each.question, f"{each.scale:g}", seconds(each.seconds), state]
+    return [each.name, each.question, format_plain(each.scale), seconds(each.seconds), state]
 
 
 VIEW = View(
