@@ -56,9 +56,10 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
     if now is None:
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
     if now.wait_high < LEAST_WAIT:
+        wait = format_plain(round(now.wait_high * 1000, 2))
         why = (
-            f"all sessions together wait at most {format_plain(round(now.wait_high * 1000, 2))} ms in a second "
-            f"for reads: there is nothing to gain{_removable(situation)}"
+            f"all sessions together wait at most {wait} ms in a second for reads: there is nothing to "
+            f"gain{_removable(situation)}"
         )
         return _left(situation, why, "leave", _kind(basis))
     if basis == "unknown":
