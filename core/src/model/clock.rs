@@ -57,7 +57,12 @@ fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
         let mut beyond = 0.0;
         for k in MAX_USAGE_COUNT..60 {
             term *= x / k as f64;
-            beyond += term;
+            let sum = beyond + term;
+            if sum == beyond {
+                // Later terms are smaller: they would change nothing either.
+                break;
+            }
+            beyond = sum;
         }
         for k in (0..MAX_USAGE_COUNT).rev() {
             tail[k] = beyond;
@@ -160,12 +165,16 @@ pub fn stationary_table(rates: &[f64], batch: &Batch) -> Vec<[f64; OUTCOMES]> {
 }
 
 fn stationary_with(x: f64, batch: &Batch, powers: &[Matrix; MAX_USAGE_COUNT]) -> [f64; OUTCOMES] {
-    let (_, tail) = poisson(x);
+    let (mass, tail) = poisson(x);
     // Time spent with exactly k visits behind it, as a share of the pass: ∫ P(N_xt = k) dt = P(N_x > k) / x,
     // and a pass weighs by its length.
     let spent = tail.map(|t| t / x);
     let during = blend(powers, &spent, (1.0 - spent.iter().sum::<f64>()).max(0.0));
-    let (mass, tail) = poisson(x.min(CHAIN_RATE_CAP));
+    let (mass, tail) = if x > CHAIN_RATE_CAP {
+        poisson(CHAIN_RATE_CAP)
+    } else {
+        (mass, tail)
+    };
     let at_pass = blend(powers, &mass, tail[MAX_USAGE_COUNT - 1]);
     // Seen just after each pass; an eviction is followed by the start of the next residence.
     let mut next_lap = [[0.0; STATES]; STATES];
