@@ -2,7 +2,8 @@
 
 initdb takes a second of a processor, and the tests make more than a hundred clusters. As in PostgreSQL's own
 tests (INITDB_TEMPLATE) it runs once for each server; later clusters get a copy of its data directory, with a
-system identifier of their own. What pgsweep does when it runs as a process of its own is untouched.
+system identifier of their own. The processes of pytest share these, and those that tests fork or start may
+(`share_templates`). What the program pgsweep does is untouched.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,10 @@ _POLYNOMIAL = 0x82F63B78
 _SYSTEM_IDENTIFIER_AT = 24
 """In the first page of a segment of WAL, after the short header (XLogLongPageHeaderData, xlog_internal.h)."""
 
-_FOLDER = pytest.StashKey[Path]()
+TEMPLATES = "PGSWEEP_TEST_TEMPLATES"
+"""The variable with the folder of these data directories."""
+
+_MADE = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,8 +36,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not in a fixture that all tests use: then all tests would count as tests that use a server (fix_quick).
     """
-    folder = config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="pgsweep-initdb-"))
+    if TEMPLATES not in os.environ:  # the processes of pytest-xdist inherit it
+        config.stash[_MADE] = Path(tempfile.mkdtemp(prefix="pgsweep-initdb-"))
+        os.environ[TEMPLATES] = str(config.stash[_MADE])
+    share_templates()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _MADE in config.stash:
+        del os.environ[TEMPLATES]
+        shutil.rmtree(config.stash[_MADE])
+
+
+def share_templates() -> None:
+    """Copy data directories in this process too."""
+    folder = Path(os.environ[TEMPLATES])
     initdb = Cluster._initdb
+    if initdb.__module__ == __name__:
+        return
 
     def copy_or_make(cluster: Cluster, options: Sequence[str]) -> None:
         # Copies of a server's files (own_server_files) share the template of their version.
@@ -41,15 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
         if template.exists():
             subprocess.run(["cp", "-a", f"{template}/.", cluster.data_directory], check=True)
             _set_system_identifier(cluster.data_directory, secrets.randbits(63))
-        else:
-            initdb(cluster, options)
-            subprocess.run(["cp", "-a", cluster.data_directory, template], check=True)
+            return
+        initdb(cluster, options)
+        whole = Path(tempfile.mkdtemp(dir=folder)) / "data"
+        subprocess.run(["cp", "-a", cluster.data_directory, whole], check=True)
+        with suppress(OSError):  # another process was first
+            whole.rename(template)
 
     Cluster._initdb = copy_or_make  # type: ignore[assignment, method-assign]
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash[_FOLDER])
 
 
 def _set_system_identifier(data_directory: Path, identifier: int) -> None:

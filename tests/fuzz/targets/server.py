@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
 from pgsweep.pg import connect
 from pgsweep.pg.cluster import Cluster
+from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -85,6 +87,8 @@ def _server() -> tuple[Proxy, str]:
     connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
     # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
     live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
+    if TEMPLATES in os.environ:
+        share_templates()
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
     cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
