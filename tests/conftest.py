@@ -17,11 +17,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = (
+    "tests.fix_initdb",  # first, as others import it
     "tests.fix_cluster",
     "tests.fix_disk",
     "tests.fix_heated",
     "tests.fix_hostile",
-    "tests.fix_initdb",
     "tests.fix_page",
     "tests.fix_proc",
     "tests.fix_quick",

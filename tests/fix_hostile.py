@@ -21,7 +21,7 @@ import pytest
 from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run
 
 SPRUNG = "TRAP SPRUNG"
 _STATEMENT = re.compile(
@@ -130,14 +130,7 @@ class HostileServer:
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run pgsweep as its user would."""
-        return subprocess.run(
-            [PGSWEEP, *command],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return run(*command, timeout_seconds=120)
 
     def set_traps(self, connection: psycopg.Connection[Any], schema: str, statements: Sequence[str]) -> None:
         """Make a function, operator or view of one's own for every name in these statements."""

@@ -2,17 +2,21 @@
 
 initdb takes a second of a processor, and the tests make more than a hundred clusters. As in PostgreSQL's own
 tests (INITDB_TEMPLATE) it runs once for each server; later clusters get a copy of its data directory, with a
-system identifier of their own. What pgsweep does when it runs as a process of its own is untouched.
+system identifier of their own. The processes of pytest share these, and those that tests fork or start may
+(`share_templates`). What the program pgsweep does is untouched.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +27,13 @@ _POLYNOMIAL = 0x82F63B78
 _SYSTEM_IDENTIFIER_AT = 24
 """In the first page of a segment of WAL, after the short header (XLogLongPageHeaderData, xlog_internal.h)."""
 
-_FOLDER = pytest.StashKey[Path]()
+_GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x00020000
+"""FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h."""
+
+TEMPLATES = "PGSWEEP_TEST_TEMPLATES"
+"""The variable with the folder of these data directories."""
+
+_MADE = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,25 +41,61 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not in a fixture that all tests use: then all tests would count as tests that use a server (fix_quick).
     """
-    folder = config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="pgsweep-initdb-"))
+    if TEMPLATES not in os.environ:  # the processes of pytest-xdist inherit it
+        config.stash[_MADE] = Path(tempfile.mkdtemp(prefix="pgsweep-initdb-"))
+        os.environ[TEMPLATES] = str(config.stash[_MADE])
+    share_templates()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _MADE in config.stash:
+        del os.environ[TEMPLATES]
+        shutil.rmtree(config.stash[_MADE])
+
+
+def share_templates() -> None:
+    """Copy data directories in this process too."""
+    folder = Path(os.environ[TEMPLATES])
     initdb = Cluster._initdb
+    if initdb.__module__ == __name__:
+        return
 
     def copy_or_make(cluster: Cluster, options: Sequence[str]) -> None:
         # Copies of a server's files (own_server_files) share the template of their version.
         name = " ".join((cluster.binaries.version, *options)).replace("/", "_")
         template = folder / name
+        spread_folders_below(cluster.run_directory.parent)
         if template.exists():
+            base = cluster.data_directory / "base"
+            base.mkdir(mode=0o700)
+            spread_folders_below(base)
             subprocess.run(["cp", "-a", f"{template}/.", cluster.data_directory], check=True)
             _set_system_identifier(cluster.data_directory, secrets.randbits(63))
-        else:
-            initdb(cluster, options)
-            subprocess.run(["cp", "-a", cluster.data_directory, template], check=True)
+            return
+        initdb(cluster, options)
+        spread_folders_below(cluster.data_directory / "base")
+        whole = Path(tempfile.mkdtemp(dir=folder)) / "data"
+        subprocess.run(["cp", "-a", cluster.data_directory, whole], check=True)
+        with suppress(OSError):  # another process was first
+            whole.rename(template)
 
     Cluster._initdb = copy_or_make  # type: ignore[assignment, method-assign]
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash[_FOLDER])
+def spread_folders_below(folder: Path) -> None:
+    """Ask the file system to put new folders in this one far from each other (chattr +T), where it can.
+
+    ext4 without a journal does not use an inode again for a minute and more after its file was removed
+    (fs/ext4/ialloc.c, recently_deleted), and looks at each of them anew for every new file: where a thousand
+    files of a cluster have just been removed, those of the next take ten times as long to make.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            flags = int.from_bytes(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)), sys.byteorder)
+            fcntl.ioctl(descriptor, _SET_FLAGS, (flags | _TOP_FOLDER).to_bytes(8, sys.byteorder))
+    finally:
+        os.close(descriptor)
 
 
 def _set_system_identifier(data_directory: Path, identifier: int) -> None:

@@ -40,15 +40,16 @@ def database(server: Cluster) -> Iterator[str]:
 
 @contextmanager
 def load_running(
-    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.0
+    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.015
 ) -> Iterator[None]:
     """Have sessions read random rows until the block ends.
 
     Args:
         server, database: where; the table is that of `database`.
         sessions: how many read at once.
-        pause_seconds: after every 20 reads. Without one the sessions take all processors of a small machine
-            from the tests beside this one, so those that go on for a minute have one.
+        pause_seconds: after every 20 reads. Without one the sessions would take all processors of a small
+            machine, from the recording and from the tests beside it; with this one two sessions make about
+            2000 reads a second, which turn the pool over every few seconds.
     """
     over = threading.Event()
 

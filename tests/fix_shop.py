@@ -1,4 +1,4 @@
-"""A database under load: pgbench's tables, eight times shared_buffers, read by one client."""
+"""A database under load: pgbench's tables, eight times shared_buffers, read by one client at a set pace."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from contextlib import contextmanager
 import psycopg
 
 from pgsweep.pg.cluster import Cluster
+
+_READS_PER_SECOND = 2500
+"""Enough to turn the pool over every second; at full speed it would take all of two processors."""
 
 
 @contextmanager
@@ -23,7 +26,7 @@ def shop_under_load(cluster: Cluster, seconds: int = 120) -> Iterator[str]:
         pgbench = str(cluster.bindir / "pgbench")
         subprocess.run([pgbench, "-i", "-q", "-s", "8", conninfo], check=True, capture_output=True)
         load = subprocess.Popen(
-            [pgbench, "-S", "-n", "-T", str(seconds), conninfo],
+            [pgbench, "-S", "-n", "-R", str(_READS_PER_SECOND), "-T", str(seconds), conninfo],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

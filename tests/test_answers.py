@@ -6,7 +6,6 @@ import datetime
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -27,7 +26,7 @@ from pgsweep.pg.queries import load, name_of
 from pgsweep.pg.shapes import shape_of
 from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording
 from tests.fuzz.targets import server as target
@@ -142,7 +141,7 @@ def test_the_command_line_says_it_in_words(proxied: tuple[Proxy, str]) -> None:
     told = ""
     for seed in range(20):
         proxy.plan = Plan(seed, 0.3, skip=20, rough=0.0)
-        done = subprocess.run([PGSWEEP, "cache", conninfo], capture_output=True, text=True, check=False)
+        done = run("cache", conninfo)
         assert "Traceback" not in done.stderr
         assert "failed in a way it should not" not in done.stderr
         told = done.stderr

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,30 @@ def top_level() -> set[str]:
     return packages | {file.stem for file in PACKAGE.glob("[a-z]*.py")}
 
 
+@cache
+def parsed() -> dict[Path, ast.Module]:
+    """Return every module."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 def sources(*left_out: str) -> Iterator[tuple[Path, ast.Module]]:
     """Yield every module but those of the packages and modules left out."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path, tree in parsed().items():
         first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if first not in left_out:
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            yield path, tree
 
 
 def calls(tree: ast.Module, *names: str) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names:
+        if isinstance(node, ast.Call) and _last_name(node.func) in names:
             yield node
+
+
+def _last_name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def place(path: Path, node: ast.expr | ast.stmt) -> str:

@@ -252,9 +252,8 @@ def test_the_largest_rows_and_all_catalogs_in_one_with_their_whole_sum(shop: str
 
 def test_names_and_rows_are_for_people(shop: str) -> None:
     def said(*arguments: str) -> str:
-        done = subprocess.run(
-            [PGSWEEP, "cache", shop, *arguments], capture_output=True, text=True, check=True
-        )
+        done = run("cache", shop, *arguments)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     text = said("--all")
@@ -445,13 +444,7 @@ def test_a_server_in_a_container() -> None:
 @needs_root
 def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cluster) -> None:
     def of_plain(*arguments: str) -> tuple[int, str, int, int]:
-        done = subprocess.run(
-            [PGSWEEP, "cache", shop, "--json", "--this-database", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run("cache", shop, "--json", "--this-database", *arguments)
         if done.returncode:
             return done.returncode, done.stderr, 0, 0
         result = msgspec.json.decode(done.stdout, type=CacheResult)

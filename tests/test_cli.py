@@ -27,7 +27,7 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.secrets import without_secrets
 from pgsweep.ui.results import to_json
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import PGSWEEP, start
 from tests.fix_disk import fill_disk
 from tests.fix_results import MB, demo_result, predict_result
 
@@ -79,16 +79,16 @@ def test_help_of_a_command_imports_nothing_heavy(name: str) -> None:
 
 
 def test_version_names_pgsweep_its_build_and_libpq() -> None:
-    done = run("--version")
+    done = start("--version")
     assert done.returncode == 0
     assert f"pgsweep {pgsweep.__version__} (native module: release build)" in done.stdout
     assert re.search(r"^libpq \d+\.\d+", done.stdout, re.MULTILINE)
-    assert run("-V").stdout == done.stdout
-    assert run("-V", "--quiet").stdout == done.stdout
+    assert start("-V").stdout == done.stdout
+    assert start("-V", "--quiet").stdout == done.stdout
 
 
 def test_no_arguments_show_five_examples() -> None:
-    done = run()
+    done = start()
     assert done.returncode == 0
     assert done.stdout.count("\n  pgsweep ") == 5
     assert done.stderr == ""
@@ -96,7 +96,7 @@ def test_no_arguments_show_five_examples() -> None:
 
 @pytest.mark.parametrize("option", ["--help", "-?"])
 def test_help_lists_every_command_and_exit_code(option: str) -> None:
-    done = run(option)
+    done = start(option)
     assert done.returncode == 0
     for name, entry in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(entry.summary)}$", done.stdout, re.MULTILINE)
@@ -106,9 +106,9 @@ def test_help_lists_every_command_and_exit_code(option: str) -> None:
 
 def test_help_needs_no_home_and_no_server() -> None:
     env = {"HOME": "/nonexistent", "PGHOST": "/nonexistent", "PGSERVICE": "absent"}
-    assert run("--help", env=env).returncode == 0
+    assert start("--help", env=env).returncode == 0
     for name in COMMANDS:
-        assert run(name, "-?", env=env).returncode == 0
+        assert start(name, "-?", env=env).returncode == 0
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -122,7 +122,7 @@ def test_overview_agrees_with_the_command(name: str) -> None:
 
 @pytest.mark.parametrize(("typed", "meant"), [("reprot", "report"), ("complete", "completion")])
 def test_unknown_command_suggests_the_nearest(typed: str, meant: str) -> None:
-    done = run(typed)
+    done = start(typed)
     assert done.returncode == 2
     assert done.stdout == ""
     assert f"did you mean `pgsweep {meant}`?" in done.stderr
@@ -136,7 +136,7 @@ def test_unknown_command_suggests_the_nearest(typed: str, meant: str) -> None:
     ],
 )
 def test_unknown_subcommand_suggests_the_nearest(typed: tuple[str, ...], words: str) -> None:
-    done = run(*typed)
+    done = start(*typed)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"error: {words}",
@@ -146,28 +146,30 @@ def test_unknown_subcommand_suggests_the_nearest(typed: tuple[str, ...], words: 
 
 def test_completion_for_every_shell() -> None:
     for shell in ("bash", "zsh", "fish"):
-        done = run("completion", shell)
+        done = start("completion", shell)
         assert done.returncode == 0
         assert "_PGSWEEP_COMPLETE" in done.stdout
-    done = run(env={"_PGSWEEP_COMPLETE": "bash_complete", "COMP_WORDS": "pgsweep rep", "COMP_CWORD": "1"})
+    done = start(env={"_PGSWEEP_COMPLETE": "bash_complete", "COMP_WORDS": "pgsweep rep", "COMP_CWORD": "1"})
     assert done.stdout == "plain,report\n"
 
 
 def test_report_beside_its_json(tmp_path: Path) -> None:
     (tmp_path / "demo.json").write_text(to_json(demo_result()))
-    done = run("report", "demo.json", cwd=tmp_path)
+    done = start("report", "demo.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "report: demo.html\n"
-    back = run("report", "--from", "demo.html", "--json", cwd=tmp_path)
+    back = start("report", "--from", "demo.html", "--json", cwd=tmp_path)
     assert back.stdout == to_json(demo_result())
-    again = run("report", "demo.html", cwd=tmp_path)
+    again = start("report", "demo.html", cwd=tmp_path)
     assert "measured" in again.stdout
-    assert run("report", "-", "--csv", cwd=tmp_path, stdin=to_json(predict_result())).stdout.count("\n") == 7
+    assert (
+        start("report", "-", "--csv", cwd=tmp_path, stdin=to_json(predict_result())).stdout.count("\n") == 7
+    )
 
 
 def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
-    done = run("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
+    done = start("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "predicted" in (tmp_path / "a.txt").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.html", "a.txt", "x.json"]
@@ -188,7 +190,7 @@ def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
 def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     (tmp_path / "damaged.json").write_text("{")
-    done = run(*arguments, cwd=tmp_path)
+    done = start(*arguments, cwd=tmp_path)
     assert done.returncode == (1 if "absent.json" in arguments else 2)
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -199,7 +201,7 @@ def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path
 def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_disk: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     fill_disk(small_disk)
-    done = run("report", "x.json", "--csv", "-o", str(small_disk / "x.html"), "-o", "y.html", cwd=tmp_path)
+    done = start("report", "x.json", "--csv", "-o", str(small_disk / "x.html"), "-o", "y.html", cwd=tmp_path)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert done.stdout.startswith("shared_buffers_bytes,")
@@ -208,10 +210,10 @@ def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_
 
 
 def test_names_that_are_not_utf8_are_told() -> None:
-    done = run("warm", "plan", b"db\xe9")
+    done = start("warm", "plan", b"db\xe9")
     assert done.returncode == 2
     assert done.stderr.startswith("error: `db\\xe9` is not UTF-8\n")
-    secret = run("warm", "plan", b"password=sesame\xe9 dbname=x")
+    secret = start("warm", "plan", b"password=sesame\xe9 dbname=x")
     assert secret.returncode == 2
     assert "sesame" not in secret.stderr
 
@@ -219,14 +221,14 @@ def test_names_that_are_not_utf8_are_told() -> None:
 def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     os.mkfifo(tmp_path / "pipe.html")
-    done = run("report", "x.json", "-o", "pipe.html", cwd=tmp_path)
+    done = start("report", "x.json", "-o", "pipe.html", cwd=tmp_path)
     assert done.returncode == 2
     assert "`pipe.html` is a device or a pipe" in done.stderr
     assert (tmp_path / "pipe.html").is_fifo()
 
 
 def test_debug_shows_the_traceback() -> None:
-    done = run("report", "absent.json", "--debug")
+    done = start("report", "absent.json", "--debug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
@@ -247,15 +249,15 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_colour_only_when_wanted(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     arguments = ("report", "x.json", "--json", "--csv")
-    assert "\x1b[" not in run(*arguments, cwd=tmp_path).stderr
-    assert "\x1b[" in run(*arguments, "--color", "always", cwd=tmp_path).stderr
-    assert "\x1b[" in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
-    assert "\x1b[" not in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
+    assert "\x1b[" not in start(*arguments, cwd=tmp_path).stderr
+    assert "\x1b[" in start(*arguments, "--color", "always", cwd=tmp_path).stderr
+    assert "\x1b[" in start(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
+    assert "\x1b[" not in start(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
 
 
 def test_a_locale_without_unicode(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(demo_result()))
-    run("report", "x.json", cwd=tmp_path)
+    start("report", "x.json", cwd=tmp_path)
     plain = subprocess.run(
         [PGSWEEP, "report", "--from", "x.html"],
         cwd=tmp_path,
@@ -270,7 +272,7 @@ def test_a_locale_without_unicode(tmp_path: Path) -> None:
 
 def test_options_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
-    done = run("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
+    done = start("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
     assert json.loads(done.stdout)["schema"] == "pgsweep.predict/1"
 
 
@@ -419,7 +421,7 @@ def test_words_without_a_secret_stay_as_they_are(word: str) -> None:
 
 def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
     conninfo = rf"{wheel18.conninfo()} password=Zx9&Top\ Secret sslpassword='Top Secret'"
-    done = run("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
+    done = start("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
     assert done.returncode == 0, done.stderr
     for text in (done.stdout, done.stderr, (tmp_path / "cache.html").read_text()):
         assert "Secret" not in text
@@ -441,7 +443,7 @@ def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
 def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(
     words: tuple[str, ...],
 ) -> None:
-    done = run(*words)
+    done = start(*words)
     assert done.returncode != 0
     assert done.stderr.startswith(("error:", "Traceback"))
     assert "TopSecret" not in done.stdout + done.stderr
@@ -452,7 +454,7 @@ def test_names_of_databases_and_relations_are_completed(wheel18: Cluster) -> Non
 
     def completed(words: str) -> list[str]:
         env = {"_PGSWEEP_COMPLETE": "bash_complete", "COMP_WORDS": f"pgsweep {words}"}
-        done = run(env={**env, "COMP_CWORD": str(len(words.split()))})
+        done = start(env={**env, "COMP_CWORD": str(len(words.split()))})
         assert done.stderr == ""
         return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import PGSWEEP, run
 from tests.fix_flood import floodable
 
 QUICK = ("--interval", "100ms", "--report", "100ms")
@@ -23,10 +23,8 @@ def shop(wheel18: Cluster) -> Iterator[str]:
         yield conninfo
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PGSWEEP, "warm", "keep", *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
+def keep(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("warm", "keep", *arguments)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -51,24 +49,24 @@ def test_a_signal_ends_it_with_its_record(shop: str, number: signal.Signals, tmp
 
 def test_the_text_tells_residence_and_cost_and_what_flatters(shop: str, tmp_path: Path) -> None:
     saved = tmp_path / "kept.json"
-    done = run("hot", "-d", shop, "--indexes", "--for", "1s", "-o", str(saved))
+    done = keep("hot", "-d", shop, "--indexes", "--for", "1s", "-o", str(saved))
     assert done.returncode == 0, done.stderr
     for words in ("Measured: kept for", "Resident: ", "rounds: ", "Cost: ", "hit ratio there looks better"):
         assert words in done.stdout
     assert "hot_pkey" in done.stdout
-    again = subprocess.run([PGSWEEP, "report", str(saved)], capture_output=True, text=True, check=False)
+    again = run("report", str(saved))
     assert again.returncode == 0, again.stderr
-    csv = run("hot", "-d", shop, "--for", "100ms", "--csv")
+    csv = keep("hot", "-d", shop, "--for", "100ms", "--csv")
     assert csv.stdout.splitlines()[0].startswith("schema,relation,kind,size_bytes,kept_bytes")
 
 
 def test_a_dry_run_prints_the_statements(shop: str) -> None:
-    done = run("hot", "-d", shop, "--dry-run")
+    done = keep("hot", "-d", shop, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "would keep 2.34 MB, budget 4 MB" in done.stdout
     assert "pg_try_advisory_lock(" in done.stdout
     assert "nothing was touched or read" in done.stderr
-    plan = json.loads(run("hot", "-d", shop, "--dry-run", "--json").stdout)
+    plan = json.loads(keep("hot", "-d", shop, "--dry-run", "--json").stdout)
     assert plan["schema"] == "pgsweep.warm-keep-plan/1"
 
 
@@ -87,7 +85,7 @@ def test_a_dry_run_prints_the_statements(shop: str) -> None:
 def test_what_cannot_be_is_told_in_words(
     shop: str, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    done = run(*arguments, "-d", shop)
+    done = keep(*arguments, "-d", shop)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr

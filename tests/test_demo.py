@@ -27,6 +27,7 @@ import sys
 from pathlib import Path
 from pgsweep.sizing.demo import run_demo
 from tests.fix_demo import BRIEF
+from tests.fix_initdb import share_templates
 
 class Listener:
     def stage(self, title, total_seconds=None):
@@ -34,6 +35,8 @@ class Listener:
     def advance(self, done_seconds): pass
     def note(self, text): pass
 
+if "initdb" not in sys.argv:
+    share_templates()
 run_demo(plan=BRIEF, output=Path(sys.argv[1]), progress=Listener())
 """
 
@@ -108,7 +111,7 @@ def test_without_the_right_to_trace(own_tmpdir: Path, monkeypatch: pytest.Monkey
 )
 def test_interrupted(tmp_path: Path, own_tmpdir: Path, step: str, number: signal.Signals) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path / "kept")],
+        [sys.executable, "-c", CHILD, str(tmp_path / "kept"), *(["initdb"] if "making" in step else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
+from tests.fix_cli import run
 from tests.fix_process import wait_until
 
 BLOCK = 8192
@@ -184,30 +183,20 @@ def test_others_at_work_are_noticed(table: str) -> None:
 def test_the_command_on_a_private_server(tmp_path: Path) -> None:
     setup, out = tmp_path / "setup.sql", tmp_path / "result.json"
     setup.write_text(SETUP)
-    command = [
-        str(Path(sys.executable).with_name("pgsweep")),
-        "footprint",
-        "SELECT count(*) FROM t",
-        "--cold",
-    ]
-    done = subprocess.run(
-        [*command, "--setup", str(setup), "--shared-buffers", "32MB", "-o", str(out)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["footprint", "SELECT count(*) FROM t", "--cold"]
+    done = run(*command, "--setup", str(setup), "--shared-buffers", "32MB", "-o", str(out))
     assert done.returncode == 0, done.stderr
     assert "into shared" in done.stdout
     assert "cold" in done.stdout
     result = json.loads(out.read_text())
     assert result["schema"] == "pgsweep.footprint/1"
     assert result["shared_buffers_bytes"] == 32 << 20
-    refused = subprocess.run([*command, "-d", "mine"], capture_output=True, text=True, check=False)
+    refused = run(*command, "-d", "mine")
     assert refused.returncode == 2
     assert "private server only" in refused.stderr
     broken = tmp_path / "broken.sql"
     broken.write_text("CREATE TABLE x (;\n")
-    failed = subprocess.run([*command, "--setup", str(broken)], capture_output=True, text=True, check=False)
+    failed = run(*command, "--setup", str(broken))
     assert failed.returncode == 2
     assert "syntax error" in failed.stderr
 

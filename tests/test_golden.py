@@ -7,17 +7,15 @@ only the commands.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pgsweep.ui.results import to_json
 from pgsweep.ui.view import Result
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
@@ -29,15 +27,7 @@ def transcript(commands: list[str], folder: Path) -> str:
     for line in commands:
         words = shlex.split(line)
         assert words[0] == "pgsweep"
-        done = subprocess.run(
-            [PGSWEEP, *words[1:]],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=folder,
-            timeout=60,
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "COLUMNS": "80", "HOME": str(folder)},
-        )
+        done = run(*words[1:], cwd=folder, env={"HOME": str(folder)})
         out.append(f"$ {line}\n")
         for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
             if text:

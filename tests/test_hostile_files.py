@@ -21,7 +21,7 @@ from pgsweep.errors import EvidenceError, HeatError, UsageError
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import read_result
 from pgsweep.warm.heat.file import read_heat
-from tests.fix_cli import run
+from tests.fix_cli import run, run_code
 from tests.fuzz.mutate import unpack
 from tests.fuzz.targets import SEEDS
 
@@ -72,13 +72,8 @@ def cost(call: str, path: Path) -> tuple[str, int, float]:
 
 
 def _cost(call: str, path: Path) -> tuple[str, int, float]:
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURED.replace("{call}", call), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = run_code(_MEASURED.replace("{call}", call), str(path))
+    assert done.returncode == 0, done.stderr
     *said, numbers = done.stdout.splitlines()
     peak_bytes, seconds = numbers.split()
     return "\n".join(said), int(peak_bytes), float(seconds)

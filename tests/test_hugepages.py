@@ -84,6 +84,16 @@ def test_its_own_settings_asked_of_another_server_are_the_same(server: Cluster) 
         assert 20 * MB < (more.shared_memory_bytes or 0) - (now.shared_memory_bytes or 0) < 23 * MB
 
 
+def test_long_segments_of_wal_are_asked_about_as_they_are(server: Cluster) -> None:
+    """The size of wal_buffers follows from them."""
+    settings = {"shared_buffers": "16MB"}
+    with Cluster.create(server.bindir, settings, wal_segment_bytes=64 * MB) as cluster:
+        now = examine(cluster.conninfo())
+        same = examine(cluster.conninfo(), settings=settings)
+    assert same.shared_memory_bytes == now.shared_memory_bytes
+    assert same.methods.exact == now.methods.exact is not None
+
+
 def test_more_than_this_host_has(server: Cluster) -> None:
     """Nothing is requested from the kernel when it is asked what would be."""
     settings = {"shared_buffers": "4TB", "max_connections": "1000"}

@@ -23,6 +23,7 @@ from pgsweep.plain import cleaned, database_word, shell_word, shown, sql_identif
 from pgsweep.ui.results import from_json, plain, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run as pgsweep
 from tests.fix_results import doctor_result
 from tests.fix_screen import screen_of
 
@@ -85,12 +86,6 @@ def nasty_server() -> Iterator[Cluster]:
                 connection.execute(sql.SQL("CREATE TABLE {0}.{0} AS SELECT 1 AS i").format(identifier))
             connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(NASTY[0])))
         yield cluster
-
-
-def pgsweep(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PGSWEEP, *arguments], capture_output=True, text=True, encoding="utf-8", check=False, cwd=cwd
-    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def fill(cluster: Cluster, *databases: str) -> None:
 @contextmanager
 def reads(cluster: Cluster, *databases: str, script: Path | None = None) -> Iterator[None]:
     """Have a session for each database read rows at random, or run a script, until the block ends."""
-    work = ["-S"] if script is None else ["-f", str(script)]
+    # At a pace that leaves room for the tests beside this one and turns the pool over several times a second.
+    work = ["-S", "-R", "3000"] if script is None else ["-f", str(script)]
     with ExitStack() as ends:
         for name in databases:
             load = subprocess.Popen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from pgsweep.records.proof import ProveResult
 from pgsweep.sizing.prove import prove
 from pgsweep.testbed.replay_server import ReplayServer
 from pgsweep.ui.results import from_json, read_result
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run
 from tests.fix_written import MIB, write_trace
 
 
@@ -84,19 +83,15 @@ def test_the_command(tmp_path: Path) -> None:
     arguments = ["prove", str(evidence), "--sizes", "4MB,8MB", "--json"]
     for file in files:
         arguments += ["-o", str(file)]
-    run = subprocess.run([PGSWEEP, *arguments], capture_output=True, text=True, check=True)
-    result = from_json(run.stdout.encode(), "stdout")
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    result = from_json(done.stdout.encode(), "stdout")
     assert isinstance(result, ProveResult)
     assert [row.shared_buffers_bytes for row in result.rows] == [4 * MIB, 8 * MIB]
     assert result.provenance is not None
     assert read_result(files[0]) == result
     assert len(files[1].read_text().splitlines()) == 3
     assert "observed here" in files[2].read_text()
-    refused = subprocess.run(
-        [PGSWEEP, "prove", str(tmp_path / "none")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = run("prove", str(tmp_path / "none"))
     assert refused.returncode == 2
     assert "--source trace" in refused.stderr

@@ -72,7 +72,7 @@ def shop(wheel18: Cluster) -> Iterator[str]:
                 )
             )
             inside.execute("VACUUM ANALYZE")
-        with load_running(wheel18, "served", sessions=1, pause_seconds=0.01):
+        with load_running(wheel18, "served", sessions=1):
             yield wheel18.conninfo("served")
         connection.execute("DROP DATABASE served WITH (FORCE)")
 

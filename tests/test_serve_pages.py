@@ -36,7 +36,7 @@ def shop(wheel18: Cluster) -> Iterator[str]:
             )
             inside.execute('CREATE TABLE "<b>&quot;" AS SELECT generate_series(1, 20000) AS n')
             inside.execute("VACUUM ANALYZE")
-        with load_running(wheel18, "paged", sessions=1, pause_seconds=0.01):
+        with load_running(wheel18, "paged", sessions=1):
             yield wheel18.conninfo("paged")
         connection.execute("DROP DATABASE paged WITH (FORCE)")
 

@@ -45,7 +45,10 @@ def test_the_time_of_a_clock_pass_is_that_of_the_hand(server: Cluster, database:
     """Between two snapshots close together, the buffers that changed lie on the arc that the hand passed."""
     buffers = 2048
     clock = PassClock(buffers)
-    with load_running(server, database, sessions=1), connect(server.conninfo(database)) as connection:
+    with (
+        load_running(server, database, sessions=1, pause_seconds=0.005),
+        connect(server.conninfo(database)) as connection,
+    ):
         reader = SnapshotReader(connection, require_buffercache(connection), buffers)
         counters = CounterReader(connection, {}, [])
         time.sleep(2)

@@ -27,7 +27,7 @@ from pgsweep.residency.access import opened
 from pgsweep.ui.numbers import known_bytes
 from pgsweep.ui.top import TopApp
 from pgsweep.ui.top_text import KEYS
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run
 from tests.fix_cluster import SETTINGS
 from tests.fix_screen import screen_of
 
@@ -98,7 +98,7 @@ def pgbench(cluster: Cluster, conninfo: str) -> Iterator[None]:
     program = str(cluster.bindir / "pgbench")
     subprocess.run([program, "-i", "-q", "-s", "3", conninfo], check=True, capture_output=True)
     load = subprocess.Popen(
-        [program, "-n", "-c", "2", "-T", "300", conninfo],
+        [program, "-n", "-c", "2", "-R", "300", "-T", "300", conninfo],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -110,13 +110,7 @@ def pgbench(cluster: Cluster, conninfo: str) -> Iterator[None]:
 
 
 def once(*arguments: str) -> TopSample:
-    said = subprocess.run(
-        [PGSWEEP, "top", "--json", "--interval", "1s", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    said = run("top", "--json", "--interval", "1s", *arguments, timeout_seconds=120)
     assert said.returncode == 0, said.stderr
     return msgspec.json.decode(said.stdout, type=TopSample)
 
@@ -439,12 +433,7 @@ def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:
             plain = psycopg.conninfo.make_conninfo(quiet, user="plain")
             with psycopg.connect(quiet):
                 sample = once(plain, "--source", "peek")
-            refused = subprocess.run(
-                [PGSWEEP, "top", "--once", "--source", "sql", plain],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            refused = run("top", "--once", "--source", "sql", plain)
         finally:
             connection.execute("DROP ROLE plain")
     assert sample.backends.hidden >= 2
@@ -454,10 +443,10 @@ def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:
 
 
 def test_once_as_text_and_what_is_refused(quiet: str) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([PGSWEEP, "top", *arguments], capture_output=True, text=True, check=False)
+    def top(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run("top", *arguments)
 
-    said = run("--once", "--top", "2", "--sort", "hot", "--filter", "public.", quiet)
+    said = top("--once", "--top", "2", "--sort", "hot", "--filter", "public.", quiet)
     assert said.returncode == 0, said.stderr
     assert "4-5▼" in said.stdout
     lines = said.stdout.split("\n")
@@ -469,9 +458,9 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     assert float(seconds) >= 5
     assert "counters" in said.stderr
     for arguments in (["--top", "3"], ["--interval", "0.01s"], []):
-        refused = run(quiet, *arguments)
+        refused = top(quiet, *arguments)
         assert refused.returncode == 2
         assert "hint:" in refused.stderr
-    assert "pgsweep cache" in run(quiet).stderr
-    gone = run("--once", "-h", "/nowhere")
+    assert "pgsweep cache" in top(quiet).stderr
+    gone = top("--once", "-h", "/nowhere")
     assert gone.returncode == 3

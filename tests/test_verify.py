@@ -27,7 +27,7 @@ MB = 1 << 20
 @contextmanager
 def pgbench(cluster: Cluster, *options: str) -> Iterator[None]:
     load = subprocess.Popen(
-        [str(cluster.bindir / "pgbench"), "-n", "-T", "300", *options, cluster.conninfo()],
+        [str(cluster.bindir / "pgbench"), "-n", "-R", "3000", "-T", "300", *options, cluster.conninfo()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

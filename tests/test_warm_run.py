@@ -24,13 +24,14 @@ from pgsweep.ui.warm import warm_text
 from pgsweep.warm.block_ranges import calls_of
 from pgsweep.warm.run.journal import Header, Journal, read_journal
 from tests.fix_cli import PGSWEEP
+from tests.fix_cli import run as pgsweep
 from tests.fix_process import needs_root, wait_until
 from tests.fix_warm import as_reader, drop_files, evict_all, piece_of, resident_blocks
 
 
 def state_in(folder: Path) -> dict[str, str]:
-    """Return an environment in which pgsweep keeps its state in a folder."""
-    return {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    """Return variables with which pgsweep keeps its state in a folder."""
+    return {"XDG_STATE_HOME": str(folder / "state")}
 
 
 def journals(folder: Path) -> list[Path]:
@@ -39,14 +40,7 @@ def journals(folder: Path) -> list[Path]:
 
 
 def warm(conninfo: str, *words: str, folder: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [PGSWEEP, "warm", *words, "-d", conninfo],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=state_in(folder),
-    )
+    done = pgsweep("warm", *words, "-d", conninfo, cwd=folder, env=state_in(folder))
     assert done.returncode == expect, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -192,7 +186,7 @@ def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=state_in(folder),
+        env={**os.environ, **state_in(folder)},
     )
     assert wait_until(lambda: any(b'"done"' in one.read_bytes() for one in journals(folder)), 60)
     return process

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +43,8 @@ def search(backend_pid: int, start_time_microseconds: int) -> Search:
         backend_pid: as `pg_backend_pid()` says it.
         start_time_microseconds: `pg_postmaster_start_time()` in microseconds since 2000-01-01.
     """
-    parent = _parent(backend_pid)
-    candidates = ([] if parent is None else [parent]) + [pid for pid in postmasters() if pid != parent]
     closed = []
-    for pid in candidates:
+    for pid in _candidates(_parent(backend_pid)):
         try:
             if postmaster_start_time(pid) == start_time_microseconds:
                 return Search(pid, ())
@@ -154,6 +153,13 @@ def _status(pid: int) -> dict[str, str]:
 def _parent(pid: int) -> int | None:
     status = _status(pid)
     return int(status["PPid"]) if "PPid" in status and status.get("Name", "").startswith("post") else None
+
+
+def _candidates(parent: int | None) -> Iterator[int]:
+    """Yield the likeliest postmaster first; /proc is searched only if it is not that one."""
+    if parent is not None:
+        yield parent
+    yield from (pid for pid in postmasters() if pid != parent)
 
 
 def postmasters() -> list[int]:

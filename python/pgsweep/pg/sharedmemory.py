@@ -111,10 +111,14 @@ class ScratchServer:
             wal_segment_bytes: of the server that is asked about; wal_buffers follows from it.
 
         Raises:
-            ClusterError: initdb failed.
+            ClusterError: it cannot be made.
         """
-        options = [f"--wal-segsize={wal_segment_bytes >> 20}"]
-        self._cluster = Cluster.create(binaries.bindir, start=False, initdb_options=options)
+        # As initdb writes them: the server's own defaults are too small for long segments.
+        megabytes = wal_segment_bytes >> 20
+        self._defaults = {"min_wal_size": f"{5 * megabytes}MB", "max_wal_size": f"{64 * megabytes}MB"}
+        self._cluster = Cluster.create(
+            binaries.bindir, start=False, wal_segment_bytes=wal_segment_bytes, control_file_only=True
+        )
 
     def requested_bytes(self, settings: Mapping[str, str]) -> int:
         """Return the bytes that a server with these settings requests from the kernel.
@@ -125,7 +129,8 @@ class ScratchServer:
         Raises:
             ClusterError: the server does not accept them; shows its message.
         """
-        given = {**settings, **_ASK, "unix_socket_directories": str(self._cluster.socket_directory)}
+        given = {**self._defaults, **settings, **_ASK}
+        given["unix_socket_directories"] = str(self._cluster.socket_directory)
         argv = ["postgres", "-D", str(self._cluster.data_directory)]
         for name, value in given.items():
             argv += ["-c", f"{name}={value}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pgsweep.cli.app import application
 from pgsweep.cli.settings import Settings
 from pgsweep.pg import connect
 from pgsweep.pg.cluster import Cluster
+from tests.fix_initdb import TEMPLATES, share_templates
 from tests.fix_proxy import Plan, Proxy, proxy_before
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -66,7 +68,7 @@ def run_one(data: bytes, workdir: Path) -> str | None:
     proxy.plan = plan = Plan(seed, _RATES[rate], skip)
     words = [word.format(workdir=workdir) for word in COMMANDS[command]]
     try:
-        with _silent():
+        with _silent(), _impatient():
             application.main(
                 [*words, conninfo], "pgsweep", standalone_mode=False, obj=Settings(arguments=words)
             )
@@ -81,10 +83,8 @@ def run_one(data: bytes, workdir: Path) -> str | None:
 @cache
 def _server() -> tuple[Proxy, str]:
     """Return the proxy of this process, before a server of its own."""
-    # A server that is silent is waited for a second here, not a minute.
-    connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
-    # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
-    live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
+    if TEMPLATES in os.environ:
+        share_templates()
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
     cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))
@@ -95,6 +95,21 @@ def _server() -> tuple[Proxy, str]:
         )
         connection.execute("CREATE INDEX ON t (i)")
     return ends.enter_context(proxy_before(cluster))
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Wait for a silent server for a second, not a minute; put all back, as tests run in this process too."""
+    limits = connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS
+    shares = live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE
+    connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = 800, 0.2
+    # Between two looks by SQL `top` waits for many times what one took, which on a busy machine is long.
+    live._POOL_SHARE = live._COUNTERS_SHARE = live._BLOCKS_SHARE = 1.0  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        connect._STATEMENT_TIMEOUT_MS, connect._GRACE_SECONDS = limits
+        live._POOL_SHARE, live._COUNTERS_SHARE, live._BLOCKS_SHARE = shares  # type: ignore[misc]
 
 
 @contextmanager

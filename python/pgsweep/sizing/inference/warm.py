@@ -81,6 +81,7 @@ class WarmPools:
         self._never = {
             group: max(float(trace.group_pages[group]) - len(named), 0.0) for group, named in self._by_group
         }
+        self._known: tuple[float, list[tuple[int, Floats, Ints]]] | None = None
         resident = np.zeros(_LENGTHS)
         random = np.random.default_rng(0)
         self._scans_add: dict[int, Floats] = {}
@@ -171,7 +172,7 @@ class WarmPools:
             gathered: by group, which part of the pages that it scans through rings is there (`lingering`).
         """
         pass_seconds = min(self.pass_seconds(blocks, gathered=gathered), float(self._pass_seconds[-1]))
-        drawn = [(group, *self._states(group, pass_seconds)) for group, _ in self._by_group]
+        drawn = self._all_states(pass_seconds)
         # Checked before anything of that size is made.
         self._check_strangers(
             blocks, pass_seconds, {group: float(1 - states[-1][0]) for group, states, _ in drawn}
@@ -222,6 +223,17 @@ class WarmPools:
         random.shuffle(chosen)
         chosen = chosen[:blocks]
         return page[chosen], count[chosen]
+
+    def _all_states(self, pass_seconds: float) -> list[tuple[int, Floats, Ints]]:
+        """Return each group with its states; the last are kept, as a pool of one size is drawn many times."""
+        known = self._known
+        if known is None or known[0] != pass_seconds:
+            known = (
+                pass_seconds,
+                [(group, *self._states(group, pass_seconds)) for group, _ in self._by_group],
+            )
+            self._known = known
+        return known[1]
 
     def _states(self, group: int, pass_seconds: float) -> tuple[Floats, Ints]:
         """Return how likely a page is absent or at most at each count, by row, and the row of each page.

@@ -234,11 +234,19 @@ def _with_neighbours(
         groups.setdefault(key, []).append(piece)
     for (database, oid, fork, _), pieces in groups.items():
         number = order.numbers[database, oid, fork]
-        blocks = np.concatenate([np.arange(piece.first_block, piece.end_block) for piece in pieces])
+        blocks = _blocks_of(pieces)
         begin, end = np.searchsorted(uncached[number], [blocks[0], blocks[-1] + 1])
         blocks = np.union1d(blocks, uncached[number][begin:end])
         for first, length in _runs(blocks):
             yield _piece(order.targets[number], int(blocks[first]), length, None)
+
+
+def _blocks_of(pieces: Sequence[BlockRange]) -> NDArray[np.int64]:
+    """Return the blocks of pieces of one fork; there are thousands of pieces, most of one block."""
+    lengths = np.array([piece.blocks for piece in pieces])
+    offsets = np.array([piece.first_block for piece in pieces]) - np.cumsum(lengths) + lengths
+    blocks: NDArray[np.int64] = np.repeat(offsets, lengths) + np.arange(lengths.sum())
+    return blocks
 
 
 def page_cache_pieces(

@@ -1,0 +1,154 @@
+"""Runs commands of pgsweep in processes forked from this one: `python -m tests.forked_cli DESCRIPTOR`.
+
+A start of pgsweep takes about a third of a second of a processor, nearly all of it for imports, and the tests
+run many hundreds of commands. So this process imports first, and then forks for every command: that one is a
+process of its own, with its own arguments, streams, environment, folder, exit code and end. The client is
+`run` of fix_cli.py. What is about the start of a process is tested with the program itself (`start`).
+
+A request is one message on the socket, with four descriptors: the command's streams, and a socket for the
+answers. These are the number of the process, then its wait status and the seconds of processor time that it
+and its children took. This process ends with the socket.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from importlib import import_module
+
+from pgsweep.cli.main import main
+from tests.fix_initdb import TEMPLATES, share_templates
+
+_IMPORTED = (
+    "jinja2",
+    "numpy",
+    "psycopg",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "rich.progress",
+    "scipy.optimize",
+    "pgsweep.cli.app",
+    "pgsweep.cli.output",
+    "pgsweep.cache.inspect",
+    "pgsweep.cache.top.live",
+    "pgsweep.doctor",
+    "pgsweep.evidence.sql",
+    "pgsweep.sizing.predict",
+    "pgsweep.ui.results",
+    "pgsweep.warm.heat.restore",
+    "pgsweep.warm.heat.save",
+    "pgsweep.warm.run.run",
+)
+MOST_BYTES = 100_000
+"""Of a request."""
+
+
+def wait_for_command(requests: socket.socket) -> None:
+    """Serve requests; return in the process of each command, with its streams and arguments in place.
+
+    In this process it does not return.
+    """
+    ended, ends = os.pipe()
+    os.set_blocking(ends, False)
+    signal.set_wakeup_fd(ends)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers: dict[int, socket.socket] = {}
+    while True:
+        readable, _, _ = select.select([requests.fileno(), ended], [], [])
+        if ended in readable:
+            os.read(ended, 4096)
+            _report(answers)
+        if requests.fileno() not in readable:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
+        if not message:
+            os._exit(0)
+        *streams, last = descriptors
+        answer = socket.socket(fileno=last)
+        with warnings.catch_warnings():
+            # numpy and pyarrow have threads, which they take care of at a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            number = os.fork()
+        if not number:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for other in (requests, answer, *answers.values()):
+                other.close()
+            os.close(ended)
+            os.close(ends)
+            _begin(json.loads(message), streams)
+            return
+        for descriptor in streams:
+            os.close(descriptor)
+        answers[number] = answer
+        answer.send(json.dumps(number).encode())
+
+
+def _report(answers: dict[int, socket.socket]) -> None:
+    """Answer for the commands that have ended."""
+    while answers:
+        number, status, usage = os.wait4(-1, os.WNOHANG)
+        if not number:
+            return
+        with answers.pop(number) as answer:
+            try:
+                answer.send(json.dumps([status, usage.ru_utime + usage.ru_stime]).encode())
+            except OSError:
+                continue  # nobody waits any more
+
+
+def _begin(request: dict[str, object], streams: list[int]) -> None:
+    """Take over folder, environment, arguments and streams of a request."""
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    os.chdir(str(request["folder"]))
+    environment, arguments = request["environment"], request["arguments"]
+    assert isinstance(environment, dict)
+    assert isinstance(arguments, list)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = arguments
+
+
+def _run() -> int:
+    """Do what the arguments say, and return the exit code."""
+    if sys.argv[0] != "-c":
+        return main()
+    code = sys.argv.pop(1)
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    return 0
+
+
+if __name__ == "__main__":
+    for name in _IMPORTED:
+        import_module(name)
+    if TEMPLATES in os.environ:
+        share_templates()
+    gc.freeze()
+    wait_for_command(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        ended_with = _run()
+    except BaseException:
+        traceback.print_exc()
+        ended_with = 1
+    # What the interpreter does at its end, but for taking apart all modules: that takes .15 s of a processor.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(ended_with)
