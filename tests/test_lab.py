@@ -17,7 +17,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.lab.catalog import ClaimOf, conclude, experiments, find_experiment, list_experiments
 from pgsweep.lab.compare import compare
 from pgsweep.lab.grid import read_grid
-from pgsweep.lab.protocols import Steps
+from pgsweep.lab.plan import Steps
 from pgsweep.lab.run import run_lab
 from pgsweep.lab.runner import Order, run_plan
 from pgsweep.lab.statistics import median_interval, ratio_interval

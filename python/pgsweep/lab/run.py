@@ -10,8 +10,8 @@ import msgspec
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
 from pgsweep.lab.grid import read_grid
+from pgsweep.lab.plan import plan_of
 from pgsweep.lab.protocol import Place, Plan
-from pgsweep.lab.protocols import plan_of
 from pgsweep.lab.runner import Order, run_plan
 from pgsweep.progress import Progress
 from pgsweep.records.lab import LabResult

@@ -1,0 +1,98 @@
+"""Experiments as plans: the steps that the file of an experiment names, at a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pgsweep.lab.catalog import Experiment
+from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Plan, Work
+from pgsweep.lab.protocols.footprint import FOOTPRINT
+from pgsweep.lab.protocols.prewarm_scan import PREWARM_SCAN
+from pgsweep.lab.protocols.residency import RESIDENCY
+from pgsweep.lab.protocols.scaled import Protocol, Scaled
+from pgsweep.lab.protocols.tpcb import tpcb_grid
+from pgsweep.pg.bindir import find_server
+from pgsweep.progress import Progress
+from pgsweep.testbed.pgbench import find_pgbench
+from pgsweep.units import format_plain
+
+_PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "residency": RESIDENCY,
+    "prewarm-scan": PREWARM_SCAN,
+    "footprint": FOOTPRINT,
+}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """An experiment at a scale: a `Plan` whose jobs are steps on private servers."""
+
+    experiment: Experiment
+    scale: float
+
+    @property
+    def name(self) -> str:
+        """Return the experiment's name."""
+        return self.experiment.name
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Return the settings: those that the protocol needs, scaled."""
+        return self._protocol.settings(self._model)
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """Return scale and parameters."""
+        return {
+            "scale": format_plain(self.scale),
+            **{k: str(v) for k, v in self.experiment.parameters.items()},
+        }
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        """Return the jobs that the cells name."""
+        return list(dict.fromkeys(cell.job for cell in self.cells))
+
+    @property
+    def cells(self) -> Sequence[CellPlan]:
+        """Return the cells of the file."""
+        return self.experiment.cells
+
+    def check(self, place: Place) -> None:
+        """Look for pgbench where it is needed.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        if self._protocol.uses_pgbench:
+            find_pgbench(find_server(place.bindir))
+
+    @contextmanager
+    def opened(self, place: Place, progress: Progress) -> Iterator[Work]:
+        """Make the private server and its tables."""
+        progress.stage("making the tables")
+        with self._protocol.opened(self._model, place) as step:
+
+            def work(job: str, *, seed: int, advance: Advance) -> Done:
+                del advance  # steps do not know how long they take
+                return step(job, seed)
+
+            yield work
+
+    @property
+    def _protocol(self) -> Protocol:
+        return _PROTOCOLS[self.experiment.protocol]
+
+    @property
+    def _model(self) -> Scaled:
+        return Scaled(self.experiment, self.scale)
+
+
+def plan_of(experiment: Experiment, scale: float) -> Plan:
+    """Return an experiment at a scale as a plan."""
+    if experiment.protocol == "tpcb":
+        return tpcb_grid(Scaled(experiment, scale))
+    return Steps(experiment, scale)
