@@ -9,11 +9,16 @@ from typing import Final
 
 from pgsweep.lab.catalog import Experiment
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Plan, Work
+from pgsweep.lab.protocols.bulk_load import BULK_LOAD
 from pgsweep.lab.protocols.footprint import FOOTPRINT
+from pgsweep.lab.protocols.huge_pages import HUGE_PAGES
+from pgsweep.lab.protocols.log_flood import LOG_FLOOD
 from pgsweep.lab.protocols.prewarm_scan import PREWARM_SCAN
+from pgsweep.lab.protocols.process_memory import PROCESS_MEMORY
 from pgsweep.lab.protocols.residency import RESIDENCY
 from pgsweep.lab.protocols.scaled import Protocol, Scaled
 from pgsweep.lab.protocols.tpcb import tpcb_grid
+from pgsweep.lab.protocols.two_caches import TWO_CACHES
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress
 from pgsweep.testbed.pgbench import find_pgbench
@@ -22,7 +27,12 @@ from pgsweep.units import format_plain
 _PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "residency": RESIDENCY,
     "prewarm-scan": PREWARM_SCAN,
+    "two-caches": TWO_CACHES,
+    "process-memory": PROCESS_MEMORY,
+    "bulk-load": BULK_LOAD,
     "footprint": FOOTPRINT,
+    "log-flood": LOG_FLOOD,
+    "huge-pages": HUGE_PAGES,
 }
 
 

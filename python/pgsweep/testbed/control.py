@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pgsweep.testbed.cold import drop_from_page_cache
-
 _HASHED_BYTES: Final = 4 << 20
 _TIMES: Final = 8
 _DISK_BYTES: Final = 8 << 20
@@ -35,7 +33,7 @@ class ControlTimes:
 
 
 class Control:
-    """Does control runs; a context, because it has a file.
+    """Does control runs; a context, because it has a file, which has no name and leaves nothing behind.
 
     Args:
         folder: where the file is made; it should be on the disk of what is measured.
@@ -43,8 +41,7 @@ class Control:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._content = os.urandom(_HASHED_BYTES)
-        self._folder = tempfile.TemporaryDirectory(prefix="pgsweep-control-", dir=folder)
-        self._file = Path(self._folder.name) / "file"
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (closed at the end)
 
     def run(self) -> ControlTimes:
         """Do the work once and return what it took."""
@@ -52,11 +49,12 @@ class Control:
         for _ in range(_TIMES):
             hashlib.sha256(self._content).digest()
         computed = time.monotonic()
-        with self._file.open("wb") as file:
-            for _ in range(_DISK_BYTES // _HASHED_BYTES):
-                file.write(self._content)
-        drop_from_page_cache(self._file)  # flushes it first
-        self._file.read_bytes()
+        descriptor = self._file.fileno()
+        for offset in range(0, _DISK_BYTES, _HASHED_BYTES):
+            os.pwrite(descriptor, self._content, offset)
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.pread(descriptor, _DISK_BYTES, 0)
         return ControlTimes(computed - begin, time.monotonic() - computed)
 
     def __enter__(self) -> Self:
@@ -65,4 +63,4 @@ class Control:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._folder.cleanup()
+        self._file.close()

@@ -34,7 +34,7 @@ def _settings(model: Scaled) -> Mapping[str, str]:
 @contextmanager
 def _opened(model: Scaled, place: Place) -> Iterator[Step]:
     with Cluster.create(
-        place.bindir, _settings(model), model.size_bytes("memory"), work_dir=place.work_dir
+        place.bindir, _settings(model), model.memory_bytes, work_dir=place.work_dir
     ) as cluster:
         cluster.create_extensions("postgres", "pg_prewarm", "pg_buffercache")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Final
 
 from pgsweep.lab.catalog import Experiment
 from pgsweep.lab.protocol import Done, Place
@@ -12,6 +13,10 @@ from pgsweep.units import parse_bytes
 
 Step = Callable[[str, int], Done]
 """Does a job, with a seed for what it draws."""
+
+
+PROCESSES_BYTES: Final = 64 << 20
+"""Added to the article's memory, scaled: what the processes of a server need does not shrink with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,22 @@ class Scaled:
         """Return a size, scaled, in whole blocks of 8 kB; 128 kB at least."""
         return max(16, round(parse_bytes(text) / self.scale / 8192)) * 8192
 
+    @property
+    def memory_bytes(self) -> int:
+        """Return the limit of the memory cgroup: the article's memory, scaled, and what processes need."""
+        return self.size_bytes("memory") + PROCESSES_BYTES
+
     def number(self, name: str, *, least: int = 1) -> int:
         """Return one of the article's numbers, scaled."""
         value = self.experiment.sizes[name]
         assert isinstance(value, int | float)
         return max(least, round(value / self.scale))
+
+    def seconds(self, name: str) -> float:
+        """Return one of the article's times, scaled."""
+        value = self.experiment.sizes[name]
+        assert isinstance(value, int | float)
+        return value / self.scale
 
     def parameter(self, name: str) -> float:
         """Return a number that the scale does not change."""

@@ -12,7 +12,7 @@ def tpcb_grid(model: Scaled) -> Grid:
     assert isinstance(sizes, dict)
     clients = max(2, model.number("clients"))
     transactions = int(model.experiment.parameters["transactions"])
-    published = {cell.key: cell.published for cell in model.experiment.cell if cell.published is not None}
+    published = {cell.key: cell.published for cell in model.experiment.cells if cell.published is not None}
     return Grid(
         name=model.experiment.name,
         settings={"autovacuum": "off", "max_connections": str(clients + 20)},
@@ -24,7 +24,7 @@ def tpcb_grid(model: Scaled) -> Grid:
         caches=["cold", "prewarmed"],
         clients=[clients],
         scale=model.number("pgbench_scale"),
-        memory_bytes=model.size_bytes("memory"),
+        memory_bytes=model.memory_bytes,
         published=published,
         fixed_factors=("workload", "clients"),
     )
