@@ -127,13 +127,13 @@ def test_process_memory_adds_up(every: Every) -> None:
 
 def test_bulk_load_measures_each_practice(every: Every) -> None:
     found = values(every, "bulk-load")
-    assert len(found) == 11
+    assert len(found) == 12
     assert (
         found["INSERT, 1000 rows a statement: rows a second"]
         > found["INSERT, one row a statement: rows a second"]
         > 0
     )
-    assert found["pgsweep load, whole file: rows a second"] > 0
+    assert found["pgsweep load, the whole file: rows a second"] > 0
 
 
 def test_log_flood_is_simulated_and_kept(every: Every) -> None:

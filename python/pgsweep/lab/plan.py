@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.lab.catalog import Experiment
+from pgsweep.lab.grid import Grid, Task, Variant
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Plan, Work
 from pgsweep.lab.protocols.bulk_load import BULK_LOAD
 from pgsweep.lab.protocols.footprint import FOOTPRINT
@@ -16,8 +17,7 @@ from pgsweep.lab.protocols.log_flood import LOG_FLOOD
 from pgsweep.lab.protocols.prewarm_scan import PREWARM_SCAN
 from pgsweep.lab.protocols.process_memory import PROCESS_MEMORY
 from pgsweep.lab.protocols.residency import RESIDENCY
-from pgsweep.lab.protocols.scaled import Protocol, Scaled
-from pgsweep.lab.protocols.tpcb import tpcb_grid
+from pgsweep.lab.protocols.scaled import Protocol, Scaled, kilobytes
 from pgsweep.lab.protocols.two_caches import TWO_CACHES
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress
@@ -55,10 +55,18 @@ class Steps:
 
     @property
     def conditions(self) -> Mapping[str, str]:
-        """Return scale and parameters."""
+        """Return scale, sizes and parameters."""
+        experiment = self.experiment
+        given = {
+            name: ", ".join(size) if isinstance(size, dict) else str(size)
+            for name, size in experiment.sizes.items()
+        }
+        if "memory" in given:
+            given["memory"] = f"{self._model.memory_bytes} bytes"
         return {
             "scale": format_plain(self.scale),
-            **{k: str(v) for k, v in self.experiment.parameters.items()},
+            **given,
+            **{name: str(value) for name, value in experiment.parameters.items()},
         }
 
     @property
@@ -104,5 +112,29 @@ class Steps:
 def plan_of(experiment: Experiment, scale: float) -> Plan:
     """Return an experiment at a scale as a plan."""
     if experiment.protocol == "tpcb":
-        return tpcb_grid(Scaled(experiment, scale))
+        return _tpcb(Scaled(experiment, scale))
     return Steps(experiment, scale)
+
+
+def _tpcb(model: Scaled) -> Grid:
+    """Return the grid of pgbench's own workload over scaled sizes, named by the article's."""
+    sizes = model.experiment.sizes["shared_buffers"]
+    assert isinstance(sizes, dict)
+    clients = max(2, model.number("clients"))
+    transactions = int(model.experiment.parameters["transactions"])
+    published = {cell.key: cell.published for cell in model.experiment.cells if cell.published is not None}
+    return Grid(
+        name=model.experiment.name,
+        settings={"autovacuum": "off", "max_connections": str(clients + 20)},
+        variants=[
+            Variant({"shared_buffers": shown}, {"shared_buffers": kilobytes(model.scaled_bytes(shown))})
+            for shown in sizes
+        ],
+        tasks=[Task("tpcb", "builtin", "tpcb-like", transactions=transactions)],
+        caches=["cold", "prewarmed"],
+        clients=[clients],
+        scale=model.number("pgbench_scale"),
+        memory_bytes=model.memory_bytes,
+        published=published,
+        fixed_factors=("workload", "clients"),
+    )

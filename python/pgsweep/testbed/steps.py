@@ -196,12 +196,17 @@ def open_sessions(
             made = []
             for _ in range(count):
                 session = closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
-                for statement in statements:
-                    session.execute(statement.encode())
+                run_in(session, *statements)
                 made.append(session)
             yield made
     except psycopg.Error as error:
         raise ClusterError("a session failed", cause=first_line(error)) from error
+
+
+def run_in(session: psycopg.Connection[Any], *statements: str) -> None:
+    """Execute statements in a session that `open_sessions` keeps, which names what fails."""
+    for statement in statements:
+        session.execute(statement.encode())
 
 
 def make_spread_table(

@@ -14,10 +14,11 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Silent
-from pgsweep.testbed.bulk import SERVER_SETTINGS, TABLE, TRIGGER, write_rows
+from pgsweep.testbed.bulk import SERVER_SETTINGS, TABLE, TRIGGER, copy_rows, write_rows
 from pgsweep.testbed.steps import run_sql
 
 _DATABASE: Final = "postgres"
+_PLAIN: Final = "COPY, the whole file"
 
 
 def _settings(model: Scaled) -> Mapping[str, str]:
@@ -49,13 +50,16 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
                 values = {f"{each.practice}: rows a second": each.rows_per_second for each in found.practices}
                 raw = {f"{each.practice}: seconds": each.seconds for each in found.practices}
             else:
-                load_files(
-                    cluster.conninfo(),
-                    [str(path)],
-                    "items",
-                    options,
-                    journal=cluster.run_directory / "journal",
-                )
+                if job == _PLAIN:
+                    copy_rows(cluster, path, "items")
+                else:
+                    load_files(
+                        cluster.conninfo(),
+                        [str(path)],
+                        "items",
+                        options,
+                        journal=cluster.run_directory / "journal",
+                    )
                 seconds = time.monotonic() - begin - setup_seconds
                 values, raw = {f"{job}: rows a second": rows / seconds}, {}
             elapsed = time.monotonic() - begin

@@ -22,7 +22,7 @@ from pgsweep.testbed.workloads import Script, Workload
 _MOST_TABLES: Final = 100
 """pgbench takes up to 128 scripts, one a table."""
 
-_FILLED: Final = 0.85
+_FILLED: Final = 0.92
 """Of the pool: the tables, which the connections touch whole."""
 
 _TOO_FEW: Final = "all huge pages as shared_buffers"

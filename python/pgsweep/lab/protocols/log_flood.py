@@ -25,7 +25,7 @@ from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.residency.access import opened
-from pgsweep.testbed.steps import make_spread_table, open_sessions, read_pages, run_sql
+from pgsweep.testbed.steps import make_spread_table, open_sessions, read_pages, run_in, run_sql
 from pgsweep.warm.keep.keep import Keeper, KeepOptions
 
 _DATABASE: Final = "postgres"
@@ -103,6 +103,8 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             f"COPY old_log TO '{cluster.data_directory}/log.copy'",
         )
 
+        [[index]] = run_sql(cluster, _DATABASE, "SELECT pg_relation_size('old_log_id') / 8192")
+
         def step(job: str, seed: int) -> Done:
             flood = _FLOODS[job]
             begin = time.monotonic()
@@ -122,7 +124,7 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
                 _flood(cluster, other or cluster, draws)
                 values = {f"{job}: measured": _left(cluster)}
             if flood.simulated:
-                values[f"{job}: simulated"] = _simulated(model, cluster, draws)
+                values[f"{job}: simulated"] = _simulated(model, cluster, draws, index)
             elapsed = time.monotonic() - begin
             return Done(values, setup_seconds=setup_seconds, measure_seconds=elapsed - setup_seconds)
 
@@ -164,7 +166,7 @@ def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> None:
         return
     with open_sessions(logging, _DATABASE, 1) as [session]:
         for pages in draws.between:
-            session.execute(statement.encode())
+            run_in(session, statement)
             if len(pages):
                 read_pages(cluster, _DATABASE, "hot", pages)
 
@@ -225,8 +227,15 @@ def _left(cluster: Cluster) -> float:
     return 0.0
 
 
-def _simulated(model: Scaled, cluster: Cluster, draws: _Draws) -> float:
-    """Return the same by the simulated pool."""
+def _simulated(model: Scaled, cluster: Cluster, draws: _Draws, index: int) -> float:
+    """Return the same by the simulated pool.
+
+    Args:
+        model: the experiment.
+        cluster: whose rules hold.
+        draws: the accesses.
+        index: blocks of the index of the log, which a query by it reads between those of the table.
+    """
     hot, log = draws.hot, draws.log
     size_blocks = model.size_bytes("shared_buffers") // 8192
     hot_pages = np.arange(hot, dtype=np.uint32)
@@ -241,6 +250,11 @@ def _simulated(model: Scaled, cluster: Cluster, draws: _Draws) -> float:
             first = np.zeros(len(new) * _MOST_USES, dtype=np.uint8)
             first[::_MOST_USES] = EXTENSION
             flags += [first, np.zeros(len(pages), dtype=np.uint8)]
+    elif draws.flood.kind == "index":
+        places = np.linspace(0, log, index, endpoint=False).astype(np.int64)
+        index_pages = np.arange(hot + log, hot + log + index, dtype=np.uint32)
+        pieces.append(np.insert(log_pages, places, index_pages))
+        flags.append(np.zeros(log + index, dtype=np.uint8))
     else:
         pieces.append(log_pages)
         flags.append(np.full(log, owned, dtype=np.uint8))

@@ -15,7 +15,7 @@ from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.huge import huge_pages_for
-from pgsweep.testbed.steps import make_spread_table, open_sessions, run_sql
+from pgsweep.testbed.steps import make_spread_table, open_sessions, run_in, run_sql
 
 _DATABASE: Final = "postgres"
 _TOUCH: Final = "SELECT count(*) FROM touched"
@@ -67,7 +67,7 @@ def _of_one(cluster: Cluster) -> dict[str, float]:
     """Return what /proc/PID/status says of a backend that is fresh, and that has touched the table."""
     with open_sessions(cluster, _DATABASE, 1, "SELECT 1") as [session]:
         fresh = _status(session.info.backend_pid)
-        session.execute(_TOUCH.encode())
+        run_in(session, _TOUCH)
         after = _status(session.info.backend_pid)
     values: dict[str, float] = {
         "RSS, fresh": fresh.rss,

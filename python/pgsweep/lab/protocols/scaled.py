@@ -15,7 +15,7 @@ Step = Callable[[str, int], Done]
 """Does a job, with a seed for what it draws."""
 
 
-PROCESSES_BYTES: Final = 64 << 20
+PROCESSES_BYTES: Final = 32 << 20
 """Added to the article's memory, scaled: what the processes of a server need does not shrink with it."""
 
 
