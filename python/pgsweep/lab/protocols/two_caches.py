@@ -74,8 +74,14 @@ class _Costs:
         return held.pool * self.pool + cached * self.page_cache + max(0.0, 1 - held.pool - cached) * self.disk
 
 
-def _settings(_model: Scaled) -> Mapping[str, str]:
-    return {"autovacuum": "off", "max_connections": "20"}
+def _settings(model: Scaled) -> Mapping[str, str]:
+    # Those of making the tables must fit into the limited memory too.
+    return {
+        "shared_buffers": kilobytes(model.scaled_bytes("1GB")),
+        "maintenance_work_mem": "16MB",
+        "autovacuum": "off",
+        "max_connections": "20",
+    }
 
 
 @contextmanager
