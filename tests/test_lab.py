@@ -89,7 +89,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert wait_until(lambda: len(runs_in(samples)) > len(kept), 120)
-    interrupted.send_signal(signal.SIGINT)
+    interrupted.send_signal(signal.SIGTERM)  # ends it as Ctrl-C does
     _, err = interrupted.communicate(timeout=60)
     assert interrupted.returncode == 130, err
     assert f"kept: {samples.name}" in err

@@ -67,10 +67,6 @@ class _Clock:
     setup_seconds: float = 0.0
     measure_seconds: float = 0.0
 
-    @property
-    def overhead_seconds(self) -> float:
-        return time.monotonic() - self.begin - self.setup_seconds - self.measure_seconds
-
 
 def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabResult:
     """Run what is missing of a plan and return the result of all runs.
@@ -120,6 +116,7 @@ def result_of(
     """Return the result that the runs give."""
     clock = clock or _Clock()
     elapsed = time.monotonic() - clock.begin
+    overhead = elapsed - clock.setup_seconds - clock.measure_seconds
     shown = [_cell(cell, runs) for cell in cells]
     spreads = [spread for cell in shown if (spread := relative_spread(cell.runs)) is not None]
     worked = clock.measure_seconds > 0
@@ -136,8 +133,8 @@ def result_of(
         cells=shown,
         setup_seconds=sum(run.setup_seconds for run in runs),
         measure_seconds=sum(run.warm_up_seconds + run.measure_seconds for run in runs),
-        overhead_seconds=clock.overhead_seconds if worked else 0.0,
-        overhead_ratio=clock.overhead_seconds / elapsed if worked else None,
+        overhead_seconds=overhead if worked else 0.0,
+        overhead_ratio=overhead / elapsed if worked else None,
         noise_ratio=statistics.median(spreads) if spreads else None,
         samples=str(samples),
         controls=controls_of(runs),

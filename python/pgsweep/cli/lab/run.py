@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
@@ -123,7 +124,7 @@ def command(
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
         settings.kept.append(folder)
-        with ConsoleProgress(settings) as progress:
+        with ConsoleProgress(settings) as progress, ended_like_interrupt():
             found = run_every(
                 folder,
                 scale=chosen_scale,
@@ -142,7 +143,7 @@ def command(
     file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
     settings.kept.append(file)
-    with ConsoleProgress(settings) as progress:
+    with ConsoleProgress(settings) as progress, ended_like_interrupt():
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(
