@@ -22,6 +22,7 @@ pytest_plugins = (
     "tests.fix_disk",
     "tests.fix_heated",
     "tests.fix_hostile",
+    "tests.fix_lab",
     "tests.fix_page",
     "tests.fix_proc",
     "tests.fix_quick",

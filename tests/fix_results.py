@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from pgsweep.lab.store import Header
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
 from pgsweep.records.lab import (
+    LabAllResult,
     LabCell,
     LabClaim,
     LabCompareResult,
+    LabControl,
     LabDifference,
     LabExperiment,
     LabListed,
     LabListResult,
+    LabPlot,
     LabResult,
+    LabSkipped,
 )
 from pgsweep.records.load import (
     LoadChoice,
@@ -400,6 +406,28 @@ def lab_result(cells: Mapping[str, list[float]] | None = None, *, experiment: bo
         samples="grid.samples.jsonl",
         experiment=outcome if experiment else None,
         notes=["busy: the load average was above 2 before 10 of 10 runs, at most 5"],
+        provenance=provenance(),
+    )
+
+
+def lab_all_result() -> LabAllResult:
+    result = lab_result(experiment=True)
+    assert result.experiment is not None
+    plot = LabPlot(kind="bars", title="how large", x="workload")
+    control = LabControl(
+        what="disk", runs=9, median_seconds=0.01, low_seconds=0.009, high_seconds=0.02, spread_ratio=1.1
+    )
+    shown = msgspec.structs.replace(
+        result, experiment=msgspec.structs.replace(result.experiment, plots=[plot]), controls=[control]
+    )
+    skipped = LabSkipped(number=2, name="tpcb", question="How fast?", why="no memory cgroup can be made here")
+    return LabAllResult(
+        server_version="18.1",
+        machine="EPYC, 2 CPUs",
+        results=[shown],
+        skipped=[skipped],
+        seconds=61.0,
+        samples="lab.samples",
         provenance=provenance(),
     )
 

@@ -20,6 +20,7 @@ from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import (
     demo_result,
     doctor_result,
+    lab_all_result,
     lab_compare_result,
     lab_list_result,
     lab_result,
@@ -33,9 +34,9 @@ from tests.fix_results import (
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
 RESULTS += [memory_result(), reckoned(seen()), kernel_result(), load_result(), load_compare_result()]
 RESULTS += [advice_result(), lab_result(), lab_result(experiment=True), lab_compare_result()]
-RESULTS += [lab_list_result()]
+RESULTS += [lab_list_result(), lab_all_result()]
 IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel", "load", "load-compare"]
-IDS += ["advise", "lab", "lab experiment", "lab compare", "lab list"]
+IDS += ["advise", "lab", "lab experiment", "lab compare", "lab list", "lab all"]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=IDS)

@@ -35,29 +35,10 @@ from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import Silent
+from pgsweep.testbed.bulk import COLUMNS, SERVER_SETTINGS, TABLE, TRIGGER, write_rows
 
 HERE = Path(__file__).resolve().parent
-SETTINGS = {
-    "shared_buffers": "1GB",
-    "max_wal_size": "8GB",
-    "wal_level": "replica",
-    "maintenance_work_mem": "256MB",
-    # A server as people run it: nothing is left out for being thrown away.
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-}
-PARENTS = 100_000
-TABLE = """
-CREATE TABLE parent (id int PRIMARY KEY);
-INSERT INTO parent SELECT generate_series(0, 99999);
-CREATE TABLE items (id bigint PRIMARY KEY, parent int REFERENCES parent, code text, at timestamp,
-  price numeric(10,2), note text);
-CREATE INDEX items_code ON items (code);
-CREATE INDEX items_at ON items (at, parent);
-CREATE UNLOGGED TABLE bare (LIKE items);
-"""
-COLUMNS = "id, parent, code, at, price, note"
+SETTINGS = {"shared_buffers": "1GB", "maintenance_work_mem": "256MB", **SERVER_SETTINGS}
 _PGLOADER = """
 LOAD CSV FROM '{file}' ({columns})
 INTO postgresql://postgres@{host}/postgres?tablename=items ({columns})
@@ -68,20 +49,9 @@ SET work_mem to '64MB', maintenance_work_mem to '1 GB';
 
 
 def write_file(path: Path, rows: int) -> None:
-    """Write about 100 bytes a row, with keys in random order, as a server makes it."""
-    with (
-        Cluster.create(None, {"shared_buffers": "128MB"}) as cluster,
-        psycopg.connect(cluster.conninfo()) as session,
-    ):
-        query = (
-            f"COPY (SELECT g, (random() * {PARENTS - 1})::int, md5(g::text),"
-            " '2024-01-01'::timestamp + random() * interval '365 days', (random() * 10000)::numeric(10,2),"
-            f" 'note number ' || g FROM generate_series(1, {rows}) g ORDER BY hashint4(g)) TO STDOUT "
-            "(FORMAT csv)"
-        )
-        with session.cursor() as cursor, cursor.copy(query.encode()) as copy, path.open("wb") as file:
-            for block in copy:
-                file.write(block)
+    """Write the rows as a server makes them, one that is not measured."""
+    with Cluster.create(None, {"shared_buffers": "128MB"}) as cluster:
+        write_rows(cluster, path, rows)
 
 
 class Ways:
@@ -245,11 +215,7 @@ def practices(rows: int, folder: Path) -> list[dict[str, Any]]:
     write_file(path, rows)
     with Cluster.create(None, SETTINGS) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
-            session.execute(TABLE.encode())
-            session.execute(
-                "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "
-                "CREATE TRIGGER items_noted BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION noted()"
-            )
+            session.execute((TABLE + TRIGGER).encode())
         result = compare_practices(
             cluster.conninfo(), [str(path)], "items", LoadOptions(header=False), progress=Silent()
         )

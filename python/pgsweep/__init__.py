@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pgsweep.evidence.record import plan_record, record
     from pgsweep.lab.catalog import list_experiments as lab_list
     from pgsweep.lab.compare import compare as lab_compare
+    from pgsweep.lab.every import run_every as lab_run_all
     from pgsweep.lab.run import run_lab as lab_run
     from pgsweep.load.options import LoadOptions
     from pgsweep.sizing.demo import run_demo as demo
@@ -95,6 +96,7 @@ __all__ = [
     "lab_compare",
     "lab_list",
     "lab_run",
+    "lab_run_all",
     "load_compare",
     "load_keep_as_is",
     "load_plan",
@@ -143,6 +145,7 @@ _PLACES = {
     "lab_compare": "pgsweep.lab.compare:compare",
     "lab_list": "pgsweep.lab.catalog:list_experiments",
     "lab_run": "pgsweep.lab.run:run_lab",
+    "lab_run_all": "pgsweep.lab.every:run_every",
     "predict": "pgsweep.sizing.predict",
     "prove": "pgsweep.sizing.prove",
     "read_heat": "pgsweep.warm.heat.file",

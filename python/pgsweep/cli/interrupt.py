@@ -70,3 +70,24 @@ def held_back(settings: Settings, ending: str) -> Iterator[threading.Event]:
     finally:
         for number, old in former.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def ended_like_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the body as Ctrl-C does, so that what it holds is given back.
+
+    A signal that is ignored (SIGHUP under nohup) stays so.
+    """
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+    for number in former:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in former.items():
+            signal.signal(number, old)

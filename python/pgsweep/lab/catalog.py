@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -13,29 +15,81 @@ import msgspec
 
 from pgsweep.errors import UsageError
 from pgsweep.host import cgroup
-from pgsweep.host.hugepages import read_pools
+from pgsweep.host.hugepages import pool_file, read_pools
 from pgsweep.lab.grid import Scalar
 from pgsweep.lab.protocol import CellPlan
 from pgsweep.lab.statistics import ratio_range
-from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabListed, LabListResult, LabVerdict
+from pgsweep.records.lab import (
+    LabCell,
+    LabClaim,
+    LabControl,
+    LabExperiment,
+    LabListed,
+    LabListResult,
+    LabPlot,
+    LabVerdict,
+)
 from pgsweep.units import format_plain
+
+_NOISY_RATIO: Final = 0.1
+
+_LEAST_TIME: Final = 0.15
+"""Of the time at the default scale: starting and stopping servers."""
 
 _MEMORY_CGROUP: Final = "memory cgroup"
 _HUGE_PAGES: Final = "huge pages"
 
 
 class CellOf(msgspec.Struct, forbid_unknown_fields=True):
-    """One figure; `job` is the experiment's name where it has one job only."""
+    """One figure, or one for each combination of values.
+
+    Attributes:
+        key: with `{name}` where a value of `each` is to be put.
+        job: likewise; the experiment's name where it has one job only.
+        each: values by name; each combination makes a cell, and the names are its factors.
+        figure: what is measured, where `each` makes several; the key by default.
+        published_by: the article's figures by the values of `each`, joined by commas.
+    """
 
     key: str
     unit: str
     job: str = ""
     better: str = ""
     published: float | None = None
+    each: dict[str, list[str]] = {}
+    figure: str = ""
+    published_by: dict[str, float] = {}
+
+    def plans(self, job: str) -> list[CellPlan]:
+        """Return the cells; `job` is the one of those that name none."""
+        return [
+            CellPlan(
+                _filled(self.key, values),
+                _filled(self.job or job, values),
+                {**values, "figure": self.figure or _filled(self.key, values)},
+                self.unit,
+                self.better,
+                self.published_by.get(", ".join(values.values()), self.published),
+            )
+            for values in self._combinations()
+        ]
+
+    def _combinations(self) -> list[dict[str, str]]:
+        return [
+            dict(zip(self.each, values, strict=True)) for values in itertools.product(*self.each.values())
+        ]
+
+
+class PlotOf(LabPlot, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A picture."""
 
 
 class ClaimOf(msgspec.Struct, forbid_unknown_fields=True):
-    """A conclusion: the ratio of two cells (or of one to 1) lies within bounds."""
+    """A conclusion: the ratio of two cells (or of one to 1) lies within bounds.
+
+    Attributes:
+        otherwise: the reason, where one is known, if it does not hold here.
+    """
 
     text: str
     over: str
@@ -43,6 +97,7 @@ class ClaimOf(msgspec.Struct, forbid_unknown_fields=True):
     at_least: float | None = None
     at_most: float | None = None
     published: float | None = None
+    otherwise: str = ""
 
 
 class Experiment(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,7 +110,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
         scale: the default.
         largest_scale: above it the sizes are too small to judge a conclusion by.
         seconds: what it takes at that scale on two processors; assumed.
-        protocol: name of the steps in lab/protocols.py.
+        protocol: name of the steps, which lab/plan.py knows.
         needs: without which it cannot run; `huge pages` only leaves out cells.
         sizes: the article's, in bytes or numbers, which the scale divides.
         parameters: what the scale does not change.
@@ -72,21 +127,21 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float
     claim: list[ClaimOf]
     cell: list[CellOf]
+    plot: list[PlotOf] = msgspec.field(default_factory=list)
     repetitions: int = 3
     beyond: str = ""
     needs: list[str] = msgspec.field(default_factory=list)
     sizes: dict[str, str | float | dict[str, str]] = msgspec.field(default_factory=dict)
     parameters: dict[str, Scalar] = msgspec.field(default_factory=dict)
 
+    def seconds_at(self, scale: float) -> float:
+        """Return about how long it takes at a scale; assumed: most of the time goes with the sizes."""
+        return self.seconds * max(_LEAST_TIME, self.scale / scale)
+
     @property
     def cells(self) -> list[CellPlan]:
         """Return the cells."""
-        return [
-            CellPlan(
-                cell.key, cell.job or self.name, {"figure": cell.key}, cell.unit, cell.better, cell.published
-            )
-            for cell in self.cell
-        ]
+        return [plan for cell in self.cell for plan in cell.plans(self.name)]
 
 
 @cache
@@ -118,20 +173,26 @@ def find_experiment(name: str) -> Experiment:
     return known[name]
 
 
-def missing_needs(experiment: Experiment) -> list[str]:
-    """Return what an experiment needs and this host does not have, each with the reason and what to do."""
+def missing_needs(experiment: Experiment, *, for_all: bool = False) -> list[str]:
+    """Return what an experiment needs and this host does not have, each with the reason and what to do.
+
+    Args:
+        experiment: which.
+        for_all: also what only a part of it needs.
+    """
     checks: dict[str, Callable[[], str]] = {_MEMORY_CGROUP: _no_cgroup, _HUGE_PAGES: _no_huge_pages}
-    return [why for need in experiment.needs if (why := checks[need]())]
+    needs = [need for need in experiment.needs if for_all or need != _HUGE_PAGES]
+    return [why for need in needs if (why := checks[need]())]
 
 
 def list_experiments() -> LabListResult:
     """Return the experiments, and which of them can run here (`pgsweep lab list`)."""
     listed = []
     for each in experiments().values():
-        missing = missing_needs(each)
+        missing = missing_needs(each, for_all=True)
         state = "runs"
         if missing:
-            state = "in part" if each.needs == [_HUGE_PAGES] else "not here"
+            state = "not here" if missing_needs(each) else "in part"
         listed.append(
             LabListed(
                 number=each.number,
@@ -147,10 +208,19 @@ def list_experiments() -> LabListResult:
     return LabListResult(experiments=listed)
 
 
-def conclude(experiment: Experiment, scale: float, cells: Sequence[LabCell]) -> LabExperiment:
-    """Return the article's conclusions beside what was measured."""
+def conclude(
+    experiment: Experiment, scale: float, cells: Sequence[LabCell], controls: Sequence[LabControl] = ()
+) -> LabExperiment:
+    """Return the article's conclusions beside what was measured.
+
+    Args:
+        experiment: with its conclusions.
+        scale: at which it was run.
+        cells: what was measured.
+        controls: the machine's own noise, which is the reason of some that cannot be told.
+    """
     by_key = {cell.key: cell for cell in cells}
-    claims = [_claim(claim, by_key) for claim in experiment.claim]
+    claims = [_claim(claim, by_key, controls) for claim in experiment.claim]
     if scale > experiment.largest_scale:
         reason = (
             f"the sizes are too small at this scale: --scale {format_plain(experiment.largest_scale)} or less"
@@ -171,10 +241,11 @@ def conclude(experiment: Experiment, scale: float, cells: Sequence[LabCell]) -> 
         claims=claims,
         verdict=verdict,
         beyond=experiment.beyond,
+        plots=[msgspec.convert(plot, LabPlot, from_attributes=True) for plot in experiment.plot],
     )
 
 
-def _claim(claim: ClaimOf, cells: dict[str, LabCell]) -> LabClaim:
+def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabControl]) -> LabClaim:
     over = cells[claim.over].runs
     under = cells[claim.under].runs if claim.under else [1.0]
     bounds = ratio_range(over, under)
@@ -189,9 +260,14 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell]) -> LabClaim:
     elif (low is None or bounds[0] >= low) and (high is None or bounds[1] <= high):
         verdict = "holds"
     elif (low is not None and bounds[1] < low) or (high is not None and bounds[0] > high):
-        verdict = "does not hold here"
+        verdict, reason = "does not hold here", claim.otherwise
     else:
         reason = "the runs are on both sides of the bound"
+        noisy = [each for each in controls if each.spread_ratio > _NOISY_RATIO]
+        if noisy and _is_time(cells[claim.over]):
+            worst = max(noisy, key=lambda each: each.spread_ratio)
+            reason += f"; the machine is noisy (its control runs, {worst.what}, differ by "
+            reason += f"{format_plain(round(100 * worst.spread_ratio))} %)"
     return LabClaim(
         text=claim.text,
         over=claim.over,
@@ -208,7 +284,7 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell]) -> LabClaim:
 
 def _is_time(cell: LabCell) -> bool:
     """Return whether a cell differs from run to run, as times do and bytes hardly."""
-    return cell.unit in ("seconds", "transactions/s")
+    return cell.unit in ("seconds", "transactions/s", "rows/s")
 
 
 def _published(claim: ClaimOf, cells: dict[str, LabCell]) -> float | None:
@@ -233,6 +309,15 @@ def _no_cgroup() -> str:
 
 
 def _no_huge_pages() -> str:
-    if any(pool.is_default and pool.available > 0 for pool in read_pools()):
+    pool = next((pool for pool in read_pools() if pool.is_default), None)
+    if pool is None:
+        return "this kernel has no huge pages, so their part is left out"
+    if pool.available > 0 or os.access(pool_file(pool.size_bytes), os.W_OK):
         return ""
-    return "no huge pages are free, so their part is left out: `sudo sysctl vm.nr_hugepages=...`"
+    return "no huge pages are free, so their part is left out: run as root, or `sysctl vm.nr_hugepages=...`"
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        template = template.replace(f"{{{name}}}", value)
+    return template

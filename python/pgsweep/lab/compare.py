@@ -119,6 +119,7 @@ def _warnings(
         unsteady = sum(cell.unsteady for cell in result.cells)
         if unsteady:
             found.append(f"{name}: {unsteady} runs were not steady when their warm-up reached its limit")
+    found += _slower(first, second, names)
     if first.machine != second.machine:
         found.append("the machines differ: a difference may be theirs")
     if any(cell.verdict == "too few runs" for cell in cells):
@@ -127,6 +128,23 @@ def _warnings(
         found.append(
             f"{len(cells)} cells are compared: of those that do not differ one in twenty seems to, by chance"
         )
+    return found
+
+
+def _slower(first: LabResult, second: LabResult, names: tuple[str, str]) -> list[str]:
+    """Return how the machine itself differed, where its control runs show it."""
+    found = []
+    before = {control.what: control for control in first.controls}
+    for control in second.controls:
+        other = before.get(control.what)
+        if other is None:
+            continue
+        apart = control.low_seconds > other.high_seconds or control.high_seconds < other.low_seconds
+        if apart:
+            found.append(
+                f"the machine was not the same: the control runs ({control.what}) of {names[1]} took "
+                f"{control.median_seconds / other.median_seconds:.2f} times what those of {names[0]} took"
+            )
     return found
 
 

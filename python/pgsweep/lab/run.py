@@ -10,8 +10,8 @@ import msgspec
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
 from pgsweep.lab.grid import read_grid
+from pgsweep.lab.plan import plan_of
 from pgsweep.lab.protocol import Place, Plan
-from pgsweep.lab.protocols import plan_of
 from pgsweep.lab.runner import Order, run_plan
 from pgsweep.progress import Progress
 from pgsweep.records.lab import LabResult
@@ -32,6 +32,11 @@ class Chosen:
     seed: int | None = None
     experiment: Experiment | None = None
     scale: float = 1.0
+
+    @property
+    def seconds(self) -> float | None:
+        """Return about how long it takes; assumed, and None where nothing is known."""
+        return None if self.experiment is None else self.experiment.seconds_at(self.scale)
 
     def run(
         self,
@@ -66,7 +71,9 @@ class Chosen:
         result = run_plan(self.plan, order, progress)
         if self.experiment is None:
             return result
-        return msgspec.structs.replace(result, experiment=conclude(self.experiment, self.scale, result.cells))
+        return msgspec.structs.replace(
+            result, experiment=conclude(self.experiment, self.scale, result.cells, result.controls)
+        )
 
 
 def prepare(what: str, *, scale: float | None = None) -> Chosen:
@@ -89,7 +96,7 @@ def prepare(what: str, *, scale: float | None = None) -> Chosen:
         return Chosen(grid, file.repetitions, file.seed)
     experiment = find_experiment(what)
     missing = missing_needs(experiment)
-    if missing and experiment.needs != ["huge pages"]:
+    if missing:
         raise MissingAbility(
             f"the experiment {what} cannot run here", cause="; ".join(missing), hint="pgsweep lab list"
         )

@@ -14,6 +14,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from pgsweep._native import __version__
 from pgsweep.errors import PgsweepError
@@ -23,12 +26,16 @@ from pgsweep.lab.statistics import median_interval, relative_spread
 from pgsweep.lab.store import Header, Samples, opened_samples
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress, Silent
-from pgsweep.records.lab import LabCell, LabExperiment, LabResult, LabRun
+from pgsweep.records.lab import LabCell, LabControl, LabExperiment, LabResult, LabRun
+from pgsweep.testbed.control import Control
 from pgsweep.units import format_count
 
 NOISY_RATIO = 0.1
 _STEAL_RATIO = 0.02
 _CTRL_C_SECONDS = 0.05
+_CONTROL_EVERY_SECONDS = 4.0
+"""A control run takes 0.05 s or so, which is to be a small part of the time."""
+_FEWEST_CONTROLS = 3
 _LOG_PREFIX = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \w+ \[\d+\] ")
 """Of a line in the server's log: with its time in it, two equal failures would differ."""
 
@@ -59,10 +66,6 @@ class _Clock:
     begin: float = field(default_factory=time.monotonic)
     setup_seconds: float = 0.0
     measure_seconds: float = 0.0
-
-    @property
-    def overhead_seconds(self) -> float:
-        return time.monotonic() - self.begin - self.setup_seconds - self.measure_seconds
 
 
 def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabResult:
@@ -113,6 +116,7 @@ def result_of(
     """Return the result that the runs give."""
     clock = clock or _Clock()
     elapsed = time.monotonic() - clock.begin
+    overhead = elapsed - clock.setup_seconds - clock.measure_seconds
     shown = [_cell(cell, runs) for cell in cells]
     spreads = [spread for cell in shown if (spread := relative_spread(cell.runs)) is not None]
     worked = clock.measure_seconds > 0
@@ -129,13 +133,40 @@ def result_of(
         cells=shown,
         setup_seconds=sum(run.setup_seconds for run in runs),
         measure_seconds=sum(run.warm_up_seconds + run.measure_seconds for run in runs),
-        overhead_seconds=clock.overhead_seconds if worked else 0.0,
-        overhead_ratio=clock.overhead_seconds / elapsed if worked else None,
+        overhead_seconds=overhead if worked else 0.0,
+        overhead_ratio=overhead / elapsed if worked else None,
         noise_ratio=statistics.median(spreads) if spreads else None,
         samples=str(samples),
+        controls=controls_of(runs),
         experiment=experiment,
         notes=_notes(runs, spreads),
     )
+
+
+def controls_of(runs: Sequence[LabRun]) -> list[LabControl]:
+    """Return the machine's own noise, as the control runs between the runs show it."""
+    found = []
+    kinds: list[tuple[Literal["processor", "disk"], list[float | None]]] = [
+        ("processor", [run.control_processor_seconds for run in runs]),
+        ("disk", [run.control_disk_seconds for run in runs]),
+    ]
+    for what, times in kinds:
+        known = sorted(each for each in times if each)
+        if len(known) < _FEWEST_CONTROLS:
+            continue
+        middle, tenth = statistics.median(known), len(known) // 10
+        low, high = known[tenth], known[-1 - tenth]
+        found.append(
+            LabControl(
+                what=what,
+                runs=len(known),
+                median_seconds=middle,
+                low_seconds=low,
+                high_seconds=high,
+                spread_ratio=(high - low) / middle,
+            )
+        )
+    return found
 
 
 def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress, clock: _Clock) -> None:
@@ -150,15 +181,28 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
         progress.note(f"resumed: {len(done)} of {total} runs are in {order.samples}")
     progress.stage("making the private server and its tables")
     begin = time.monotonic()
-    with plan.opened(order.place, progress) as work:
+    with plan.opened(order.place, progress) as work, Control(order.place.work_dir) as control:
         clock.setup_seconds += time.monotonic() - begin
         taken: list[float] = []
+        next_control = 0.0
         for number, (job, repetition) in enumerate(jobs, total - len(jobs) + 1):
             expected = statistics.fmean(taken) if taken else None
             left = "" if expected is None else f", about {_minutes(expected * (total - number + 1))} left"
             progress.stage(f"run {number} of {total}{left}: {job}", expected)
             begin = time.monotonic()
-            samples.add(_one(work, job, repetition, seed, progress, clock))
+            times = None
+            if begin >= next_control:
+                times = control.run()
+                next_control = time.monotonic() + _CONTROL_EVERY_SECONDS
+                clock.setup_seconds += time.monotonic() - begin
+            found = _one(work, job, repetition, seed, progress, clock)
+            if times is not None:
+                found = msgspec.structs.replace(
+                    found,
+                    control_processor_seconds=round(times.processor_seconds, 6),
+                    control_disk_seconds=round(times.disk_seconds, 6),
+                )
+            samples.add(found)
             taken.append(time.monotonic() - begin)
         begin = time.monotonic()
     clock.setup_seconds += time.monotonic() - begin

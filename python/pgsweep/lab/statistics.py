@@ -48,10 +48,10 @@ def relative_spread(runs: Sequence[float]) -> float | None:
 def _interval(
     samples: Sequence[Sequence[float]], statistic: Callable[..., Any]
 ) -> tuple[float, float] | None:
-    from scipy.stats import bootstrap
-
     if min(len(runs) for runs in samples) < FEWEST_RUNS:
         return None
+    from scipy.stats import bootstrap
+
     data = tuple(np.asarray(runs, dtype=float) for runs in samples)
     if all(np.ptp(runs) == 0 for runs in data):
         value = float(statistic(*data, axis=-1))

@@ -25,6 +25,9 @@ class LabRun(msgspec.Struct, frozen=True, kw_only=True):
         measure_seconds: of measuring.
         steady: whether the warm-up ended because the values were steady; null where there was none.
         load_average: of the machine over the last minute, before the run.
+        control_processor_seconds: what a fixed computation took before the run; null where the control run
+            before was a short while ago.
+        control_disk_seconds: what writing and reading a file took then.
         steal_ratio: part of the processors' time that the hypervisor took for others; null where not known.
         failure: why there are no values.
     """
@@ -39,6 +42,8 @@ class LabRun(msgspec.Struct, frozen=True, kw_only=True):
     measure_seconds: float = 0.0
     steady: bool | None = None
     load_average: float | None = None
+    control_processor_seconds: float | None = None
+    control_disk_seconds: float | None = None
     steal_ratio: float | None = None
     failure: str | None = None
 
@@ -92,6 +97,45 @@ class LabClaim(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class LabControl(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine's own noise: the same small work between the runs, again and again.
+
+    Attributes:
+        what: `processor` or `disk`.
+        runs: how many control runs there were.
+        median_seconds: of what one took.
+        low_seconds: a tenth took less.
+        high_seconds: a tenth took more.
+        spread_ratio: (high - low) / median.
+    """
+
+    what: Literal["processor", "disk"]
+    runs: int
+    median_seconds: float
+    low_seconds: float
+    high_seconds: float
+    spread_ratio: float
+
+
+class LabPlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture of some of the cells.
+
+    Attributes:
+        kind: `boxes` show every run, `bars` and `lines` the medians and the runs as dots.
+        x: the factor along the axis; sizes are on a logarithmic one.
+        where: only cells with these values of their factors.
+        colour: the factor that is shown by colours; nothing for one colour.
+        log: the values are on a logarithmic axis.
+    """
+
+    kind: Literal["boxes", "bars", "lines"]
+    title: str
+    x: str
+    where: dict[str, str] = {}
+    colour: str = ""
+    log: bool = False
+
+
 class LabExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """What an experiment is about, and its conclusion.
 
@@ -109,6 +153,7 @@ class LabExperiment(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[LabClaim]
     verdict: LabVerdict
     beyond: str = ""
+    plots: list[LabPlot] = []
 
 
 class LabResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +165,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
         overhead_seconds: of the lab itself, outside of set-up, warm-up and measuring; of the present run.
         overhead_ratio: part of the present run's time; null where nothing was run.
         noise_ratio: the median over the cells of (largest - smallest run) / median run.
+        controls: the machine's own noise, by control runs; nothing where there were too few.
         samples: the file with every run.
     """
 
@@ -140,8 +186,40 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
     overhead_ratio: float | None
     noise_ratio: float | None
     samples: str
+    controls: list[LabControl] = []
     experiment: LabExperiment | None = None
     notes: list[str] = []
+    provenance: Provenance | None = None
+
+
+class LabSkipped(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment that could not be run here.
+
+    Attributes:
+        why: the reason, and what to do about it.
+    """
+
+    number: int
+    name: str
+    question: str
+    why: str
+
+
+class LabAllResult(msgspec.Struct, frozen=True, kw_only=True):
+    """`pgsweep lab run --all`: the result of every experiment, and those that were skipped.
+
+    Attributes:
+        seconds: of this call; what an earlier one had done is not in it.
+        samples: the folder with every run.
+    """
+
+    schema: str = "pgsweep.lab-all/1"
+    server_version: str
+    machine: str
+    results: list[LabResult]
+    skipped: list[LabSkipped]
+    seconds: float
+    samples: str
     provenance: Provenance | None = None
 
 

@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import psycopg
+from numpy.typing import NDArray
 
 from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
@@ -20,6 +22,9 @@ from pgsweep.testbed.workloads import Workload
 _WINDOW = 3
 _STEADY_WITHIN = 0.1
 _POLL_SECONDS = 0.05
+_BATCH_PAGES = 50_000
+_PAD_BYTES = 7000
+"""Of a row that leaves no room for another on its page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +186,65 @@ def explain(cluster: Cluster, database: str, statement: str) -> dict[str, Any]:
 def open_sessions(
     cluster: Cluster, database: str, count: int, *statements: str
 ) -> Iterator[list[psycopg.Connection[Any]]]:
-    """Keep so many sessions open, each of which has executed the statements."""
-    with ExitStack() as closing:
-        made = []
-        for _ in range(count):
-            session = closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
-            for statement in statements:
-                session.execute(statement.encode())
-            made.append(session)
-        yield made
+    """Keep so many sessions open, each of which has executed the statements.
+
+    Raises:
+        ClusterError: a session fails, also within the context.
+    """
+    try:
+        with ExitStack() as closing:
+            made = []
+            for _ in range(count):
+                session = closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
+                run_in(session, *statements)
+                made.append(session)
+            yield made
+    except psycopg.Error as error:
+        raise ClusterError("a session failed", cause=first_line(error)) from error
+
+
+def run_in(session: psycopg.Connection[Any], *statements: str) -> None:
+    """Execute statements in a session that `open_sessions` keeps, which names what fails."""
+    for statement in statements:
+        session.execute(statement.encode())
+
+
+def make_spread_table(
+    cluster: Cluster, database: str, name: str, pages: int, *, fillfactor: int = 100
+) -> None:
+    """Make a table with one row a page, so that a scan of it is short: `id` (its primary key), `v`, `pad`.
+
+    Args:
+        cluster: where.
+        database: its name.
+        name: of the table.
+        pages: of the table.
+        fillfactor: 50 leaves room for another version of each row on its page.
+    """
+    pad_bytes = _PAD_BYTES if fillfactor > 50 else _PAD_BYTES // 2
+    run_sql(
+        cluster,
+        database,
+        f"CREATE TABLE {name} (id int PRIMARY KEY, v int, pad text) WITH (fillfactor = {fillfactor})",
+        f"ALTER TABLE {name} ALTER pad SET STORAGE PLAIN",
+        f"INSERT INTO {name} SELECT g, 0, repeat('x', {pad_bytes}) FROM generate_series(1, {pages}) AS g",
+        f"VACUUM (FREEZE) {name}",
+    )
+
+
+def read_pages(cluster: Cluster, database: str, table: str, pages: Sequence[int] | NDArray[np.int64]) -> None:
+    """Read pages of a table one after the other, in this order, each by the TID of its first row.
+
+    Raises:
+        ClusterError: it fails.
+    """
+    query = f"SELECT count(*) FROM unnest(%s::tid[]) AS a(tid) JOIN {table} AS t ON t.ctid = a.tid"
+    try:
+        with psycopg.connect(cluster.conninfo(database), autocommit=True) as connection:
+            for name in ("seqscan", "hashjoin", "mergejoin", "material"):
+                connection.execute(f"SET enable_{name} = off".encode())
+            for first in range(0, len(pages), _BATCH_PAGES):
+                tids = [f"({page},1)" for page in pages[first : first + _BATCH_PAGES]]
+                connection.execute(query.encode(), [tids])
+    except psycopg.Error as error:
+        raise ClusterError("the pages could not be read", cause=first_line(error)) from error

@@ -5,14 +5,20 @@ from __future__ import annotations
 from html import escape
 
 from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabResult
-from pgsweep.ui.numbers import count, format_bytes, percent, seconds, server_name
+from pgsweep.ui.lab_charts import plot_svg
+from pgsweep.ui.lab_figures import NONE, figure, unit_text, value_text
+from pgsweep.ui.numbers import count, percent, seconds, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
-_NO_INTERVAL = "–"
 _CLAIM_HEAD = ["conclusion of the article", "expected", "published", "here", "verdict"]
+_CAPTIONS = {
+    "boxes": "Each dot is a run; boxes hold the middle half of the runs, lines in them are medians.",
+    "bars": "Each dot is a run; the bar is the median.",
+    "lines": "Each dot is a run; the line joins the medians.",
+}
 _LABEL_WIDTH, _PLOT_WIDTH, _ROW_HEIGHT, _CHART_WIDTH = 380, 380, 24, 880
 
 
@@ -26,7 +32,7 @@ def lab_text(result: LabResult, terminal: Terminal) -> str:
     columns = [Column(word, left=index < _words(result)) for index, word in enumerate(head[:-1])]
     columns.append(Column(head[-1], left=True))
     parts.append(table(columns, [[_joined(cell) for cell in row] for row in rows], terminal))
-    parts.append(_effort(result))
+    parts.append("\n".join([_effort(result), *control_notes(result)]))
     if result.notes:
         parts.append("\n".join(f"note: {note}" for note in result.notes))
     return "\n\n".join(parts) + "\n"
@@ -70,7 +76,7 @@ def lab_page(result: LabResult) -> Page:
             groups=[],
             head=head,
             rows=rows,
-            notes=[_effort(result)],
+            notes=[_effort(result), *control_notes(result)],
             worded=[*range(_words(result)), len(head) - 1],
         )
     )
@@ -118,34 +124,40 @@ def _title(result: LabResult) -> tuple[str, str]:
 
 
 def _claim_cells(claim: LabClaim) -> list[Cell]:
-    here = "" if claim.low is None or claim.high is None else f"{_figure(claim.low)} to {_figure(claim.high)}"
+    here = "" if claim.low is None or claim.high is None else f"{figure(claim.low)} to {figure(claim.high)}"
     return [
         Cell(claim.text),
         Cell(claim.expected),
-        Cell(_figure(claim.published)),
-        Cell(_figure(claim.here), here if claim.low != claim.high else ""),
+        Cell(figure(claim.published)),
+        Cell(figure(claim.here), here if claim.low != claim.high else ""),
         Cell(claim.verdict, claim.reason),
     ]
 
 
 def _words(result: LabResult) -> int:
     """Return how many columns name the cell."""
-    return len(result.cells[0].factors) if result.cells else 0
+    return len(_factors(result))
+
+
+def _factors(result: LabResult) -> list[str]:
+    """Return the names of all factors, in the order in which cells have them; the figure last."""
+    names = dict.fromkeys(name for cell in result.cells for name in cell.factors)
+    return [name for name in names if name != "figure"] + [name for name in names if name == "figure"]
 
 
 def _table(result: LabResult) -> tuple[list[str], list[list[Cell]]]:
-    names = list(result.cells[0].factors) if result.cells else []
+    names = _factors(result)
     published = result.experiment is not None
     head = [*names, *(["published"] if published else []), "here", "95 % interval", "unit", "runs", "remark"]
     rows = []
     for cell in result.cells:
-        interval = _NO_INTERVAL
+        interval = NONE
         if cell.low is not None and cell.high is not None:
-            interval = f"{_value(cell.low, cell.unit)} to {_value(cell.high, cell.unit)}"
+            interval = f"{value_text(cell.low, cell.unit)} to {value_text(cell.high, cell.unit)}"
         row = [Cell(cell.factors.get(name, "")) for name in names]
         if published:
-            row.append(Cell(_value(cell.published, cell.unit)))
-        row += [Cell(_value(cell.median, cell.unit)), Cell(interval), Cell(_unit(cell.unit))]
+            row.append(Cell(value_text(cell.published, cell.unit)))
+        row += [Cell(value_text(cell.median, cell.unit)), Cell(interval), Cell(unit_text(cell.unit))]
         row += [Cell(str(len(cell.runs))), Cell(_remark(cell))]
         rows.append(row)
     return head, rows
@@ -174,30 +186,26 @@ def _effort(result: LabResult) -> str:
     )
 
 
+def control_notes(result: LabResult) -> list[str]:
+    """Return the machine's own noise in words."""
+    return [
+        f"machine noise, {each.what}: {each.runs} control runs between the runs, the same work each time, "
+        f"took {value_text(each.median_seconds, 'seconds')}; eight in ten took "
+        f"{value_text(each.low_seconds, 'seconds')} to {value_text(each.high_seconds, 'seconds')} "
+        f"({percent(each.spread_ratio)} of the median)"
+        for each in result.controls
+    ]
+
+
 def _joined(cell: Cell) -> str:
     return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
-def _unit(unit: str) -> str:
-    return {"ratio": "part", "bytes": ""}.get(unit, unit)
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    if unit == "ratio":
-        return percent(value)
-    return (format_bytes(value) if value else "0") if unit == "bytes" else _figure(value)
-
-
-def _figure(value: float | None) -> str:
-    """Return a number to three digits."""
-    if value is None:
-        return "–"
-    return count(round(value)) if abs(value) >= 100 else f"{value:.3g}"
-
-
 def _figures(result: LabResult) -> list[tuple[str, str]]:
+    """Return the pictures that the experiment asks for, or else one of all runs for each unit."""
+    if result.experiment is not None and result.experiment.plots:
+        drawn = [(plot.kind, plot_svg(plot, result.cells)) for plot in result.experiment.plots]
+        return [(svg, _CAPTIONS[kind]) for kind, svg in drawn if svg]
     found = []
     for unit in dict.fromkeys(cell.unit for cell in result.cells):
         cells = [cell for cell in result.cells if cell.unit == unit and cell.runs]
@@ -215,7 +223,7 @@ def runs_svg(cells: list[LabCell], unit: str) -> str:
     out = [
         f'<svg class="plot" viewBox="0 0 {_CHART_WIDTH} {height}" role="img" '
         f'aria-label="{escape(f"runs of each cell, {unit}")}" xmlns="http://www.w3.org/2000/svg">',
-        f'<text class="axis-title" x="{_LABEL_WIDTH}" y="14">{escape(_unit(unit) or unit)}</text>',
+        f'<text class="axis-title" x="{_LABEL_WIDTH}" y="14">{escape(unit_text(unit) or unit)}</text>',
     ]
     for number, cell in enumerate(cells, 1):
         y = _ROW_HEIGHT * number + 8
@@ -228,14 +236,14 @@ def runs_svg(cells: list[LabCell], unit: str) -> str:
         median = cell.median or 0.0
         x = _LABEL_WIDTH + median / most * _PLOT_WIDTH
         out.append(f'<path class="base" d="M{x:.1f} {y - 8}v16"/>')
-        end, value = _LABEL_WIDTH + _PLOT_WIDTH + 12, escape(_value(median, unit))
+        end, value = _LABEL_WIDTH + _PLOT_WIDTH + 12, escape(value_text(median, unit))
         out.append(f'<text class="tick" x="{end}" y="{y + 4}">{value}</text>')
     out.append("</svg>")
     return "\n".join(out)
 
 
 def _rows(result: LabResult) -> Rows:
-    names = list(result.cells[0].factors) if result.cells else []
+    names = _factors(result)
     head = [*names, "unit", "published", "median", "low", "high", "runs", "failures"]
     lines = [
         [

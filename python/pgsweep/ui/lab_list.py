@@ -17,7 +17,11 @@ def list_text(result: LabListResult, terminal: Terminal) -> str:
     """Return one line for each experiment."""
     columns = [Column(word, left=index in (0, 1, 4)) for index, word in enumerate(_HEAD)]
     text = table(columns, [_cells(each) for each in result.experiments], terminal)
-    return f"{text}\n\nscale: what the article's sizes are divided by; --scale changes it.\n"
+    every = seconds(sum(each.seconds for each in result.experiments if each.state != "not here"))
+    return (
+        f"{text}\n\nscale: what the article's sizes are divided by; --scale changes it.\n"
+        f"pgsweep lab run --all takes about {every} here (assumed).\n"
+    )
 
 
 def list_page(result: LabListResult) -> Page:

@@ -46,6 +46,7 @@ MODULES = {
     "pgsweep.load/1": "load",
     "pgsweep.load-compare/1": "load_compare",
     "pgsweep.lab/1": "lab",
+    "pgsweep.lab-all/1": "lab_all",
     "pgsweep.lab-compare/1": "lab_compare",
     "pgsweep.lab-list/1": "lab_list",
 }

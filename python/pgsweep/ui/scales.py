@@ -60,13 +60,13 @@ class RatioAxis:
 
         Of the fitting steps the one that wastes least height is taken; no axis ends below 0.1 %.
         """
-        step, count = _steps(max(most, 1e-3), 3, 7)
+        step, count = round_steps(max(most, 1e-3), 3, 7)
         return cls(0.0, count * step, step)
 
     @classmethod
     def about_zero(cls, farthest: float) -> RatioAxis:
         """Return the axis as far below zero as above it, for differences, in two or three steps each."""
-        step, count = _steps(max(farthest, 1e-4), 2, 3)
+        step, count = round_steps(max(farthest, 1e-4), 2, 3)
         return cls(-count * step, count * step, step)
 
     def at(self, ratio: float) -> float:
@@ -85,7 +85,7 @@ class RatioAxis:
         return f"{value + 0.0:.{digits}f}"
 
 
-def _steps(most: float, fewest: int, most_steps: int) -> tuple[float, int]:
+def round_steps(most: float, fewest: int, most_steps: int) -> tuple[float, int]:
     """Return the round step (1, 2 or 5 times a power of ten), and how many hold `most`."""
     power = 10.0 ** math.floor(math.log10(most))
     candidates = []

@@ -7,14 +7,17 @@ from pathlib import Path
 import click
 
 from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
 from pgsweep.plain import shell_words
+from pgsweep.ui.numbers import seconds as seconds_text
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("what", metavar="NAME|GRID.toml")
+@click.argument("what", metavar="[NAME|GRID.toml]", required=False)
+@click.option("--all", "every", is_flag=True, help="Every experiment, one after the other; one report.")
 @click.option(
     "--scale",
     type=click.FloatRange(min=1),
@@ -31,9 +34,10 @@ from pgsweep.plain import shell_words
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of runs and of pgbench.")
 @click.option(
     "--samples",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where every run is kept; one that is there is resumed.  [default: NAME.samples.jsonl]",
+    help="Where every run is kept; one that is there is resumed. With --all a folder.  "
+    "[default: NAME.samples.jsonl, or lab.samples]",
 )
 @click.option(
     "--pg-bindir",
@@ -54,7 +58,8 @@ def command(
     ctx: click.Context,
     /,
     *,
-    what: str,
+    what: str | None,
+    every: bool,
     scale: float | None,
     full: bool,
     repeat: int | None,
@@ -71,6 +76,9 @@ def command(
 
     An experiment repeats what a published article measured, its sizes divided by --scale, and shows
     published beside measured here, with a verdict on each conclusion: holds, does not hold here, cannot tell.
+
+    With --all the experiments follow each other, and all results make one report. How long that takes is said
+    first. What cannot run here is skipped, with its reason.
 
     A grid combines settings, workloads, caches and clients. Each run restarts a private server with the
     settings of its cell; the order of runs is drawn from a seed. A setting that the server refuses, or a
@@ -89,6 +97,7 @@ def command(
     Examples:
       pgsweep lab run residency
       pgsweep lab run tpcb --scale 40 --repeat 5 -o tpcb.html
+      pgsweep lab run --all -o lab.html -o lab.json
       pgsweep lab run my-grid.toml --json -o my-grid.html
     """
     settings = settings_of(ctx)
@@ -99,21 +108,49 @@ def command(
 
     if full and scale is not None:
         raise UsageError("--full and --scale both say the scale", hint="leave one of them out")
-    chosen = prepare(what, scale=1.0 if full else scale)
-    place = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
-    check_writable(place)
-    settings.kept.append(place)
-    with ConsoleProgress(settings) as progress:
+    if every == (what is not None):
+        raise UsageError(
+            "name an experiment or a grid, or give --all",
+            cause="both were given" if every else "neither was given",
+            hint="pgsweep lab list",
+        )
+    chosen_scale = 1.0 if full else scale
+    place = Place(pg_bindir, work_dir)
+    command = shell_words(["pgsweep", *settings.arguments])
+    if what is None:
+        from pgsweep.lab.every import run_every
+
+        folder = samples or Path("lab.samples")
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"`{folder}` is not a folder", hint="name another: --samples FOLDER")
+        settings.kept.append(folder)
+        with ConsoleProgress(settings) as progress, ended_like_interrupt():
+            found = run_every(
+                folder,
+                scale=chosen_scale,
+                repetitions=repeat,
+                seed=seed,
+                place=place,
+                command=command,
+                progress=progress,
+            )
+        output.write(with_provenance(found, settings.arguments, server="a private server"))
+        settings.say(f"every run: {folder}")
+        if not found.results:
+            raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
+        return
+    chosen = prepare(what, scale=chosen_scale)
+    file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
+    check_writable(file)
+    settings.kept.append(file)
+    with ConsoleProgress(settings) as progress, ended_like_interrupt():
+        if chosen.seconds is not None:
+            progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(
-            samples=place,
-            repetitions=repeat,
-            seed=seed,
-            place=Place(pg_bindir, work_dir),
-            command=shell_words(["pgsweep", *settings.arguments]),
-            progress=progress,
+            samples=file, repetitions=repeat, seed=seed, place=place, command=command, progress=progress
         )
     output.write(with_provenance(result, settings.arguments, server="a private server"))
-    settings.say(f"every run: {place}")
+    settings.say(f"every run: {file}")
     failed = [cell for cell in result.cells if cell.failures]
     if failed and not any(cell.runs for cell in result.cells):
         raise ClusterError("no run could be done", cause=failed[0].failures[0])

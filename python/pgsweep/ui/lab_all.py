@@ -1,0 +1,133 @@
+"""All experiments in one report: the verdicts together, then each experiment's conclusions and cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from pgsweep.records.lab import LabAllResult, LabResult
+from pgsweep.ui.lab import lab_page, lab_text
+from pgsweep.ui.numbers import count, seconds, server_name
+from pgsweep.ui.section import Cell, Page, Section
+from pgsweep.ui.table import Column, table
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.view import Rows, View
+from pgsweep.units import format_plain
+
+_HEAD = ["experiment", "asks", "scale", "verdict", "conclusions", "runs"]
+
+
+def all_text(result: LabAllResult, terminal: Terminal) -> str:
+    """Return the verdicts of all experiments, then each of them as it is shown alone."""
+    title, lead = _title(result)
+    columns = [Column(word, left=index not in (2, 5)) for index, word in enumerate(_HEAD)]
+    parts = [
+        f"{terminal.paint(title, 'bold')}\n{lead}",
+        table(columns, [[_joined(cell) for cell in row] for row in _overview(result)], terminal),
+    ]
+    parts += [lab_text(each, terminal).rstrip("\n") for each in result.results]
+    return "\n\n".join(parts) + "\n"
+
+
+def all_page(result: LabAllResult) -> Page:
+    """Return the verdicts as one table, then the sections of each experiment."""
+    title, lead = _title(result)
+    sections = [
+        Section(
+            title="Verdicts",
+            ident="verdicts",
+            lead="A conclusion holds where every pair of runs is within its bounds.",
+            facts=[],
+            figures=[],
+            groups=[],
+            head=_HEAD,
+            rows=_overview(result),
+            worded=[0, 1, 3, 4],
+        )
+    ]
+    notes = []
+    for each in result.results:
+        page = lab_page(each)
+        sections += [
+            replace(section, ident=f"{each.name}-{section.ident}", title=f"{each.name}: {section.title}")
+            for section in page.sections
+        ]
+        notes += [f"{each.name}: {note}" for note in page.notes]
+    made = [
+        ("server", server_name(result.server_version)),
+        ("host", result.machine),
+        ("took", seconds(result.seconds)),
+        ("every run", result.samples),
+    ]
+    return Page(title, lead, sections, notes=notes, made=made)
+
+
+def _title(result: LabAllResult) -> tuple[str, str]:
+    claims = Counter(_verdicts(result))
+    title = (
+        f"{count(len(result.results))} published experiments run again: {claims['holds']} of "
+        f"{claims.total()} conclusions hold here, {claims['does not hold here']} do not, "
+        f"{claims['cannot tell']} cannot be told"
+    )
+    lead = f"{server_name(result.server_version)}, {result.machine}. Each on private servers of its own."
+    if result.skipped:
+        lead += f" Skipped: {len(result.skipped)}."
+    return title, lead
+
+
+def _verdicts(result: LabAllResult) -> list[str]:
+    return [claim.verdict for each in result.results if each.experiment for claim in each.experiment.claims]
+
+
+def _overview(result: LabAllResult) -> list[list[Cell]]:
+    rows = [(each.experiment.number, _row(each)) for each in result.results if each.experiment is not None]
+    rows += [
+        (
+            each.number,
+            [Cell(each.name), Cell(each.question), Cell(""), Cell("skipped", each.why), Cell(""), Cell("")],
+        )
+        for each in result.skipped
+    ]
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]
+
+
+def _row(result: LabResult) -> list[Cell]:
+    experiment = result.experiment
+    assert experiment is not None
+    verdicts = Counter(claim.verdict for claim in experiment.claims)
+    parts = [f"{verdict}: {number}" for verdict, number in verdicts.items()]
+    return [
+        Cell(result.name),
+        Cell(experiment.question),
+        Cell(format_plain(experiment.scale)),
+        Cell(experiment.verdict),
+        Cell(", ".join(parts)),
+        Cell(f"{result.runs_done} of {result.runs_planned}"),
+    ]
+
+
+def _joined(cell: Cell) -> str:
+    return f"{cell.text}: {cell.note}" if cell.note else cell.text
+
+
+def _rows(result: LabAllResult) -> Rows:
+    head = ["experiment", "cell", "unit", "published", "median", "low", "high", "runs", "failures"]
+    lines = [
+        [
+            each.name,
+            cell.key,
+            cell.unit,
+            cell.published,
+            cell.median,
+            cell.low,
+            cell.high,
+            " ".join(f"{run:.6g}" for run in cell.runs),
+            "; ".join(cell.failures),
+        ]
+        for each in result.results
+        for cell in each.cells
+    ]
+    return Rows(head, lines)
+
+
+VIEW = View(LabAllResult, text=all_text, page=all_page, rows=_rows)

@@ -1,0 +1,40 @@
+"""Numbers of the lab in readable form: by the unit of a cell."""
+
+from __future__ import annotations
+
+import math
+
+from pgsweep.ui.numbers import count, format_bytes, percent
+
+NONE = "–"
+
+
+def figure(value: float | None) -> str:
+    """Return a number to three digits, never in powers of ten; `–` where there is none."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return count(round(value))
+    digits = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """Return a value of a cell; with its unit where `unit_text` is empty."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if unit == "ratio":
+        return percent(value)
+    if unit == "bytes":
+        return format_bytes(value) if value else "0"
+    if unit == "seconds":
+        return f"{figure(value)} s" if abs(value) >= 1 or value == 0 else f"{figure(value * 1000)} ms"
+    return figure(value)
+
+
+def unit_text(unit: str) -> str:
+    """Return the unit that stands beside values."""
+    return {"ratio": "part", "bytes": "", "seconds": ""}.get(unit, unit)
