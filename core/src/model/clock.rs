@@ -58,7 +58,7 @@ fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
         for k in MAX_USAGE_COUNT..60 {
             term *= x / k as f64;
             let sum = beyond + term;
-            if sum == beyond {
+            if sum <= beyond {
                 // Later terms are smaller: they would change nothing either.
                 break;
             }
