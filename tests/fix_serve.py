@@ -16,7 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.history_store import PostgresStore
+from pgsweep.serve.history import postgres_store, sqlite_store
+from pgsweep.serve.storage import Store
 
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
 PATIENCE_SECONDS = 90.0
@@ -69,16 +75,20 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *targets: str, options: tuple[str, ...] = (), listen: str = "127.0.0.1:0"
+    folder: Path,
+    *targets: str,
+    options: tuple[str, ...] = (),
+    listen: str = "127.0.0.1:0",
+    history: str | None = None,
 ) -> Iterator[Served]:
-    """Run it until the block ends; the history is in the folder."""
+    """Run it until the block ends; evidence is in the folder, and the history if no other place is named."""
     process = subprocess.Popen(
-        [PGSWEEP, "serve", *targets, "--listen", listen, "--history", str(folder), "--interval", "1s",
-         *options],
+        [PGSWEEP, "serve", *targets, "--listen", listen, "--history", history or str(folder), "--interval",
+         "1s", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PGSWEEP_CONFIG": ""},
+        env={**os.environ, "PGSWEEP_CONFIG": "", "XDG_STATE_HOME": str(folder), "STATE_DIRECTORY": ""},
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -95,6 +105,39 @@ def serving(
                 process.kill()
         _, said = process.communicate()
         assert "Traceback" not in said, said
+
+
+@pytest.fixture(scope="session")
+def watching(wheel18: Cluster) -> str:
+    """A database for histories."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE watching")
+    return wheel18.conninfo("watching")
+
+
+def emptied(conninfo: str) -> PostgresStore:
+    """A history in a database, without anything in it."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS pgsweep_history CASCADE")
+    return postgres_store(conninfo)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A history in each of its stores."""
+    made: Store
+    if request.param == "sqlite":
+        made = sqlite_store(tmp_path / "history.sqlite")
+    else:
+        made = emptied(request.getfixturevalue("watching"))
+    yield made
+    made.close()
+
+
+def rows_of(store: Store, query: str) -> list[tuple[Any, ...]]:
+    """What a query of the history gives."""
+    with store.reading() as session:
+        return session.execute(query)
 
 
 @pytest.fixture(scope="module")

@@ -56,26 +56,30 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
                 ("cache", {"server": "shop", "top": 5}),
                 ("memory", {"server": "shop", "top": 2}),
                 ("predict_misses", {"evidence_name": "one.evidence", "sizes": ["8MB", "16MB"]}),
+                ("advise_settings", {"evidence_name": "one.evidence", "memory_of_host": "1GB"}),
                 ("cache", {"server": "other"}),
                 ("cache", {"server": "gone"}),
                 ("predict_misses", {"evidence_name": "../../etc"}),
             ],
         )
     )
-    assert {tool.name for tool in tools.tools} == {"servers", "doctor", "cache", "memory", "predict_misses"}
+    names = {tool.name for tool in tools.tools}
+    assert names == {"servers", "doctor", "cache", "memory", "predict_misses", "advise_settings"}
     assert all(tool.annotations.read_only_hint for tool in tools.tools)
     texts = [answer.content[0].text for answer in answers]
-    assert [answer.is_error for answer in answers] == [False] * 5 + [True] * 3, texts
-    records = [json.loads(text) for text in texts[:5]]
-    assert [answer.structured_content for answer in answers[:5]] == records
-    servers, doctor, cache, memory, predicted = records
+    assert [answer.is_error for answer in answers] == [False] * 6 + [True] * 3, texts
+    records = [json.loads(text) for text in texts[:6]]
+    assert [answer.structured_content for answer in answers[:6]] == records
+    servers, doctor, cache, memory, predicted, advice = records
     assert servers["evidence"] == ["one.evidence"]
     assert [server["name"] for server in servers["servers"]] == ["shop", "gone"]
     assert doctor["schema"] == "pgsweep.doctor/1"
     assert any(relation["relation"] == "asked" for relation in cache["relations"])
     assert memory["schema"] == "pgsweep.memory/1"
     assert predicted["observed"]["shared_buffers_bytes"] == 16 << 20
-    assert "the servers are: shop, gone" in texts[5]
-    assert "pg_isready" in texts[6]
-    assert "there is no evidence" in texts[7]
+    assert advice["schema"] == "pgsweep.advise/1"
+    assert advice["settings"][0]["name"] == "shared_buffers"
+    assert "the servers are: shop, gone" in texts[6]
+    assert "pg_isready" in texts[7]
+    assert "there is no evidence" in texts[8]
     assert "very-secret-word" not in json.dumps(texts)

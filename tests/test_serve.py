@@ -165,7 +165,7 @@ def test_prometheus_takes_metrics_rules_and_expressions(served: Served, tmp_path
 
 
 def test_every_panels_data_comes_as_json_and_csv(served: Served) -> None:
-    for what in ("series", "curves", "memory", "relations", "consumers"):
+    for what in ("series", "curves", "advice", "memory", "relations", "consumers"):
         status, headers, text = served.ask(f"/servers/shop-b/{what}.csv")
         assert (status, headers["content-type"].split(";")[0]) == (200, "text/csv"), text
         served.json(f"/servers/shop-b/{what}.json")
@@ -271,6 +271,13 @@ def test_the_curve_comes_by_itself(served: Served) -> None:
     if result["verdict"]["level"] != "refused":
         names = metrics_of(served)
         assert any(name.startswith("pgsweep_predicted_pool_miss_ratio") for name in names)
+    advice = served.json("/servers/shop-b/advice.json")
+    assert advice["best"]["result"]["settings"][0]["name"] == "shared_buffers"
+    assert advice["verification"] is None
+    assert "shared_buffers" in served.ask("/servers/shop-b/advice")[2]
+    if advice["best"]["size_bytes"] is not None:
+        advised = metrics_of(served)['pgsweep_advised_shared_buffers_bytes{server="shop <b>"}']
+        assert advised == advice["best"]["size_bytes"]
 
 
 def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pgsweep.residency.access import opened
 from pgsweep.serve.board import Board, avoidable
 from pgsweep.serve.collect import Collector, gained
 from pgsweep.serve.config import ServeConfig, ServerConfig
-from pgsweep.serve.history import History, Sample
+from pgsweep.serve.history import History, Sample, sqlite_store
 from pgsweep.serve.metrics import served, sweep_period
 
 FIRST = Reading(
@@ -143,8 +143,9 @@ def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluste
     with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
     server = ServerConfig(key="one", name="one", conninfo=wheel18.conninfo())
-    board = Board(ServeConfig(servers=[server], host="", port=1, history=tmp_path), ["here"], lambda: None)
-    kept = History(tmp_path / "history.sqlite", most_bytes=1 << 30)
+    config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
+    board = Board(config, ["here"], lambda: None)
+    kept = History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
     collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
     with collector._opened() as live:
         collector._show(live.look())

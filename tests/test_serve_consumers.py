@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -22,7 +20,10 @@ from pgsweep.pg.consumers import Statement, Statements, read_active
 from pgsweep.serve import consumers as module
 from pgsweep.serve import history_consumers
 from pgsweep.serve.consumers import KEPT, Consumers, Key, Values, gained, largest, total_key
-from pgsweep.serve.history import History, Interval, read_consumers
+from pgsweep.serve.history import History, Interval
+from pgsweep.serve.history_reads import read_consumers
+from pgsweep.serve.storage import Store
+from tests.fix_serve import rows_of
 
 SECRET = "wordofpassing"
 
@@ -228,29 +229,28 @@ def test_the_largest_are_kept_by_name_and_the_rest_as_one() -> None:
     assert ("user", "hoarder", "", "") in largest(rows)
 
 
-def test_levels_add_up_and_any_range_is_served_by_them(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    kept = History(path, most_bytes=1 << 30)
+def test_levels_add_up_and_any_range_is_served_by_them(store: Store) -> None:
+    kept = History(store, most_bytes=1 << 30)
     end = int(time.time()) // 21_600 * 21_600
     for number in reversed(range(8 * 60)):
         at = end - 60 * number
         kept.add(Interval("shop", at, 60.0, largest(users_of(30, 1.0 + number % 2))))
     kept.start()
     kept.stop()
-    with sqlite3.connect(path) as connection:
-        history_consumers.roll_up(connection, end + 500)
-        history_consumers.roll_up(connection, end + 500)  # makes nothing twice
-        sums = dict(
-            connection.execute(
-                "SELECT level, sum(reads) FROM consumers WHERE kind = 'total' AND at > ? GROUP BY level",
+    with store.writing() as session:
+        history_consumers.roll_up(session, end + 500)
+        history_consumers.roll_up(session, end + 500)  # makes nothing twice
+        sums: dict[int, float] = dict(
+            session.execute(
+                "SELECT level, sum(reads) FROM main.consumers WHERE kind = 'total' AND at > ? GROUP BY level",
                 [end - 21_600],
-            ).fetchall()
+            )
         )
         assert sums[60] == sums[900] == sums[21_600] == 360 * 1.5 * sum(range(1, 31))
-        rows = connection.execute("SELECT count(*) FROM consumers WHERE level = 900").fetchone()[0]
+        rows = session.execute("SELECT count(*) FROM main.consumers WHERE level = 900")[0][0]
         assert rows == 32 * (KEPT + 2)
     for begin, until in ((end - 3600, end), (end - 8 * 3600, end + 60), (end - 400 * 86_400, end + 60)):
-        found = read_consumers(path, "shop", begin, until)
+        found = read_consumers(store, "shop", begin, until)
         expected = min(until - begin, 8 * 3600)
         assert found.covered_seconds == pytest.approx(expected, abs=900), until - begin
         assert found.totals is not None
@@ -258,25 +258,20 @@ def test_levels_add_up_and_any_range_is_served_by_them(tmp_path: Path) -> None:
         assert len(users) == KEPT + 1
         assert [users[0].user, users[-1].id] == ["u029", "other"]
         assert sum(each.reads or 0.0 for each in users) == pytest.approx(found.totals.reads)
-    assert read_consumers(path, "nosuch", end - 60, end).totals is None
+    assert read_consumers(store, "nosuch", end - 60, end).totals is None
     # A history of before has no such table.
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE consumers")
-    assert read_consumers(path, "shop", end - 60, end).consumers == []
+    with store.writing() as session:
+        session.execute("DROP TABLE main.consumers")
+    assert read_consumers(store, "shop", end - 60, end).consumers == []
 
 
-def test_the_consumers_keep_to_the_limit_of_the_file_too(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    kept = History(path, most_bytes=500_000)
+def test_the_consumers_keep_to_the_limit_too(store: Store) -> None:
+    kept = History(store, most_bytes=500_000)
     now = int(time.time())
     for at in range(now - 40_000, now, 60):
         kept.add(Interval("shop", at, 60.0, largest(users_of(30))))
     kept.start()
     kept.stop()
-    with sqlite3.connect(path) as connection:
-        pages, free = (
-            connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("page_count", "freelist_count")
-        )
-        assert (pages - free) * 4096 <= 500_000
-        newest = connection.execute("SELECT max(at) FROM consumers WHERE level = 60").fetchone()[0]
+    assert store.size_bytes(500_000) <= 500_000
+    [(newest,)] = rows_of(store, "SELECT max(at) FROM main.consumers WHERE level = 60")
     assert newest >= now - 60

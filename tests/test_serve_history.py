@@ -1,4 +1,4 @@
-"""The history: levels, limits, kill -9 and a full disk."""
+"""The history in both of its stores: levels, limits, kill -9, a full disk and a database that is away."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pgsweep.records.serve import ServeCurve
+from pgsweep.pg.history_store import PostgresStore
+from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.records.serve import ServeCurve, ServeVerification
+from pgsweep.records.verification import VerifyResult
 from pgsweep.serve import history as module
+from pgsweep.serve.consumers import total_key
 from pgsweep.serve.export import export_history
 from pgsweep.serve.history import (
     Gap,
     History,
-    HistoryError,
+    Interval,
+    Item,
     KeptCurve,
+    KeptVerification,
     Sample,
-    level_for,
-    read_curves,
-    read_series,
     roll_up,
+    sqlite_store,
 )
+from pgsweep.serve.history_reads import level_for, read_curves, read_series, read_verification
+from pgsweep.serve.storage import HistoryError, SqliteStore, Store
+from tests.fix_serve import rows_of
 
 
-def filled(path: Path, samples: list[Sample]) -> History:
-    kept = History(path, most_bytes=1 << 30)
+def filled(store: Store, items: list[Item], most_bytes: int = 1 << 30) -> None:
+    kept = History(store, most_bytes=most_bytes)
     kept.start()
-    for sample in samples:
-        kept.add(sample)
+    for item in items:
+        kept.add(item)
     kept.stop()
-    return kept
+    assert kept.trouble is None
 
 
-def test_coarser_levels_add_up_sums_and_average_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
+def test_coarser_levels_add_up_sums_and_average_the_rest(store: Store) -> None:
     end = int(time.time()) // 900 * 900
     values = {"covered_seconds": 10.0, "hits": 100.0, "reads": 7.0}
-    samples = [Sample("shop", end - 10 * n, {**values, "used_bytes": float(n)}) for n in reversed(range(90))]
-    filled(path, samples)
-    fine = read_series(path, "shop", end - 899, end)
+    filled(
+        store, [Sample("shop", end - 10 * n, {**values, "used_bytes": float(n)}) for n in reversed(range(90))]
+    )
+    fine = read_series(store, "shop", end - 899, end)
     assert fine.step_seconds == 10
     assert (len(fine.at), sum(filter(None, fine.columns["hits"]))) == (90, 9000.0)
     assert fine.columns["disk_read_bytes"] == [None] * 90
-    with sqlite3.connect(path) as connection:
-        rows = connection.execute(
-            "SELECT level, at, hits, used_bytes, disk_read_bytes FROM samples"
-        ).fetchall()
+    rows = rows_of(store, "SELECT level, at, hits, used_bytes, disk_read_bytes FROM main.samples")
     minutes = [row for row in rows if row[0] == 60]
     quarters = [row for row in rows if row[0] == 900]
     assert len(minutes) == 15
@@ -61,30 +65,28 @@ def test_coarser_levels_add_up_sums_and_average_the_rest(tmp_path: Path) -> None
     assert quarters == [(900, end, 9000.0, pytest.approx(44.5), None)]
 
 
-def test_rolling_up_goes_on_where_it_stopped_and_drops_what_is_old(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
+def test_rolling_up_goes_on_where_it_stopped_and_drops_what_is_old(store: Store) -> None:
     now = int(time.time()) // 900 * 900
     old, new = now - 3 * 86_400, now - 900
-    filled(path, [Sample("s", at, {"covered_seconds": 10.0, "hits": 1.0}) for at in (old, new, new + 10)])
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT count(*) FROM samples WHERE level = 10").fetchone() == (2,)
-        assert connection.execute("SELECT sum(hits) FROM samples WHERE level = 60").fetchone() == (3.0,)
-        connection.execute("INSERT INTO samples (level, server, at, hits) VALUES (10, 1, ?, 5)", [new + 20])
-        connection.commit()
-        roll_up(connection, now)
-        assert connection.execute("SELECT sum(hits) FROM samples WHERE level = 60").fetchone() == (8.0,)
-        assert connection.execute("SELECT sum(hits) FROM samples WHERE level = 900").fetchone() == (8.0,)
+    filled(store, [Sample("s", at, {"covered_seconds": 10.0, "hits": 1.0}) for at in (old, new, new + 10)])
+    assert rows_of(store, "SELECT count(*) FROM main.samples WHERE level = 10") == [(2,)]
+    assert rows_of(store, "SELECT sum(hits) FROM main.samples WHERE level = 60") == [(3.0,)]
+    with store.writing() as session:
+        [(server,)] = session.execute("SELECT id FROM main.servers")
+        session.execute(
+            "INSERT INTO main.samples (level, server, at, hits) VALUES (10, ?, ?, 5)", [server, new + 20]
+        )
+        roll_up(session, now)
+    assert rows_of(store, "SELECT sum(hits) FROM main.samples WHERE level = 60") == [(8.0,)]
+    assert rows_of(store, "SELECT sum(hits) FROM main.samples WHERE level = 900") == [(8.0,)]
 
 
-def test_a_clock_that_was_years_ahead_costs_no_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_was_years_ahead_costs_no_history(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is ahead nothing is dropped; when it is right again, levels are made again."""
-    path = tmp_path / "history.sqlite"
     now = int(time.time()) // 900 * 900
     ahead = now + 10 * 365 * 86_400
     values = {"covered_seconds": 10.0, "hits": 1.0}
-    kept = History(path, most_bytes=1 << 30)
+    kept = History(store, most_bytes=1 << 30)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 10 * 365 * 86_400)
     kept.add(Sample("s", now - 900, values))
@@ -92,15 +94,12 @@ def test_a_clock_that_was_years_ahead_costs_no_history(
     kept.start()
     kept.stop()
     monkeypatch.undo()
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT at FROM samples WHERE level = 10").fetchall() == [
-            (now - 900,),
-            (ahead,),
-        ]
-    filled(path, [Sample("s", now - 300, values)])
-    with sqlite3.connect(path) as connection:
-        minutes = connection.execute("SELECT at FROM samples WHERE level = 60 ORDER BY at").fetchall()
-    assert (now - 300,) in minutes
+    assert rows_of(store, "SELECT at FROM main.samples WHERE level = 10 ORDER BY at") == [
+        (now - 900,),
+        (ahead,),
+    ]
+    filled(store, [Sample("s", now - 300, values)])
+    assert (now - 300,) in rows_of(store, "SELECT at FROM main.samples WHERE level = 60")
 
 
 def test_the_level_suits_the_range() -> None:
@@ -111,60 +110,106 @@ def test_the_level_suits_the_range() -> None:
     assert level_for(now - 40 * 86_400, now - 40 * 86_400 + 3600, now) == 900
 
 
-def test_the_oldest_go_where_the_file_would_grow_beyond_its_limit(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
+def test_the_oldest_go_where_it_would_grow_beyond_its_limit(store: Store) -> None:
     now = int(time.time())
-    kept = History(path, most_bytes=400_000)
-    kept.start()
     every = dict.fromkeys(module.COLUMNS, 1.1)
-    for at in range(now - 80_000, now, 10):
-        kept.add(Sample("s", at, every))
-    kept.stop()
-    with sqlite3.connect(path) as connection:
-        pages, free = (
-            connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("page_count", "freelist_count")
-        )
-        assert (pages - free) * 4096 <= 400_000
-        first, last = connection.execute("SELECT min(at), max(at) FROM samples WHERE level = 10").fetchone()
+    filled(store, [Sample("s", at, every) for at in range(now - 80_000, now, 10)], most_bytes=400_000)
+    assert store.size_bytes(400_000) <= 400_000
+    [(first, last)] = rows_of(store, "SELECT min(at), max(at) FROM main.samples WHERE level = 10")
     assert first > now - 80_000
     assert last >= now - 20
+    [(minutes,)] = rows_of(store, "SELECT count(*) FROM main.samples WHERE level = 60")
+    assert minutes >= 500, "the finest level goes first"
 
 
-def test_gaps_and_curves_come_back(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    kept = History(path, most_bytes=1 << 30)
-    kept.start()
-    kept.add(Gap("s", 100.0, 200.0, "it was away"))
-    curve = ServeCurve(window_seconds=3600, covered_seconds=3500.0, at=7200.0, result=None, why="no")
-    kept.add(KeptCurve("s", curve))
+def verified(at: float, changed_at: float) -> ServeVerification:
+    result = VerifyResult(
+        server_version="18.0",
+        database="shop",
+        before="a",
+        after="b",
+        shared_buffers_before=1 << 24,
+        shared_buffers_after=1 << 25,
+        verdict="as predicted",
+        reasons=[],
+        values=[],
+        workload=[],
+    )
+    return ServeVerification(at=at, changed_at=changed_at, result=result)
+
+
+def curve_of(at: float, covered: float, ratio: float = 0.1) -> ServeCurve:
+    size = 16 << 20
+    result = PredictResult(
+        source="peek",
+        observed=Observed(shared_buffers_bytes=size, miss_ratio=ratio, accesses=1, seconds=1.0),
+        points=[CurvePoint(shared_buffers_bytes=size, miss_ratio=ratio, low=0.0, high=0.2)],
+        verdict=Verdict(level="rough", reasons=[]),
+    )
+    return ServeCurve(
+        window_seconds=3600,
+        covered_seconds=covered,
+        at=at,
+        result=result,
+        advised_bytes=size,
+        advice="Leave it",
+    )
+
+
+def test_gaps_curves_and_verifications_come_back(store: Store) -> None:
     now = time.time()
-    kept.add(KeptCurve("s", ServeCurve(window_seconds=3600, covered_seconds=1.0, at=now, result=None)))
-    kept.add(Gap("s", now - 50, now, "it was away again"))
-    kept.stop()
-    assert [gap.why for gap in read_series(path, "s", now - 100, now).gaps] == ["it was away again"]
-    assert [c.covered_seconds for c in read_curves(path, "s", now - 10, now + 10)] == [1.0]
+    items: list[Item] = [
+        Gap("s", 100.0, 200.0, "it was away"),
+        KeptCurve("s", curve_of(7200.0, 3500.0)),
+        KeptCurve("s", curve_of(now, 1.0)),
+        Gap("s", now - 50, now, "it was away again"),
+        KeptVerification("s", verified(now - 5, now - 900)),
+        KeptVerification("s", verified(now, now - 900)),
+        KeptVerification("s", verified(now - 8000, now - 9000)),
+    ]
+    filled(store, items)
+    assert [gap.why for gap in read_series(store, "s", now - 100, now).gaps] == ["it was away again"]
+    assert [c.covered_seconds for c in read_curves(store, "s", now - 10, now + 10)] == [1.0]
+    found = read_verification(store, "s")
+    assert found is not None
+    assert found.at == now, "the last, of the last change"
+    assert read_verification(store, "other") is None
 
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").write_bytes(b"no database at all" * 100)
     with pytest.raises(HistoryError, match="cannot be opened"):
-        History(tmp_path / "history.sqlite", most_bytes=1 << 30)
+        History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
     newer = tmp_path / "newer.sqlite"
     with sqlite3.connect(newer) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(HistoryError, match="newer pgsweep"):
-        History(newer, most_bytes=1 << 30)
+        History(sqlite_store(newer), most_bytes=1 << 30)
 
 
-def test_export_has_every_level(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
+def test_export_has_every_level_the_consumers_and_the_curves(store: Store, tmp_path: Path) -> None:
     now = int(time.time())
-    filled(path, [Sample("shop", now - 10, {"covered_seconds": 10.0, "hits": 3.0})])
-    count = export_history(path, tmp_path / "all.parquet")
+    rows = {total_key(): {"reads": 4.0}, ("user", "ann", "", ""): {"reads": 4.0, "calls": 1.0}}
+    items: list[Item] = [
+        Sample("shop", now - 10, {"covered_seconds": 10.0, "hits": 3.0}),
+        Interval("shop", now - 60, 60.0, rows),
+        KeptCurve("shop", curve_of(now - 60, 3000.0)),
+    ]
+    filled(store, items)
+    count = export_history(store, tmp_path / "all.parquet")
+    assert list(count.values()) == [3, 2, 1]
     table = pq.read_table(tmp_path / "all.parquet").to_pylist()
-    assert count == len(table) == 3
     assert {row["step_seconds"] for row in table} == {10, 60, 900}
     assert [(row["server"], row["hits"], row["evictions"]) for row in table] == [("shop", 3.0, None)] * 3
+    consumers = {row["kind"]: row for row in pq.read_table(tmp_path / "all-consumers.parquet").to_pylist()}
+    assert (consumers["total"]["covered_seconds"], consumers["total"]["reads"]) == (60.0, 4.0)
+    assert (consumers["user"]["user"], consumers["user"]["calls"], consumers["user"]["hits"]) == (
+        "ann",
+        1.0,
+        None,
+    )
+    [point] = pq.read_table(tmp_path / "all-curves.parquet").to_pylist()
+    assert (point["server"], point["miss_ratio"], point["advised_bytes"]) == ("shop", 0.1, 16 << 20)
 
 
 _WRITERS = """
@@ -172,9 +217,11 @@ import os, sys, time
 from pathlib import Path
 from pgsweep.serve import history
 history._SWEEP_SECONDS = 0.01
+place = sys.argv[1]
 
 def write(at, said):
-    kept = history.History(Path(sys.argv[1]), most_bytes=1 << 30)
+    store = history.sqlite_store(Path(place)) if place.startswith("/") else history.postgres_store(place)
+    kept = history.History(store, most_bytes=1 << 30)
     kept.start()
     os.write(said, b"ready\\n")
     while True:
@@ -196,13 +243,17 @@ for line in sys.stdin:
 """
 
 
-def test_kill_9_at_random_moments_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    """What the writer said is committed is there after each of its 50 violent ends."""
-    path = tmp_path / "history.sqlite"
+def test_kill_9_at_random_moments_loses_nothing_that_was_written(store: Store, tmp_path: Path) -> None:
+    """What the writer said is committed is there after each of its violent ends."""
+    place = str(store.path) if isinstance(store, SqliteStore) else ""
+    if isinstance(store, PostgresStore):
+        place = store._conninfo
+    deaths = 50 if isinstance(store, SqliteStore) else 15
+    store.open()
     at = int(time.time()) - 20_000
     moments = random.Random(5)
     with subprocess.Popen(
-        [sys.executable, "-c", _WRITERS, str(path)],
+        [sys.executable, "-c", _WRITERS, place],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -210,7 +261,7 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_written(tmp_path: Path)
         assert forker.stdin is not None
         assert forker.stdout is not None
         written = 0
-        for number in range(50):
+        for number in range(deaths):
             said = tmp_path / f"said{number}"
             forker.stdin.write(f"{at} {said}\n")
             forker.stdin.flush()
@@ -224,20 +275,18 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_written(tmp_path: Path)
             time.sleep(moments.uniform(0.0, 0.02))
             os.kill(writer, signal.SIGKILL)
             assert forker.stdout.readline() == "ended\n"
-            if not path.exists():
+            if isinstance(store, SqliteStore):
+                with closing(sqlite3.connect(store.path)) as connection:
+                    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            kept = [int(line) for line in said.read_text().split()[1:]] if said.exists() else []
+            if not kept:
                 continue
-            with closing(sqlite3.connect(path)) as connection:
-                assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-                kept = [int(line) for line in said.read_text().split()[1:]] if said.exists() else []
-                if not kept:
-                    continue
-                rows = connection.execute("SELECT at FROM samples WHERE level = 10").fetchall()
-            there = {row[0] for row in rows}
+            there = {row[0] for row in rows_of(store, "SELECT at FROM main.samples WHERE level = 10")}
             assert set(kept) <= there
             written += len(kept)
             at = max(there)
         forker.stdin.close()
-    assert written > 50
+    assert written > deaths
 
 
 def test_a_full_disk_does_not_stop_it_and_leaves_a_gap(
@@ -245,10 +294,11 @@ def test_a_full_disk_does_not_stop_it_and_leaves_a_gap(
 ) -> None:
     """SQLite's own limit of pages fails as a full disk does: SQLITE_FULL."""
     monkeypatch.setattr(module, "_WAITING", 50)
-    path = tmp_path / "history.sqlite"
-    kept = History(path, most_bytes=1 << 30)
-    pages = kept._connection.execute("PRAGMA page_count").fetchone()[0]
-    kept._connection.execute(f"PRAGMA max_page_count = {pages}")
+    store = sqlite_store(tmp_path / "history.sqlite")
+    kept = History(store, most_bytes=1 << 30)
+    assert store._connection is not None
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
     now = int(time.time()) - 1000
     every = dict.fromkeys(module.COLUMNS, 1.1)
     kept.start()
@@ -264,13 +314,13 @@ def test_a_full_disk_does_not_stop_it_and_leaves_a_gap(
     assert "full" in troubles[0]
     kept.add(Sample("s", now + 410, every))
     # Room again: from another thread, as the writer waits for the next item.
-    kept._connection.execute("PRAGMA max_page_count = 1000000")
+    store._connection.execute("PRAGMA max_page_count = 1000000")
     kept.add(Sample("s", now + 420, every))
     while kept.trouble is not None:
         assert time.monotonic() < until
         time.sleep(0.05)
     kept.stop()
-    found = read_series(path, "s", now - 10, now + 1000)
+    found = read_series(store, "s", now - 10, now + 1000)
     assert now + 420 in found.at
     assert len(found.gaps) == 1
     assert "not written" in found.gaps[0].why

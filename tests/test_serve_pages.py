@@ -14,7 +14,7 @@ import pytest
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.consumers import Key, Values, total_key
-from pgsweep.serve.history import History, Interval
+from pgsweep.serve.history import History, Interval, sqlite_store
 from pgsweep.ui.numbers import format_bytes
 from tests.fix_page import load_running
 from tests.fix_serve import Served, serving
@@ -54,7 +54,7 @@ def served(shop: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 
 def keep_consumers(folder: Path) -> None:
     """Write an interval of consumers as if it had been collected an hour and a half ago."""
-    kept = History(folder / "history.sqlite", most_bytes=1 << 30)
+    kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
     kept.start()
     rows: dict[Key, Values] = {
         ("user", "<b>anna", "", ""): {"reads": 300.0, "calls": 4.0, "active_seconds": 6.0},

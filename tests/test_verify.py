@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ import pytest
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
+from pgsweep.serve.recording import pieces_of
+from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.workload_change import Load, compare_loads, difference
 from pgsweep.ui.results import from_json, to_json
@@ -101,6 +104,28 @@ def test_another_load_is_no_wrong_prediction(folder: Path) -> None:
     assert done.returncode == 5, done.stderr
     assert "The workload changed: shared_buffers from 16 MB to 32 MB" in done.stdout
     assert "pgbench_accounts" in done.stdout
+
+
+def test_serve_verifies_by_its_own_pieces(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of before and after the change, each joined to a window, give what `verify` says of them."""
+    monkeypatch.setattr("pgsweep.serve.verification.LEAST_SECONDS", 2.0)
+    for number, name in enumerate(("before", "after"), 1000):
+        shutil.copytree(folder / f"{name}.evidence", tmp_path / f"{number}.evidence")
+    found = verify_change(tmp_path, pieces_of(tmp_path))
+    assert found is not None
+    assert found.changed_at == 1001.0
+    result = found.result
+    assert (result.shared_buffers_before, result.shared_buffers_after) == (16 * MB, 32 * MB)
+    # A recording of ten seconds may be refused; then that is the result.
+    assert result.values or (result.verdict == "not known" and result.reasons)
+    for miss in result.values:
+        assert miss.measured == pytest.approx(miss.predicted, abs=0.02)
+    assert (result.before, result.after) == ("1000.evidence", "1001.evidence")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1000.evidence", "1001.evidence"]
+    monkeypatch.setattr("pgsweep.serve.verification.LEAST_SECONDS", 600.0)
+    assert verify_change(tmp_path, pieces_of(tmp_path)) is None, "too little evidence yet"
 
 
 def test_without_a_change_that_is_said(folder: Path) -> None:

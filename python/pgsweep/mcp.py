@@ -20,6 +20,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from pgsweep import api
 from pgsweep._native import __version__
+from pgsweep.advice.gather import advise
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import place_of
 from pgsweep.sizing.predict import predict
@@ -27,10 +28,10 @@ from pgsweep.units import parse_bytes
 
 _INSTRUCTIONS = """
 Facts about the memory of PostgreSQL servers: what lies in shared_buffers and in the page cache, what each
-process costs, and the miss ratio at other sizes of shared_buffers, predicted from recorded evidence. All
-tools only read. Values are measured unless a record says predicted or assumed. A prediction has an interval
-and a verdict (reliable, rough, refused): pass them on with it. What could not be seen is in `missing`, with
-the command that would allow it.
+process costs, the miss ratio at other sizes of shared_buffers, predicted from recorded evidence, and the
+settings that follow. All tools only read. Values are measured unless a record says predicted or assumed. A
+prediction has an interval and a verdict (reliable, rough, refused): pass them on with it. What could not be
+seen is in `missing`, with the command that would allow it.
 """.strip()
 
 _READS_ONLY = ToolAnnotations(
@@ -55,6 +56,15 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
             known = ", ".join(targets) or "none: pgsweep mcp was started without any"
             raise UsageError(f"there is no server `{name}`", hint=f"the servers are: {known}")
         return targets[name]
+
+    def evidence_of(name: str) -> Path:
+        found = _evidence_in(evidence)
+        if name not in found:
+            raise UsageError(
+                f"there is no evidence `{name}`",
+                hint=f"there is: {', '.join(sorted(found)) or 'none; pgsweep record makes it'}",
+            )
+        return found[name]
 
     def tool(function: Callable[..., Any]) -> None:
         server.add_tool(function, annotations=_READS_ONLY, structured_output=False)
@@ -90,20 +100,32 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         `evidence_name` is one of those that `servers` lists; `sizes` are like 1GB, and by default an eighth
         to eight times today's.
         """
+        return _answer(
+            lambda: predict(
+                evidence_of(evidence_name),
+                sizes_bytes=None if sizes is None else [parse_bytes(size) for size in sizes],
+            )
+        )
 
-        def predicted() -> Any:
-            found = _evidence_in(evidence)
-            if evidence_name not in found:
-                raise UsageError(
-                    f"there is no evidence `{evidence_name}`",
-                    hint=f"there is: {', '.join(sorted(found)) or 'none; pgsweep record makes it'}",
-                )
-            wanted = None if sizes is None else [parse_bytes(size) for size in sizes]
-            return predict(found[evidence_name], sizes_bytes=wanted)
+    def advise_settings(
+        evidence_name: str, server: str | None = None, memory_of_host: str | None = None
+    ) -> CallToolResult:
+        """Show which settings follow from recorded evidence, each with its reason; nothing is changed.
 
-        return _answer(predicted)
+        To leave a setting as it is, is advice too. `evidence_name` is one of those that `servers` lists. With
+        `server`, the one that it was recorded on, huge pages and connections are counted too.
+        `memory_of_host`, like 64GB, is what shared_buffers and page cache share, where the evidence does not
+        say so.
+        """
+        return _answer(
+            lambda: advise(
+                evidence_of(evidence_name),
+                conninfo=None if server is None else conninfo_of(server),
+                memory_bytes=None if memory_of_host is None else parse_bytes(memory_of_host),
+            )
+        )
 
-    for function in (servers, doctor, cache, memory, predict_misses):
+    for function in (servers, doctor, cache, memory, predict_misses, advise_settings):
         tool(function)
     return server
 

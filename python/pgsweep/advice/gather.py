@@ -6,7 +6,7 @@ size that is advised, so a second look is taken once it is decided.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Costs, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
+from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.memory.budget import budget
@@ -31,7 +32,7 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.predict import predict, predict_window
 from pgsweep.units import BLOCK_BYTES, as_setting
 
 _ASSUMED_OTHER: Final = 0.1
@@ -67,27 +68,10 @@ def advise(
     meta = recorded.meta
     if conninfo is not None:
         _check_same(conninfo, meta, evidence)
-    facts = MemoryFacts.of(meta)
-    assumed = facts is None and memory_bytes is not None
-    if assumed:
-        assert memory_bytes is not None
-        facts = _assumed_facts(meta, memory_bytes)
-    memory = memory_bytes or (None if facts is None else facts.memory_bytes)
+    memory = _Memory.of(meta, memory_bytes)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
-    sizes = candidates(today, memory, facts)
-    prediction = _predicted(evidence, meta, sizes, memory_bytes, facts, seed)
-    relations = recorded.table("relations")
-    situation = Situation(
-        prediction=prediction,
-        candidates=sizes,
-        settings=meta.settings,
-        facts=facts,
-        memory_bytes=memory,
-        memory_assumed=assumed,
-        data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
-        contents=_contents(recorded, relations),
-        costs=_costs(meta, prediction),
-    )
+    prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
+    situation = _situation(recorded, memory, prediction)
     missing: list[Missing] = []
     points, basis = reads_by_size(situation)
     # The budget at today's size says how much may be added.
@@ -114,20 +98,98 @@ def advise(
     )
 
 
+def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tuple[AdviceResult, int | None]:
+    """Return which settings follow from a window over recordings, and the size of shared_buffers advised.
+
+    That is today's size where it is to be left, and None where nothing is known. Huge pages and connections
+    are not counted: that takes a session on the server's host.
+
+    Args:
+        evidence: the window.
+        name: of the evidence, for the result.
+        seed: of all draws.
+
+    Raises:
+        EvidenceError: it holds no access.
+    """
+    meta = evidence.meta
+    memory = _Memory.of(meta, None)
+    prediction = predict_window(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
+    situation = _situation(evidence, memory, prediction)
+    points, basis = reads_by_size(situation)
+    decision = decide_size(situation, points, basis)
+    result = decide(
+        situation,
+        decision,
+        points,
+        basis,
+        server_version=meta.server_version,
+        database=meta.database,
+        evidence=name,
+        missing=[],
+    )
+    return result, None if decision.advice.action == "unknown" else decision.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """What is known of the memory, and the sizes that are considered for it.
+
+    Attributes:
+        facts: how it is used.
+        size_bytes: what pool and page cache share.
+        assumed: how it is used was not measured.
+        candidates: sizes of shared_buffers.
+        sizes_for_bounds: those at which the curve is needed.
+    """
+
+    facts: MemoryFacts | None
+    size_bytes: int | None
+    assumed: bool
+    candidates: list[int]
+    sizes_for_bounds: list[int]
+
+    @classmethod
+    def of(cls, meta: EvidenceMeta, asked_bytes: int | None) -> _Memory:
+        facts = MemoryFacts.of(meta)
+        assumed = facts is None and asked_bytes is not None
+        if facts is None and asked_bytes is not None:
+            facts = _assumed_facts(meta, asked_bytes)
+        size = asked_bytes or (None if facts is None else facts.memory_bytes)
+        today = meta.shared_buffers_blocks * BLOCK_BYTES
+        sizes = candidates(today, size, facts)
+        return cls(
+            facts=facts,
+            size_bytes=size,
+            assumed=assumed,
+            candidates=sizes,
+            sizes_for_bounds=sizes_for_bounds(sizes, today, size, facts),
+        )
+
+
+def _situation(evidence: Evidence | JoinedEvidence, memory: _Memory, prediction: PredictResult) -> Situation:
+    meta = evidence.meta
+    relations = evidence.table("relations")
+    return Situation(
+        prediction=prediction,
+        candidates=memory.candidates,
+        settings=meta.settings,
+        facts=memory.facts,
+        memory_bytes=memory.size_bytes,
+        memory_assumed=memory.assumed,
+        data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
+        contents=_contents(evidence, relations),
+        costs=_costs(meta, prediction),
+    )
+
+
 def _predicted(
-    evidence: Path,
-    meta: EvidenceMeta,
-    sizes: list[int],
-    memory_bytes: int | None,
-    facts: MemoryFacts | None,
-    seed: int,
+    evidence: Path, meta: EvidenceMeta, memory: _Memory, asked_bytes: int | None, seed: int
 ) -> PredictResult:
     if meta.source == "trace":
-        asked = memory_bytes if MemoryFacts.of(meta) is not None else None
-        return predict(evidence, sizes_bytes=sizes, memory_bytes=asked, seed=seed)
-    memory = memory_bytes or (None if facts is None else facts.memory_bytes)
-    today = meta.shared_buffers_blocks * BLOCK_BYTES
-    return predict(evidence, sizes_bytes=sizes_for_bounds(sizes, today, memory, facts), seed=seed)
+        asked = asked_bytes if MemoryFacts.of(meta) is not None else None
+        return predict(evidence, sizes_bytes=memory.candidates, memory_bytes=asked, seed=seed)
+    return predict(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
 
 
 def _costs(meta: EvidenceMeta, prediction: PredictResult) -> Costs:
@@ -161,7 +223,7 @@ def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
     )
 
 
-def _contents(evidence: Evidence, relations: dict[str, np.ndarray]) -> Contents | None:
+def _contents(evidence: Evidence | JoinedEvidence, relations: dict[str, np.ndarray]) -> Contents | None:
     """Return what the last snapshot shows; None where there is none."""
     columns = ["snapshot", "spc", "db", "rel", "usage_count"]
     seen = evidence.table("snapshots", columns)

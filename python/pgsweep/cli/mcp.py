@@ -24,10 +24,10 @@ from pgsweep.errors import MissingAbility, UsageError
 def command(ctx: click.Context, /, *, targets: tuple[str, ...], evidence: tuple[Path, ...]) -> None:
     r"""Answer an assistant's questions about servers, over stdin and stdout.
 
-    It speaks the Model Context Protocol. The tools are doctor, cache, memory and predict_misses, and
-    `servers`, which lists what can be asked about. All of them only read. An assistant reaches the servers
-    that are named here, under these names, and evidence in the given folders, and nothing else. Results are
-    the JSON that --json writes.
+    It speaks the Model Context Protocol. The tools are doctor, cache, memory, predict_misses,
+    advise_settings, and `servers`, which lists what can be asked about. All of them only read. An assistant
+    reaches the servers that are named here, under these names, and evidence in the given folders, and
+    nothing else. Results are the JSON that --json writes.
 
     \b
     Examples:

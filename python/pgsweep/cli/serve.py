@@ -31,9 +31,9 @@ from pgsweep.ui.numbers import seconds
 )
 @click.option(
     "--history",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the history and the evidence are kept.  [default: ~/.local/state/pgsweep/serve]",
+    metavar="DIR|DSN",
+    help="Where the history is kept: a folder, which has the evidence too, or a database of PostgreSQL "
+    "(postgresql://..., service=NAME).  [default: ~/.local/state/pgsweep/serve]",
 )
 @click.option(
     "--token-file",
@@ -61,7 +61,7 @@ from pgsweep.ui.numbers import seconds
     "--export",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.parquet",
-    help="Write the history as one Parquet file, and end.",
+    help="Write the history as Parquet files, and end: samples, and beside them consumers and curves.",
 )
 @common_options
 @click.pass_context
@@ -72,7 +72,7 @@ def command(
     targets: tuple[str, ...],
     config_file: Path | None,
     listen: str | None,
-    history: Path | None,
+    history: str | None,
     token_file: Path | None,
     interval_seconds: float | None,
     source: Literal["auto", "peek", "sql"] | None,
@@ -94,6 +94,7 @@ def command(
     Examples:
       pgsweep serve shop
       pgsweep serve service=shop service=billing --history /var/lib/pgsweep
+      pgsweep serve service=shop --history postgresql://watcher@db9/watching
       pgsweep serve --config /etc/pgsweep/serve.toml --listen 0.0.0.0:8432 --token-file /etc/pgsweep/token
       pgsweep serve --alerts > pgsweep.rules.yml
     """
@@ -119,9 +120,12 @@ def command(
     )
     if export is not None:
         from pgsweep.serve.export import export_history
+        from pgsweep.serve.history import store_of
 
-        rows = export_history(config.history / "history.sqlite", export)
-        settings.say(f"{rows} rows in {export}")
+        store = store_of(config.history, config.history_conninfo)
+        for path, rows in export_history(store, export).items():
+            settings.say(f"{rows} rows in {path}")
+        store.close()
         return
     try:
         import prometheus_client  # noqa: F401
@@ -133,11 +137,13 @@ def command(
             cause="pages and metrics are an extra: other commands do without",
             hint="pip install 'pgsweep[serve]'",
         ) from error
+    from pgsweep.pg.connect import describe
     from pgsweep.serve.run import serve
 
     count = len(config.servers)
+    place = config.history if config.history_conninfo is None else describe(config.history_conninfo)
     settings.say(
         f"{count} server{'s' if count != 1 else ''}, a look every {seconds(config.interval_seconds)}, "
-        f"history in {config.history}"
+        f"history in {place}"
     )
-    serve(config, say=lambda address: write_stdout(f"{address}\n"))
+    serve(config, say=lambda address: write_stdout(f"{address}\n"), warn=settings.say)

@@ -105,6 +105,8 @@ _SHAPES: Final = {
     "evict": "one: count count",
     "extension": "one: text? text? text? bool",
     "extension_trust": "few: bytes? bool bytes bytes bool",
+    "history_owner": "one: bool bool bytes",
+    "history_size": "one: count",
     "keep_claim": "one: bool pid?",
     "keep_places": "oid oid oid oid? blocks?",
     "keep_relations": "oid bytes bytes text bool oid?",

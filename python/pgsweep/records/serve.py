@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from pgsweep.records.advice import AdviceResult, Gain
 from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
+from pgsweep.records.verification import VerifyResult
 
 
 class ServeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,9 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
         result: as `pgsweep predict` gives it; null where nothing could be predicted.
         why: the reason for that.
         seconds: processor time that the prediction took.
+        advised_bytes: shared_buffers that the last advice from this window says; today's where it says to
+            leave it; null where it says nothing.
+        advice: that advice in one sentence.
     """
 
     window_seconds: int
@@ -35,6 +40,60 @@ class ServeCurve(msgspec.Struct, frozen=True, kw_only=True):
     result: PredictResult | None
     why: str | None = None
     seconds: float = 0.0
+    advised_bytes: int | None = None
+    advice: str | None = None
+
+
+class ServeVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what was predicted came true after shared_buffers was changed.
+
+    Attributes:
+        at: when it was verified, in seconds since 1970.
+        changed_at: when the first evidence with the new size began.
+        result: as `pgsweep verify` gives it.
+    """
+
+    at: float
+    changed_at: float
+    result: VerifyResult
+
+
+class ServeAdvised(msgspec.Struct, frozen=True, kw_only=True):
+    """What one window of evidence says of the settings.
+
+    Attributes:
+        window_seconds: the length that was asked for.
+        covered_seconds: the length that the evidence has.
+        at: when it was decided, in seconds since 1970.
+        size_bytes: shared_buffers as advised; today's where it is to be left, null where nothing is known.
+        result: as `pgsweep advise` gives it.
+    """
+
+    window_seconds: int
+    covered_seconds: float
+    at: float
+    size_bytes: int | None
+    result: AdviceResult
+
+
+class ServeAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """The advice for one server.
+
+    Attributes:
+        best: the advice that rests on most evidence; null where there is none yet.
+        windows: the advice from each window, shortest first.
+        why: why there is none.
+        verification: the last one; null where shared_buffers was not changed while it was watched.
+        trouble: why the last change could not be verified, or the last verification cannot be read.
+    """
+
+    schema: str = "pgsweep.serve.advice/1"
+    server: str
+    best: ServeAdvised | None = None
+    windows: list[ServeAdvised] = []
+    why: str | None = None
+    verification: ServeVerification | None = None
+    trouble: str | None = None
 
 
 class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +105,12 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
         reads_per_second: blocks read into the pool; measured over the last interval.
         avoidable_reads_per_second: the reads that a pool of twice the size would save: predicted, from the
             curve of the shortest window that has one.
+        advised_bytes: shared_buffers as advised; today's where it is to be left, null where nothing is known.
+        advice: the advice in one sentence.
+        advice_gain: what following it is expected to bring; null where it is to be left.
+        advice_verdict: on the prediction that the advice rests on; `verdict` is that on the shortest window.
+        waiting_saved_ratio: seconds of waiting for reads, of all sessions together, that it saves in each
+            second: predicted; 0 where shared_buffers is to be left.
         collect_share: share of one backend's time that pgsweep's statements took so far, where it reads the
             pool by SQL; by peek the statements for the counters alone.
         held_back: looks are further apart than asked for, to limit the cost.
@@ -66,6 +131,11 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     reads_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
     avoidable_reads_per_second: float | None = None
+    advised_bytes: int | None = None
+    advice: str | None = None
+    advice_gain: Gain | None = None
+    advice_verdict: str | None = None
+    waiting_saved_ratio: float | None = None
     verdict: str | None = None
     interval_seconds: float | None = None
     held_back: bool = False
@@ -75,7 +145,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """All servers, most to be gained first; those that are down before all others.
+    """All servers: those that are down, then those at which the advice saves most time of waiting.
 
     Attributes:
         history_trouble: why the history is not written now; null where it is.
@@ -137,13 +207,18 @@ class ServeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeCurves(msgspec.Struct, frozen=True, kw_only=True):
-    """The curves of one server: now by window, and those kept of earlier hours."""
+    """The curves of one server: now by window, and those kept of earlier hours.
+
+    Attributes:
+        trouble: why those of earlier hours are not known, where the history cannot be read.
+    """
 
     schema: str = "pgsweep.serve.curves/1"
     server: str
     now: list[ServeCurve]
     hours: list[ServeCurve] = []
     recording: str | None = None
+    trouble: str | None = None
 
 
 class ServeConsumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +262,7 @@ class ServeConsumers(msgspec.Struct, frozen=True, kw_only=True):
         covered_seconds: of the range; the rest of it was not observed.
         totals: all together, of each kind the same but for what only one kind has.
         missing: what is not seen now, and why.
+        trouble: why nothing is known, where the history cannot be read.
     """
 
     schema: str = "pgsweep.serve.consumers/1"
@@ -197,3 +273,4 @@ class ServeConsumers(msgspec.Struct, frozen=True, kw_only=True):
     totals: ServeConsumer | None
     consumers: list[ServeConsumer]
     missing: list[Missing] = []
+    trouble: str | None = None

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,11 +14,13 @@ from pgsweep.cache.top.sample import CacheSample
 from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import (
+    ServeAdvised,
     ServeCurve,
     ServeFailure,
     ServeMemory,
     ServeOverview,
     ServeSummary,
+    ServeVerification,
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.serve.config import ServeConfig, ServerConfig
@@ -64,6 +66,8 @@ class Watched:
         values: what the history got with it.
         totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
         curves: by window.
+        advised: the last advice from each window.
+        verification: the last; and why the last change could not be verified.
         consumers_missing: what is not seen of the consumers, and why.
         query_texts: by query id, where they are wanted.
         user_metrics: by name: rows of (labels, value); None where the query failed.
@@ -79,6 +83,9 @@ class Watched:
     values: dict[str, float] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
     curves: dict[int, ServeCurve] = field(default_factory=dict)
+    advised: dict[int, ServeAdvised] = field(default_factory=dict)
+    verification: ServeVerification | None = None
+    verification_failed: str | None = None
     memory: ServeMemory | None = None
     recording: str | None = None
     consumers_missing: list[Missing] = field(default_factory=list)
@@ -136,10 +143,21 @@ class Board:
         return shown.view(view)
 
     def overview(self) -> ServeOverview:
-        """Return all servers: those that are down, then those with most to be gained."""
+        """Return all servers: those that are down, then those with most to be gained.
+
+        That is the waiting that the advice saves; among those where nothing is to be changed, the reads that
+        a larger pool would save.
+        """
         with self._lock:
             found = [summary_of(watched) for watched in self.servers.values()]
-        found.sort(key=lambda s: (s.state != "down", -(s.avoidable_reads_per_second or 0.0), s.name))
+        found.sort(
+            key=lambda s: (
+                s.state != "down",
+                -(s.waiting_saved_ratio or 0.0),
+                -(s.avoidable_reads_per_second or 0.0),
+                s.name,
+            )
+        )
         return ServeOverview(at=time.time(), servers=found, history_trouble=self.history_trouble())
 
     def summary(self, key: str) -> ServeSummary:
@@ -152,10 +170,65 @@ class Board:
         with self._lock:
             return [curve for _, curve in sorted(self.servers[key].curves.items())]
 
+    def advised(self, key: str) -> list[ServeAdvised]:
+        """Return the advice from each window that holds for the server as it is, shortest first."""
+        with self._lock:
+            return advised_of(self.servers[key])
+
     def memory(self, key: str) -> ServeMemory | None:
         """Return the host's memory; None where it is not seen."""
         with self._lock:
             return self.servers[key].memory
+
+
+def advised_of(watched: Watched) -> list[ServeAdvised]:
+    """Return the advice from each window, shortest first, without what was for another shared_buffers."""
+    sample = watched.sample
+    today = None if sample is None else sample.head.pool.size_bytes
+    return [
+        one
+        for _, one in sorted(watched.advised.items())
+        if today in (None, one.result.observed.shared_buffers_bytes)
+    ]
+
+
+def best_advice(windows: list[ServeAdvised]) -> ServeAdvised | None:
+    """Return the advice that rests on most evidence, of those that a prediction is behind if there are any.
+
+    A setting that takes a restart should suit the day, not the last quarter of an hour.
+    """
+    return max(
+        windows,
+        key=lambda one: (one.result.verdict.level != "refused", one.covered_seconds, one.at),
+        default=None,
+    )
+
+
+def waiting_saved(one: ServeAdvised) -> float | None:
+    """Return the seconds of waiting for reads that an advised size saves in each second; None if unknown."""
+    if one.size_bytes is None:
+        return None
+    waits = {point.shared_buffers_bytes: point.wait_ratio for point in one.result.points}
+    today = one.result.observed.shared_buffers_bytes
+    if one.size_bytes == today:
+        return 0.0
+    if today not in waits or one.size_bytes not in waits:
+        return None
+    return max(0.0, waits[today] - waits[one.size_bytes])
+
+
+def _advice_fields(watched: Watched) -> dict[str, Any]:
+    best = best_advice(advised_of(watched))
+    if best is None:
+        return {}
+    size = best.result.settings[0]
+    return {
+        "advised_bytes": best.size_bytes,
+        "advice": best.result.summary,
+        "advice_gain": size.gain,
+        "advice_verdict": best.result.verdict.level,
+        "waiting_saved_ratio": waiting_saved(best),
+    }
 
 
 def summary_of(watched: Watched) -> ServeSummary:
@@ -174,6 +247,7 @@ def summary_of(watched: Watched) -> ServeSummary:
             state=watched.state,
             failure=watched.failure,
             verdict=verdict,
+            **_advice_fields(watched),
         )
     head = sample.head
     covered = values.get("covered_seconds", 0.0)
@@ -202,6 +276,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         collect_share=head.backend_share,
         collect_seconds=watched.collect_seconds,
         missing=head.missing,
+        **_advice_fields(watched),
     )
 
 

@@ -2,6 +2,8 @@
 
     [serve]
     listen = "127.0.0.1:8432"     # also: token-file, interval, history, source, allowed-hosts
+    history = "service=watching"  # a folder, or a database of PostgreSQL as libpq understands it
+    evidence = "/var/lib/pgsweep" # folder of the evidence; by default in that of the history
     history-size = "1GB"          # of the history of all servers
     evidence-size = "256MB"       # of the evidence of each server
     top-relations = 20            # that /metrics names, for each server
@@ -29,7 +31,7 @@ from typing import Final, Literal
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.pg.connect import build_conninfo, describe
+from pgsweep.pg.connect import build_conninfo, describe, is_conninfo
 from pgsweep.plain import shell_word
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.units import parse_bytes
@@ -90,6 +92,7 @@ class _ServeTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fi
     token_file: str | None = None
     interval: float | None = None
     history: str | None = None
+    evidence: str | None = None
     source: Source | None = None
     allowed_hosts: list[str] = []
     history_size: str = "1GB"
@@ -105,12 +108,20 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the command line and the file say."""
+    """All that the command line and the file say.
+
+    Attributes:
+        history: folder of the history where that is a file.
+        history_conninfo: the database of the history; None where it is a file.
+        evidence: folder of the evidence of all servers.
+    """
 
     servers: list[ServerConfig]
     host: str
     port: int
     history: Path
+    history_conninfo: str | None = None
+    evidence: Path
     token: str | None = None
     interval_seconds: float = 10.0
     source: Source = "auto"
@@ -127,7 +138,7 @@ def load_config(
     *,
     file: Path | None = None,
     listen: str | None = None,
-    history: Path | None = None,
+    history: str | None = None,
     token_file: Path | None = None,
     interval_seconds: float | None = None,
     source: Source | None = None,
@@ -140,11 +151,11 @@ def load_config(
             any there is one, which libpq's environment names.
         file: serve.toml.
         listen: `HOST:PORT`; port 0 takes one that is free.
-        history: folder of the history.
+        history: folder of the history, or a connection string of the database for it.
         token_file: holds what a browser or Prometheus must show.
         interval_seconds: from one look to the next.
         source: how pools are read.
-        home: where the history lies if nothing else is said.
+        home: where history and evidence lie if nothing else is said.
 
     Raises:
         UsageError: something in it cannot be.
@@ -157,12 +168,16 @@ def load_config(
     interval = interval_seconds if interval_seconds is not None else given.interval or 10.0
     if interval < SHORTEST_SECONDS:
         raise UsageError("the interval is too short", cause="1s is the least", hint="--interval 10s")
-    folder = history or (Path(given.history).expanduser() if given.history else home)
+    place = history or given.history
+    in_database = place is not None and is_conninfo(place)
+    folder = home if place is None or in_database else Path(place).expanduser()
     config = ServeConfig(
         servers=_servers(tables or [_ServerTable("")]),
         host=host,
         port=port,
         history=folder,
+        history_conninfo=build_conninfo(place) if in_database and place is not None else None,
+        evidence=Path(given.evidence).expanduser() if given.evidence else folder / "evidence",
         token=None if token_path is None else read_token(token_path),
         interval_seconds=interval,
         source=source or given.source or "auto",
@@ -283,8 +298,8 @@ def _check_metrics(config: ServeConfig) -> None:
         seen.add(metric.name)
 
 
-def check_history(folder: Path) -> None:
-    """Make the folder of the history, for its owner only.
+def make_folder(folder: Path) -> None:
+    """Make the folder of the history or of the evidence, for its owner only.
 
     Raises:
         PgsweepError: it cannot be made.
@@ -293,9 +308,9 @@ def check_history(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise PgsweepError(
-            f"the folder `{folder}` of the history cannot be made",
+            f"the folder `{folder}` cannot be made",
             cause=error.strerror,
-            hint="name another: --history DIR",
+            hint="name another: --history DIR, and for the evidence `evidence` in serve.toml",
         ) from error
 
 

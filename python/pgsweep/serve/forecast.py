@@ -1,9 +1,10 @@
-"""The curves of all servers, predicted in a process of its own, so that neither looks nor pages wait for it.
+"""The curves of all servers, and the advice that follows, made in a process of its own: nothing waits for it.
 
 That process runs at a lower priority and predicts one window at a time: `python -m
 pgsweep.serve.forecast` reads a request a line and writes an answer a line, and ends with the end of its
 input, so also when the process that started it is killed. How often a window is predicted anew follows
-from what that takes: together they keep to a share of one processor.
+from what that takes: together they keep to a share of one processor. The advice needs the curve at other
+sizes, so it is a second prediction, made more rarely.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import PgsweepError
+from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import PredictResult
-from pgsweep.records.serve import ServeCurve
+from pgsweep.records.serve import ServeAdvised, ServeCurve, ServeVerification
 from pgsweep.serve.recording import pieces_of
 
 WINDOWS: Final = (900, 3600, 86400)
@@ -31,8 +33,17 @@ WINDOWS: Final = (900, 3600, 86400)
 _EVERY: Final = {900: 60.0, 3600: 300.0, 86400: 1800.0}
 """How often each window is predicted anew, where that costs little."""
 
+_ADVICE_EVERY: Final = {900: 300.0, 3600: 900.0, 86400: 1800.0}
+"""How often the advice is decided anew."""
+
+_VERIFY_SECONDS: Final = 600.0
+"""How often it is looked whether shared_buffers was changed, and the prediction held."""
+
 _SOON_SECONDS: Final = 15.0
 """How soon it is tried again where nothing could be predicted."""
+
+_LAST: Final = 1 << 30
+"""Where the verification stands among the windows."""
 
 _SHARE: Final = 0.25
 """Of one processor, at a lower priority, for the predictions of all servers together."""
@@ -41,19 +52,28 @@ _LONGEST_SECONDS: Final = 300.0
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One window of one server's evidence."""
+    """One window of one server's evidence.
+
+    Attributes:
+        window_seconds: its length; 0 asks whether the prediction held after the last change.
+        advise: the advice is wanted too.
+    """
 
     folder: str
     window_seconds: int
+    advise: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was predicted, or why nothing could be."""
+    """What was predicted and advised, or why nothing could be."""
 
     covered_seconds: float = 0.0
     result: PredictResult | None = None
     why: str | None = None
     processor_seconds: float = 0.0
+    advice: AdviceResult | None = None
+    advised_bytes: int | None = None
+    verification: ServeVerification | None = None
 
 
 class Forecasts:
@@ -61,12 +81,20 @@ class Forecasts:
 
     Args:
         folders: of the evidence, by the server's key.
-        show: called with the key and each new curve.
+        show: called with the key, each new curve, and the advice where it was decided anew.
+        verified: called with the key and the verification of the last change, or why there is none.
     """
 
-    def __init__(self, folders: dict[str, Path], show: Callable[[str, ServeCurve], None]) -> None:
+    def __init__(
+        self,
+        folders: dict[str, Path],
+        show: Callable[[str, ServeCurve, ServeAdvised | None], None],
+        verified: Callable[[str, ServeVerification | None, str | None], None],
+    ) -> None:
         self._folders = folders
         self._show = show
+        self._verified = verified
+        self._advice_due = {(key, window): 0.0 for key in folders for window in WINDOWS}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forecasts", daemon=True)
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,7 +111,9 @@ class Forecasts:
             self._thread.join(2.0)
 
     def _run(self) -> None:
+        # Window 0 is the verification.
         due = {(key, window): 0.0 for key in self._folders for window in WINDOWS}
+        due |= dict.fromkeys([(key, 0) for key in self._folders], time.monotonic() + _VERIFY_SECONDS)
         free = 0.0
         while not self._ended.is_set():
             now = time.monotonic()
@@ -92,34 +122,52 @@ class Forecasts:
             if not ready or now < free:
                 self._ended.wait(1.0)
                 continue
-            _, window, key = min(ready, key=lambda item: (item[1], item[0]))
+            _, window, key = min(ready, key=lambda item: (item[1] or _LAST, item[0]))
             begin = time.monotonic()
             pause = _SOON_SECONDS
             # Without a piece there is nothing to ask for.
             if pieces_of(self._folders[key]):
-                curve = self._predicted(key, window)
-                if curve is not None:
-                    self._show(key, curve)
-                    free = begin + curve.seconds / _SHARE
-                    pause = _SOON_SECONDS if curve.result is None else _EVERY[window]
+                answer = self._answer(key, window)
+                if answer is not None:
+                    free = begin + answer.processor_seconds / _SHARE
+                    pause = self._shown(key, window, answer)
             due[key, window] = begin + pause
 
-    def _predicted(self, key: str, window: int) -> ServeCurve | None:
-        try:
-            answer = self._asked(Request(str(self._folders[key]), window))
-        except (OSError, msgspec.DecodeError, ValueError):
-            self._end_process()
-            if self._ended.is_set():
-                return None
-            answer = Answer(why="the prediction failed or took too long")
-        return ServeCurve(
+    def _shown(self, key: str, window: int, answer: Answer) -> float:
+        """Show an answer; return the pause until the next is wanted."""
+        if not window:
+            self._verified(key, answer.verification, answer.why)
+            return _VERIFY_SECONDS
+        now = time.time()
+        advised = None
+        if answer.advice is not None:
+            pause = _pause(_ADVICE_EVERY[window], answer.covered_seconds)
+            self._advice_due[key, window] = time.monotonic() + pause
+            advised = ServeAdvised(
+                window_seconds=window,
+                covered_seconds=answer.covered_seconds,
+                at=now,
+                size_bytes=answer.advised_bytes,
+                result=answer.advice,
+            )
+        curve = ServeCurve(
             window_seconds=window,
             covered_seconds=answer.covered_seconds,
-            at=time.time(),
+            at=now,
             result=answer.result,
             why=answer.why,
             seconds=answer.processor_seconds,
         )
+        self._show(key, curve, advised)
+        return _SOON_SECONDS if curve.result is None else _pause(_EVERY[window], answer.covered_seconds)
+
+    def _answer(self, key: str, window: int) -> Answer | None:
+        advise = window != 0 and time.monotonic() >= self._advice_due[key, window]
+        try:
+            return self._asked(Request(str(self._folders[key]), window, advise))
+        except (OSError, msgspec.DecodeError, ValueError):
+            self._end_process()
+            return None if self._ended.is_set() else Answer(why="the prediction failed or took too long")
 
     def _asked(self, request: Request) -> Answer:
         process = self._process
@@ -153,8 +201,20 @@ class Forecasts:
                         pipe.close()
 
 
-def predict_pieces(pieces: Sequence[Path], window_seconds: float) -> Answer:
-    """Return the prediction from the newest `window_seconds` of evidence, or why there is none."""
+def _pause(usual_seconds: float, covered_seconds: float) -> float:
+    """Return the pause until the same is asked again: with little evidence, until it has doubled."""
+    return min(usual_seconds, max(_EVERY[WINDOWS[0]], covered_seconds))
+
+
+def predict_pieces(pieces: Sequence[Path], window_seconds: float, *, advise: bool = False) -> Answer:
+    """Return the prediction from the newest `window_seconds` of evidence, or why there is none.
+
+    Args:
+        pieces: folders of evidence in the order of recording.
+        window_seconds: length of the window.
+        advise: the advice is wanted too.
+    """
+    from pgsweep.advice.gather import advise_window
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.sizing.predict import predict_window
 
@@ -162,10 +222,24 @@ def predict_pieces(pieces: Sequence[Path], window_seconds: float) -> Answer:
     try:
         joined = JoinedEvidence.of(pieces, window_seconds)
         covered = joined.meta.seconds
-        return Answer(covered_seconds=covered, result=predict_window(joined))
+        result = predict_window(joined)
+        advice, size = advise_window(joined, pieces[-1].name) if advise else (None, None)
+        return Answer(covered_seconds=covered, result=result, advice=advice, advised_bytes=size)
     except PgsweepError as error:
         why = error.message + (f" ({error.cause})" if error.cause else "")
         return Answer(covered_seconds=covered, why=why)
+
+
+def _answered(request: Request) -> Answer:
+    folder = Path(request.folder)
+    if request.window_seconds:
+        return predict_pieces(pieces_of(folder), request.window_seconds, advise=request.advise)
+    from pgsweep.serve.verification import verify_change
+
+    try:
+        return Answer(verification=verify_change(folder, pieces_of(folder)))
+    except (PgsweepError, OSError) as error:
+        return Answer(why=error.message if isinstance(error, PgsweepError) else str(error))
 
 
 def _serve_requests() -> None:
@@ -175,7 +249,7 @@ def _serve_requests() -> None:
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=Request)
         begin = time.process_time()
-        answer = predict_pieces(pieces_of(Path(request.folder)), request.window_seconds)
+        answer = _answered(request)
         answer = msgspec.structs.replace(answer, processor_seconds=time.process_time() - begin)
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()

@@ -1,13 +1,15 @@
-"""The history of all servers in one SQLite database: what is kept, for how long, and what is missing from it.
+"""The history of all servers in one database: what is kept, for how long, and what is missing from it.
+
+The database is a file of SQLite, or one of PostgreSQL (storage.py); what is here is the same for both.
 
 Values are kept at three levels: 10 s for a day, 1 min for a month, 15 min for two years. The finer ones
 make the coarser ones, by one statement, so a history that was cut anywhere goes on where it stopped. Sums
-(hits, reads) are added up, all others averaged. The file has a limit: beyond it, the oldest of the finest
+(hits, reads) are added up, all others averaged. The size has a limit: beyond it, the oldest of the finest
 level go first.
 
-SQLite writes ahead (WAL): a process that is killed leaves what was committed. A full disk ends neither the
-collecting nor the process: what could not be written in time is lost, and a gap with the reason stands for
-it as soon as there is room again.
+A process that is killed leaves what was committed. Neither a full disk nor a database that is away ends the
+collecting: what could not be written in time is lost, and a gap with the reason stands for it as soon as it
+can be written again.
 """
 
 from __future__ import annotations
@@ -15,21 +17,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from pgsweep.errors import PgsweepError
-from pgsweep.plain import shell_word
-from pgsweep.records.serve import ServeConsumers, ServeCurve, ServeGap, ServeSeries
+from pgsweep.errors import ConnectionFailed, PgsweepError
+from pgsweep.pg.history_store import PostgresColumns, PostgresStore
+from pgsweep.records.serve import ServeCurve, ServeVerification
 from pgsweep.serve import history_consumers
 from pgsweep.serve.consumers import Key, Values
+from pgsweep.serve.storage import SCHEMA_NUMBER, Session, SqliteColumns, SqliteStore, Store, make_tables
 
 SUMS: Final = (
     "covered_seconds",
@@ -72,29 +73,40 @@ _WAITING: Final = 600
 _SWEEP_SECONDS: Final = 60.0
 _JUMP_SECONDS: Final = 600.0
 _AFTER_JUMP_SECONDS: Final = 86_400.0
-_SCHEMA_NUMBER: Final = 1
-_MOST_POINTS: Final = 2000
 
-_SCHEMA: Final = f"""
-CREATE TABLE IF NOT EXISTS servers (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS samples (
-    level INTEGER NOT NULL, server INTEGER NOT NULL, at INTEGER NOT NULL,
-    {", ".join(f"{name} REAL" for name in COLUMNS)},
-    PRIMARY KEY (level, server, at)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS gaps (
-    server INTEGER NOT NULL, began REAL NOT NULL, ended REAL NOT NULL, why TEXT NOT NULL,
-    PRIMARY KEY (server, began)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS curves (
-    server INTEGER NOT NULL, at INTEGER NOT NULL, window INTEGER NOT NULL, curve BLOB NOT NULL,
-    PRIMARY KEY (server, window, at)
-) WITHOUT ROWID;
-{history_consumers.SCHEMA}"""
+_PUT_SAMPLE: Final = (
+    f"INSERT INTO main.samples (level, server, at, {', '.join(COLUMNS)}) "  # noqa: S608
+    f"VALUES (10, ?, ?, {', '.join('?' * len(COLUMNS))}) ON CONFLICT (level, server, at) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
+)
+_PUT_GAP: Final = (
+    "INSERT INTO main.gaps (server, began, ended, why) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (server, began) DO UPDATE SET ended = excluded.ended, why = excluded.why"
+)
+_PUT_CURVE: Final = (
+    'INSERT INTO main.curves (server, at, "window", curve) VALUES (?, ?, ?, ?) '
+    'ON CONFLICT (server, "window", at) DO UPDATE SET curve = excluded.curve'
+)
+_PUT_VERIFICATION: Final = (
+    "INSERT INTO main.verifications (server, at, result) VALUES (?, ?, ?) "
+    "ON CONFLICT (server, at) DO UPDATE SET result = excluded.result"
+)
 
 
-class HistoryError(PgsweepError):
-    """The history cannot be opened."""
+def sqlite_store(path: Path) -> SqliteStore:
+    """Return the history in a file."""
+    return SqliteStore(path, make_tables(SqliteColumns(), COLUMNS, history_consumers.ALL))
+
+
+def store_of(folder: Path, conninfo: str | None) -> Store:
+    """Return the history in a folder, or in the database that is named."""
+    return sqlite_store(folder / "history.sqlite") if conninfo is None else postgres_store(conninfo)
+
+
+def postgres_store(conninfo: str) -> PostgresStore:
+    """Return the history in a database of PostgreSQL."""
+    tables = make_tables(PostgresColumns(), COLUMNS, history_consumers.ALL)
+    return PostgresStore(conninfo, tables, SCHEMA_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,15 @@ class Interval:
     rows: dict[Key, Values]
 
 
-Item = Sample | Gap | KeptCurve | Interval
+@dataclass(frozen=True, slots=True)
+class KeptVerification:
+    """Whether the prediction held after shared_buffers was changed."""
+
+    server: str
+    verification: ServeVerification
+
+
+Item = Sample | Gap | KeptCurve | KeptVerification | Interval
 
 
 @dataclass(slots=True)
@@ -163,18 +183,19 @@ class Clock:
 
 
 class History:
-    """Writes the history in a thread of its own; every reading has a session of its own.
+    """Writes the history in a thread of its own.
 
     Args:
-        path: of the database; is made.
-        most_bytes: of its file.
+        store: where; is opened.
+        most_bytes: of it.
 
     Raises:
-        HistoryError: it cannot be opened, or is of a newer pgsweep.
+        PgsweepError: it cannot be opened, or is of a newer pgsweep. A database that cannot be reached is
+            waited for.
     """
 
-    def __init__(self, path: Path, *, most_bytes: int) -> None:
-        self.path = path
+    def __init__(self, store: Store, *, most_bytes: int) -> None:
+        self.store = store
         self._most_bytes = most_bytes
         self._waiting: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._held: list[Item] = []
@@ -182,21 +203,9 @@ class History:
         self._swept = 0.0
         self._clock = Clock()
         try:
-            self._connection = _opened(path)
-            with self._connection:
-                self._connection.executescript(_SCHEMA)
-                version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-                if version > _SCHEMA_NUMBER:
-                    raise HistoryError(
-                        f"`{path}` was written by a newer pgsweep", hint="pip install --upgrade pgsweep"
-                    )
-                self._connection.execute(f"PRAGMA user_version = {_SCHEMA_NUMBER}")
-        except (sqlite3.Error, OSError) as error:
-            raise HistoryError(
-                f"the history `{path}` cannot be opened",
-                cause=str(error),
-                hint=f"see its folder: ls -ld {shell_word(str(path.parent))}; or --history DIR",
-            ) from error
+            store.open()
+        except ConnectionFailed as error:
+            self._state.trouble = _not_written(error)
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     @property
@@ -223,66 +232,49 @@ class History:
             while self._round():
                 pass
         finally:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
+            self.store.close()
 
     def _round(self) -> bool:
         """Write what has come; return whether there may be more."""
         going_on = True
         with contextlib.suppress(queue.Empty):
-            item = self._waiting.get(timeout=5.0 if self._held else 60.0)
+            item = self._waiting.get(timeout=5.0 if self._held or self._state.trouble else 60.0)
             while item is not None:
                 self._held.append(item)
                 item = self._waiting.get_nowait()
             going_on = False
         try:
-            with self._connection:
-                for item in self._held:
-                    self._write(item)
-                for name, (begin, end) in self._state.lost.items():
-                    self._write(Gap(name, begin, end, self._state.trouble or "the history was not written"))
-            self._held.clear()
-            self._state.lost.clear()
-            self._state.trouble = None
+            self._write_held()
             if time.monotonic() - self._swept >= _SWEEP_SECONDS or not going_on:
                 self._swept = time.monotonic()
-                drop = self._clock.is_steady()
-                roll_up(self._connection, time.time(), drop=drop)
-                history_consumers.roll_up(self._connection, time.time(), drop=drop)
-                _keep_to(self._connection, self._most_bytes, time.time())
-        except sqlite3.Error as error:
-            self._state.trouble = f"the history is not written: {error}"
+                self._sweep()
+        except PgsweepError as error:
+            self._state.trouble = _not_written(error)
             self._lose_what_is_too_much()
         return going_on
 
-    def _write(self, item: Item) -> None:
-        server = self._id_of(item.server)
-        if isinstance(item, Sample):
-            names = [name for name in COLUMNS if name in item.values]
-            self._connection.execute(
-                f"INSERT OR REPLACE INTO samples (level, server, at, {', '.join(names)}) "  # noqa: S608
-                f"VALUES (10, ?, ?, {', '.join('?' * len(names))})",
-                [server, int(item.at), *(item.values[name] for name in names)],
-            )
-        elif isinstance(item, Gap):
-            self._connection.execute(
-                "INSERT OR REPLACE INTO gaps (server, began, ended, why) VALUES (?, ?, ?, ?)",
-                [server, item.begin, item.end, item.why],
-            )
-        elif isinstance(item, Interval):
-            history_consumers.write(self._connection, server, item.at, item.seconds, item.rows)
-        else:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO curves (server, at, window, curve) VALUES (?, ?, ?, ?)",
-                [server, int(item.curve.at), item.curve.window_seconds, msgspec.json.encode(item.curve)],
-            )
+    def _write_held(self) -> None:
+        if self._held or self._state.trouble is not None:
+            with self.store.writing() as session:
+                ids: dict[str, int] = {}
+                for item in self._held:
+                    _write(session, item, ids)
+                for name, (begin, end) in self._state.lost.items():
+                    why = self._state.trouble or "the history was not written"
+                    _write(session, Gap(name, begin, end, why), ids)
+        self._held.clear()
+        self._state.lost.clear()
+        self._state.trouble = None
 
-    def _id_of(self, name: str) -> int:
-        found = self._connection.execute("SELECT id FROM servers WHERE name = ?", [name]).fetchone()
-        if found is None:
-            self._connection.execute("INSERT INTO servers (name) VALUES (?)", [name])
-            return self._id_of(name)
-        return int(found[0])
+    def _sweep(self) -> None:
+        """Make the coarser levels, and drop what is too old or too much."""
+        if not self.store.is_keeper():
+            return
+        now, drop = time.time(), self._clock.is_steady()
+        with self.store.writing() as session:
+            roll_up(session, now, drop=drop)
+            history_consumers.roll_up(session, now, drop=drop)
+        keep_to(self.store, self._most_bytes, now)
 
     def _lose_what_is_too_much(self) -> None:
         """Drop the oldest of what waits beyond the limit, and remember for which time that was."""
@@ -293,162 +285,82 @@ class History:
                 self._state.lost[item.server] = (min(begin, item.at), max(end, item.at))
 
 
-def roll_up(connection: sqlite3.Connection, now: float, *, drop: bool = True) -> None:
+def _not_written(error: PgsweepError) -> str:
+    text = error.message
+    return text if text.startswith("the history") else f"the history is not written: {text}"
+
+
+def _write(session: Session, item: Item, ids: dict[str, int]) -> None:
+    server = ids.setdefault(item.server, 0) or id_of(session, item.server)
+    ids[item.server] = server
+    if isinstance(item, Sample):
+        session.execute(_PUT_SAMPLE, [server, int(item.at), *(item.values.get(name) for name in COLUMNS)])
+    elif isinstance(item, Gap):
+        session.execute(_PUT_GAP, [server, float(item.begin), float(item.end), item.why])
+    elif isinstance(item, Interval):
+        history_consumers.write(session, server, item.at, item.seconds, item.rows)
+    elif isinstance(item, KeptVerification):
+        found = item.verification
+        session.execute(_PUT_VERIFICATION, [server, int(found.changed_at), msgspec.json.encode(found)])
+    else:
+        curve = item.curve
+        values = [server, int(curve.at), curve.window_seconds, msgspec.json.encode(curve)]
+        session.execute(_PUT_CURVE, values)
+
+
+def id_of(session: Session, name: str) -> int:
+    """Return the number of a server, which it gets with its first item."""
+    found = session.execute("SELECT id FROM main.servers WHERE name = ?", [name])
+    if not found:
+        session.execute("INSERT INTO main.servers (name) VALUES (?) ON CONFLICT (name) DO NOTHING", [name])
+        return id_of(session, name)
+    return int(found[0][0])
+
+
+def roll_up(session: Session, now: float, *, drop: bool = True) -> None:
     """Make the coarser levels of the finer ones, as far as their steps are over, and drop what is too old.
 
     What a clock that was ahead has left in the future is no reason to make nothing until then.
     """
     columns = ", ".join(COLUMNS)
     made = ", ".join([f"sum({name})" for name in SUMS] + [f"avg({name})" for name in GAUGES])
-    levels = list(LEVELS)
-    with connection:
-        for finer, step in itertools.pairwise(levels):
-            # The last ones made are made again: they may have been incomplete.
-            connection.execute(
-                f"INSERT OR REPLACE INTO samples (level, server, at, {columns}) "  # noqa: S608
-                f"SELECT {step}, server, ((at - 1) / {step} + 1) * {step} AS step, {made} FROM samples "
-                "JOIN (SELECT id, coalesce((SELECT max(at) FROM samples AS s WHERE s.level = ? "
-                "AND s.server = id AND s.at <= ?), 0) AS done FROM servers) ON id = server "
-                "WHERE level = ? AND at > done - ? GROUP BY server, step",
-                [step, now + step, finer, 2 * step],
-            )
-        if not drop:
-            return
-        for step, kept in LEVELS.items():
-            connection.execute("DELETE FROM samples WHERE level = ? AND at < ?", [step, now - kept])
-        connection.execute("DELETE FROM curves WHERE at < ?", [now - _KEPT_CURVES_SECONDS])
-        connection.execute("DELETE FROM gaps WHERE ended < ?", [now - LEVELS[900]])
-
-
-def _keep_to(connection: sqlite3.Connection, most_bytes: int, now: float) -> None:
-    """Remove the oldest of the finest level, then of the next, until the file has at most its bytes."""
-    for step in history_consumers.LEVELS:
-        while _size(connection) > most_bytes and history_consumers.drop_oldest(connection, step, now):
-            connection.execute("PRAGMA incremental_vacuum")
-    for step in LEVELS:
-        while _size(connection) > most_bytes:
-            oldest = connection.execute("SELECT min(at) FROM samples WHERE level = ?", [step]).fetchone()[0]
-            if oldest is None or oldest > now - 4 * step:
-                break
-            with connection:
-                connection.execute(
-                    "DELETE FROM samples WHERE level = ? AND at <= ?",
-                    [step, oldest + max(step, (now - oldest) / 10)],
-                )
-            connection.execute("PRAGMA incremental_vacuum")
-
-
-def _size(connection: sqlite3.Connection) -> int:
-    pages, free, page = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return int((pages - free) * page)
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    connection = sqlite3.connect(path, timeout=10.0, check_same_thread=False)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA journal_size_limit = 4194304")
-    return connection
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a history for reading only.
-
-    Raises:
-        HistoryError: it cannot be read.
-    """
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        with contextlib.closing(connection):
-            yield connection
-    except sqlite3.Error as error:
-        raise HistoryError(
-            f"the history `{path}` cannot be read", cause=str(error), hint="is it the --history of `serve`?"
-        ) from error
-
-
-def level_for(begin: float, end: float, now: float) -> int:
-    """Return the finest level that still has the beginning, and no more points than a page can show."""
-    for step, kept in LEVELS.items():
-        if (end - begin) / step <= _MOST_POINTS and begin >= now - kept - step:
-            return step
-    return list(LEVELS)[-1]
-
-
-def read_series(path: Path, server: str, begin: float, end: float) -> ServeSeries:
-    """Return a part of a server's history, at the level that suits its length.
-
-    Raises:
-        HistoryError: it cannot be read.
-    """
-    step = level_for(begin, end, time.time())
-    with reading(path) as connection:
-        rows = connection.execute(
-            f"SELECT at, {', '.join(COLUMNS)} FROM samples JOIN servers ON id = server "  # noqa: S608
-            "WHERE level = ? AND name = ? AND at >= ? AND at <= ? ORDER BY at",
-            [step, server, begin, end],
-        ).fetchall()
-        gaps = connection.execute(
-            "SELECT began, ended, why FROM gaps JOIN servers ON id = server "
-            "WHERE name = ? AND ended >= ? AND began <= ? ORDER BY began",
-            [server, begin, end],
-        ).fetchall()
-    return ServeSeries(
-        server=server,
-        begin=begin,
-        end=end,
-        step_seconds=step,
-        at=[float(row[0]) for row in rows],
-        columns={name: [row[number] for row in rows] for number, name in enumerate(COLUMNS, 1)},
-        gaps=[ServeGap(begin=row[0], end=row[1], why=row[2]) for row in gaps],
-    )
-
-
-def read_curves(path: Path, server: str, begin: float, end: float) -> list[ServeCurve]:
-    """Return the curves of a server that were kept, one an hour, oldest first.
-
-    Raises:
-        HistoryError: the history cannot be read.
-    """
-    with reading(path) as connection:
-        rows = connection.execute(
-            "SELECT curve FROM curves JOIN servers ON id = server "
-            "WHERE name = ? AND window = 3600 AND at >= ? AND at <= ? ORDER BY at",
-            [server, begin, end],
-        ).fetchall()
-    return [msgspec.json.decode(row[0], type=ServeCurve) for row in rows]
-
-
-def read_consumers(path: Path, server: str, begin: float, end: float) -> ServeConsumers:
-    """Return who used a server over a range.
-
-    Raises:
-        HistoryError: the history cannot be read.
-    """
-    with reading(path) as connection:
-        covered, total, found = history_consumers.read(connection, server, begin, end, time.time())
-    return ServeConsumers(
-        server=server, begin=begin, end=end, covered_seconds=covered, totals=total, consumers=found
-    )
-
-
-def read_rows(path: Path, step: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a level in batches: server, step, time, and all columns.
-
-    Raises:
-        HistoryError: the history cannot be read.
-    """
-    with reading(path) as connection:
-        found = connection.execute(
-            f"SELECT name, level, at, {', '.join(COLUMNS)} FROM samples JOIN servers ON id = server "  # noqa: S608
-            "WHERE level = ? ORDER BY name, at",
-            [step],
+    again = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
+    for finer, step in itertools.pairwise(LEVELS):
+        # The last ones made are made again: they may have been incomplete.
+        session.execute(
+            f"INSERT INTO main.samples (level, server, at, {columns}) "  # noqa: S608
+            f"SELECT {step}, server, ((at - 1) / {step} + 1) * {step} AS step, {made} FROM main.samples "
+            "JOIN (SELECT id, coalesce((SELECT max(s.at) FROM main.samples AS s WHERE s.level = ? "
+            "AND s.server = id AND s.at <= ?), 0) AS done FROM main.servers) AS known ON known.id = server "
+            "WHERE level = ? AND at > done - ? GROUP BY server, step "
+            f"ON CONFLICT (level, server, at) DO UPDATE SET {again}",
+            [step, int(now) + step, finer, 2 * step],
         )
-        while rows := found.fetchmany(50_000):
-            yield rows
+    if not drop:
+        return
+    for step, kept in LEVELS.items():
+        session.execute("DELETE FROM main.samples WHERE level = ? AND at < ?", [step, int(now) - kept])
+    session.execute("DELETE FROM main.curves WHERE at < ?", [int(now) - _KEPT_CURVES_SECONDS])
+    session.execute("DELETE FROM main.verifications WHERE at < ?", [int(now) - _KEPT_CURVES_SECONDS])
+    session.execute("DELETE FROM main.gaps WHERE ended < ?", [now - LEVELS[900]])
+
+
+def keep_to(store: Store, most_bytes: int, now: float) -> None:
+    """Remove the oldest of the finest level, then of the next, until there are at most so many bytes."""
+    if store.size_bytes(most_bytes) <= most_bytes:
+        return
+    for table, levels in (("consumers", history_consumers.LEVELS), ("samples", LEVELS)):
+        for step in levels:
+            while store.size_bytes(most_bytes) > most_bytes and _drop_oldest(store, table, step, now):
+                store.reclaim()
+
+
+def _drop_oldest(store: Store, table: str, step: int, now: float) -> bool:
+    """Remove the oldest tenth of a level; return whether there was any that may go."""
+    with store.writing() as session:
+        oldest = session.execute(f"SELECT min(at) FROM main.{table} WHERE level = ?", [step])[0][0]  # noqa: S608
+        if oldest is None or oldest > now - 4 * step:
+            return False
+        until = oldest + max(step, int(now - oldest) // 10)
+        session.execute(f"DELETE FROM main.{table} WHERE level = ? AND at <= ?", [step, until])  # noqa: S608
+    return True

@@ -7,12 +7,13 @@ when it is over, of the finer ones; of each kind it keeps again the largest by n
 from __future__ import annotations
 
 import itertools
-import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import math
+from collections.abc import Iterable
+from typing import Final
 
 from pgsweep.records.serve import ServeConsumer
 from pgsweep.serve.consumers import COLUMNS, KINDS, OTHER_ID, Key, Values, by_share, largest, total_key
+from pgsweep.serve.storage import Session
 
 LEVELS: Final = {60: 86_400, 900: 30 * 86_400, 21_600: 730 * 86_400}
 """Seconds of a level's step, and for how many seconds it is kept."""
@@ -22,77 +23,69 @@ _GRACE_SECONDS: Final = 120
 
 _MOST_STEPS: Final = 200
 _COVERED: Final = "covered_seconds"
-_ALL: Final = (_COVERED, *COLUMNS)
+ALL: Final = (_COVERED, *COLUMNS)
+"""Columns of the table with values."""
 
-SCHEMA: Final = f"""
-CREATE TABLE IF NOT EXISTS consumers (
-    level INTEGER NOT NULL, server INTEGER NOT NULL, at INTEGER NOT NULL,
-    kind TEXT NOT NULL, user TEXT NOT NULL, database TEXT NOT NULL, id TEXT NOT NULL,
-    {", ".join(f"{name} REAL" for name in _ALL)},
-    PRIMARY KEY (level, server, at, kind, user, database, id)
-) WITHOUT ROWID;
-"""
+_PUT: Final = (
+    f'INSERT INTO main.consumers (level, server, at, kind, "user", database, id, {", ".join(ALL)}) '  # noqa: S608
+    f"VALUES (?, ?, ?, ?, ?, ?, ?, {', '.join('?' * len(ALL))}) "
+    'ON CONFLICT (level, server, at, kind, "user", database, id) DO UPDATE SET '
+    + ", ".join(f"{name} = excluded.{name}" for name in ALL)
+)
 
 
-def write(
-    connection: sqlite3.Connection, server: int, at: float, seconds: float, rows: dict[Key, Values]
-) -> None:
+def write(session: Session, server: int, at: float, seconds: float, rows: dict[Key, Values]) -> None:
     """Keep one interval."""
     rows = {**rows, total_key(): {**rows.get(total_key(), {}), _COVERED: seconds}}
-    _insert(connection, 60, server, int(at), rows)
+    _insert(session, 60, server, int(at), rows)
 
 
-def _insert(
-    connection: sqlite3.Connection, level: int, server: int, at: int, rows: dict[Key, Values]
-) -> None:
-    connection.executemany(
-        f"INSERT OR REPLACE INTO consumers (level, server, at, kind, user, database, id, {', '.join(_ALL)}) "  # noqa: S608
-        f"VALUES (?, ?, ?, ?, ?, ?, ?, {', '.join('?' * len(_ALL))})",
-        [[level, server, at, *key, *(values.get(name) for name in _ALL)] for key, values in rows.items()],
+def _insert(session: Session, level: int, server: int, at: int, rows: dict[Key, Values]) -> None:
+    session.execute_many(
+        _PUT,
+        [[level, server, at, *key, *(values.get(name) for name in ALL)] for key, values in rows.items()],
     )
 
 
-def roll_up(connection: sqlite3.Connection, now: float, *, drop: bool = True) -> None:
+def roll_up(session: Session, now: float, *, drop: bool = True) -> None:
     """Make the steps of coarser levels that are over, and drop what is too old."""
-    servers = [row[0] for row in connection.execute("SELECT id FROM servers")]
-    with connection:
-        for (finer, _), (step, _) in itertools.pairwise(LEVELS.items()):
-            for server in servers:
-                done = _newest(connection, step, server, now + step)
-                over = int(now - _GRACE_SECONDS) // step * step
-                steps = connection.execute(
-                    "SELECT DISTINCT ((at - 1) / ? + 1) * ? FROM consumers "
-                    "WHERE level = ? AND server = ? AND at > ? AND at <= ? ORDER BY 1 LIMIT ?",
-                    [step, step, finer, server, done, over, _MOST_STEPS],
-                ).fetchall()
-                for (at,) in steps:
-                    rows = _summed(connection, server, [(finer, at - step, at)])
-                    _insert(connection, step, server, at, largest(rows))
-        for step, kept in LEVELS.items() if drop else ():
-            connection.execute("DELETE FROM consumers WHERE level = ? AND at < ?", [step, now - kept])
+    servers = [row[0] for row in session.execute("SELECT id FROM main.servers")]
+    for finer, step in itertools.pairwise(LEVELS):
+        for server in servers:
+            done = _newest(session, step, server, now + step)
+            over = int(now - _GRACE_SECONDS) // step * step
+            steps = session.execute(
+                "SELECT DISTINCT ((at - 1) / ? + 1) * ? FROM main.consumers "
+                "WHERE level = ? AND server = ? AND at > ? AND at <= ? ORDER BY 1 LIMIT ?",
+                [step, step, finer, server, done, over, _MOST_STEPS],
+            )
+            for (at,) in steps:
+                rows = _summed(session, server, [(finer, at - step, at)])
+                _insert(session, step, server, at, largest(rows))
+    for step, kept in LEVELS.items() if drop else ():
+        session.execute("DELETE FROM main.consumers WHERE level = ? AND at < ?", [step, int(now) - kept])
 
 
-def _newest(connection: sqlite3.Connection, level: int, server: int, until: float) -> int:
-    found = connection.execute(
-        "SELECT max(at) FROM consumers WHERE level = ? AND server = ? AND at <= ?", [level, server, until]
-    ).fetchone()[0]
+def _newest(session: Session, level: int, server: int, until: float) -> int:
+    found = session.execute(
+        "SELECT max(at) FROM main.consumers WHERE level = ? AND server = ? AND at <= ?",
+        [level, server, int(until)],
+    )[0][0]
     return 0 if found is None else int(found)
 
 
-def _summed(
-    connection: sqlite3.Connection, server: int, parts: Iterable[tuple[int, float, float]]
-) -> dict[Key, Values]:
+def _summed(session: Session, server: int, parts: Iterable[tuple[int, float, float]]) -> dict[Key, Values]:
     """Return the sums over parts: level, after, until."""
     found: dict[Key, Values] = {}
-    sums = ", ".join(f"sum({name})" for name in _ALL)
+    sums = ", ".join(f"sum({name})" for name in ALL)
     for level, after, until in parts:
-        for kind, user, database, number, *values in connection.execute(
-            f"SELECT kind, user, database, id, {sums} FROM consumers "  # noqa: S608
-            "WHERE level = ? AND server = ? AND at > ? AND at <= ? GROUP BY kind, user, database, id",
-            [level, server, after, until],
+        for kind, user, database, number, *values in session.execute(
+            f'SELECT kind, "user", database, id, {sums} FROM main.consumers '  # noqa: S608
+            'WHERE level = ? AND server = ? AND at > ? AND at <= ? GROUP BY kind, "user", database, id',
+            [level, server, math.floor(after), math.floor(until)],
         ):
             row = found.setdefault((kind, user, database, number), {})
-            for name, value in zip(_ALL, values, strict=True):
+            for name, value in zip(ALL, values, strict=True):
                 if value is not None:
                     row[name] = row.get(name, 0.0) + value
     return found
@@ -123,17 +116,17 @@ def parts_of(begin: float, end: float, now: float, newest: dict[int, int]) -> li
 
 
 def read(
-    connection: sqlite3.Connection, server: str, begin: float, end: float, now: float
+    session: Session, server: str, begin: float, end: float, now: float
 ) -> tuple[float, ServeConsumer | None, list[ServeConsumer]]:
     """Return the time covered, the sum of all, and of each kind the largest and `other`."""
-    there = connection.execute(
-        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'consumers'"
-    ).fetchone()[0]
-    found = connection.execute("SELECT id FROM servers WHERE name = ?", [server]).fetchone()
-    if not there or found is None:
+    if not session.has_table("consumers"):
         return 0.0, None, []
-    newest = {level: _newest(connection, level, found[0], now + level) for level in LEVELS}
-    rows = _summed(connection, found[0], parts_of(begin, end, now, newest))
+    ids = session.execute("SELECT id FROM main.servers WHERE name = ?", [server])
+    if not ids:
+        return 0.0, None, []
+    number = ids[0][0]
+    newest = {level: _newest(session, level, number, now + level) for level in LEVELS}
+    rows = _summed(session, number, parts_of(begin, end, now, newest))
     total = rows.pop(total_key(), None)
     if total is None:
         return 0.0, None, []
@@ -164,18 +157,3 @@ def _record(key: Key, values: Values, covered: float) -> ServeConsumer:
         reads=values.get("reads"),
         temporary_blocks=values.get("temporary_blocks"),
     )
-
-
-def drop_oldest(connection: sqlite3.Connection, level: int, now: float) -> bool:
-    """Remove the oldest tenth of a level; return whether there was any that may go."""
-    oldest: Sequence[Any] = connection.execute(
-        "SELECT min(at) FROM consumers WHERE level = ?", [level]
-    ).fetchone()
-    if oldest[0] is None or oldest[0] > now - 4 * level:
-        return False
-    with connection:
-        connection.execute(
-            "DELETE FROM consumers WHERE level = ? AND at <= ?",
-            [level, oldest[0] + max(level, (now - oldest[0]) / 10)],
-        )
-    return True

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pgsweep._native import __version__
 from pgsweep.plain import shown
 from pgsweep.records.top import TopRelation, TopSample, TopView
-from pgsweep.serve.board import Board, Watched, summary_of
+from pgsweep.serve.board import Board, Watched, advised_of, best_advice, summary_of
 from pgsweep.serve.config import MetricConfig
 from pgsweep.units import BLOCK_BYTES
 
@@ -65,6 +65,7 @@ class _Metrics:
         yield from _states([watched for _, watched in servers])
         yield from _caches([watched for _, watched in servers])
         yield from _curves([watched for _, watched in servers])
+        yield from _advice([watched for _, watched in servers])
         samples = [
             (watched, self._board.sample(key, TopView(sort="pool", limit=self._top_relations)))
             for key, watched in servers
@@ -223,6 +224,51 @@ def _curves(servers: list[Watched]) -> Iterator[Metric]:
         at.of([name], curve.at)
         saved.of([name], summary_of(watched).avoidable_reads_per_second)
     yield from (ratio, verdict, at, saved)
+
+
+def _advice(servers: list[Watched]) -> Iterator[Metric]:
+    advised = _gauge(
+        "pgsweep_advised_shared_buffers_bytes",
+        "Size of shared_buffers as advised; today's size where it is to be left.",
+        ["server"],
+    )
+    at = _gauge("pgsweep_advice_timestamp_seconds", "When it was decided.", ["server"])
+    waiting = _gauge(
+        "pgsweep_advice_waiting_saved_ratio",
+        "Seconds of waiting for reads that the advice saves in each second: predicted.",
+        ["server"],
+    )
+    labels = ["server", "shared_buffers_bytes", "bound"]
+    disk = _gauge(
+        "pgsweep_predicted_disk_reads_per_second",
+        "Predicted reads from disk at a size of shared_buffers: the bounds of the 90 % interval.",
+        labels,
+    )
+    loop = _gauge(
+        "pgsweep_predicted_throughput_ratio",
+        "Predicted transactions a second at a size of shared_buffers, divided by today's.",
+        labels,
+    )
+    for watched in servers:
+        best = best_advice(advised_of(watched))
+        if best is None:
+            continue
+        name, result = watched.config.name, best.result
+        advised.of([name], best.size_bytes)
+        at.of([name], best.at)
+        waiting.of([name], summary_of(watched).waiting_saved_ratio)
+        for point in result.points:
+            size = str(point.shared_buffers_bytes)
+            if result.disk_reads_from != "unknown":
+                # Between bounds the middle is no estimate.
+                if result.disk_reads_from == "simulated":
+                    disk.of([name, size, "estimate"], point.disk_reads_per_second)
+                disk.of([name, size, "low"], point.disk_reads_low)
+                disk.of([name, size, "high"], point.disk_reads_high)
+            loop.of([name, size, "estimate"], point.throughput_ratio)
+            loop.of([name, size, "low"], point.throughput_low)
+            loop.of([name, size, "high"], point.throughput_high)
+    yield from (advised, at, waiting, disk, loop)
 
 
 def _relations(samples: list[tuple[Watched, TopSample | None]]) -> Iterator[Metric]:

@@ -16,25 +16,29 @@ import uvicorn
 
 from pgsweep._native import __version__
 from pgsweep.cache import inspect
-from pgsweep.errors import UsageError
+from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (
+    ServeAdvice,
+    ServeAdvised,
     ServeConsumers,
     ServeCurve,
     ServeMemory,
     ServeOverview,
     ServeSeries,
     ServeSummary,
+    ServeVerification,
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.residency.access import opened
-from pgsweep.serve.board import Board
+from pgsweep.serve.board import Board, Watched, best_advice
 from pgsweep.serve.collect import Collector
-from pgsweep.serve.config import ServeConfig, check_history, is_loopback
+from pgsweep.serve.config import ServeConfig, is_loopback, make_folder
 from pgsweep.serve.forecast import Forecasts
-from pgsweep.serve.history import History, KeptCurve, read_consumers, read_curves, read_series
+from pgsweep.serve.history import History, KeptCurve, KeptVerification, store_of
+from pgsweep.serve.history_reads import read_consumers, read_curves, read_series, read_verification
 from pgsweep.serve.metrics import CONTENT_TYPE, exposed
 from pgsweep.serve.queries import UserMetrics
 from pgsweep.serve.recording import Recorder
@@ -57,17 +61,20 @@ class Service:
         config: what is served.
 
     Raises:
-        HistoryError: the history cannot be opened.
+        PgsweepError: the history cannot be opened.
     """
 
     def __init__(self, config: ServeConfig) -> None:
-        check_history(config.history)
+        if config.history_conninfo is None:
+            make_folder(config.history)
+        make_folder(config.evidence)
         self._config = config
-        self.history = History(config.history / "history.sqlite", most_bytes=config.history_bytes)
+        self._store = store_of(config.history, config.history_conninfo)
+        self.history = History(self._store, most_bytes=config.history_bytes)
         places = [place_of(server.conninfo) for server in config.servers]
         self.board = Board(config, places, lambda: self.history.trouble)
         self._conninfos = {server.key: server.conninfo for server in config.servers}
-        folders = {server.key: config.history / "evidence" / server.key for server in config.servers}
+        folders = {server.key: config.evidence / server.key for server in config.servers}
         self._collectors = [
             Collector(
                 server,
@@ -94,7 +101,7 @@ class Service:
             for server in config.servers
             if (wanted := [m for m in config.metrics if not m.servers or server.name in m.servers])
         ]
-        self._forecasts = Forecasts(folders, self._show_curve)
+        self._forecasts = Forecasts(folders, self._show_curve, self._show_verification)
         self._kept_hour: dict[str, int] = {}
         self._maps: dict[tuple[str, str, str, str], tuple[float, CacheMap]] = {}
         self._map_lock = threading.Lock()
@@ -135,16 +142,44 @@ class Service:
 
         return tell
 
-    def _show_curve(self, key: str, curve: ServeCurve) -> None:
-        self.board.changed(
-            key, "curve", lambda watched: watched.curves.__setitem__(curve.window_seconds, curve)
-        )
+    def _show_curve(self, key: str, curve: ServeCurve, advised: ServeAdvised | None) -> None:
+        watched, window = self.board.servers[key], curve.window_seconds
+        last = advised or watched.advised.get(window)
+        if (
+            last is not None
+            and curve.result is not None
+            and last.result.observed.shared_buffers_bytes == curve.result.observed.shared_buffers_bytes
+        ):
+            curve = msgspec.structs.replace(curve, advised_bytes=last.size_bytes, advice=last.result.summary)
+
+        def change(found: Watched) -> None:
+            found.curves[window] = curve
+            if advised is not None:
+                found.advised[window] = advised
+
+        self.board.changed(key, "curve", change)
         hour = int(curve.at // 3600)
         # The last curve of an hour, over that hour, is kept: it stands a little after the hour's end.
-        if curve.window_seconds == _KEPT_WINDOW and curve.result is not None and curve.result.points:
+        if window == _KEPT_WINDOW and curve.result is not None and curve.result.points:
             if self._kept_hour.get(key, hour) != hour:
-                self.history.add(KeptCurve(self.board.servers[key].config.name, curve))
+                self.history.add(KeptCurve(watched.config.name, curve))
             self._kept_hour[key] = hour
+
+    def _show_verification(self, key: str, found: ServeVerification | None, why: str | None) -> None:
+        watched = self.board.servers[key]
+        is_new = found is not None and (
+            watched.verification is None or watched.verification.result != found.result
+        )
+        if not is_new and why == watched.verification_failed:
+            return
+
+        def change(changed: Watched) -> None:
+            changed.verification = found or changed.verification
+            changed.verification_failed = why
+
+        self.board.changed(key, "curve", change)
+        if found is not None and is_new:
+            self.history.add(KeptVerification(watched.config.name, found))
 
     # What the pages ask for.
 
@@ -168,23 +203,59 @@ class Service:
         """Return the curves of the sliding windows."""
         return self.board.curves(key)
 
+    def advice(self, key: str) -> ServeAdvice:
+        """Return the advice, and whether the last prediction held."""
+        watched = self.board.servers[key]
+        windows = self.board.advised(key)
+        verification, trouble = watched.verification, watched.verification_failed
+        if verification is None:
+            try:
+                verification = read_verification(self._store, watched.config.name)
+            except PgsweepError as error:
+                trouble = error.message
+        why = None
+        if not windows:
+            curves = self.board.curves(key)
+            why = next((curve.why for curve in curves if curve.why is not None), None)
+        return ServeAdvice(
+            server=watched.config.name,
+            best=best_advice(windows),
+            windows=windows,
+            why=why,
+            verification=verification,
+            trouble=trouble,
+        )
+
     def recording(self, key: str) -> str | None:
         """Return why no evidence is recorded now; None where it is."""
         return self.board.servers[key].recording
 
     def hours(self, key: str, begin: float, end: float) -> list[ServeCurve]:
         """Return the curves kept of earlier hours."""
-        return read_curves(self.history.path, self.board.servers[key].config.name, begin, end)
+        return read_curves(self._store, self.board.servers[key].config.name, begin, end)
 
     def series(self, key: str, begin: float, end: float) -> ServeSeries:
         """Return a part of the history."""
-        return read_series(self.history.path, self.board.servers[key].config.name, begin, end)
+        return read_series(self._store, self.board.servers[key].config.name, begin, end)
 
     def consumers(self, key: str, begin: float, end: float) -> ServeConsumers:
         """Return who used the server over a range."""
         watched = self.board.servers[key]
         texts = {str(number): text for number, text in watched.query_texts.items()}
-        found = read_consumers(self.history.path, watched.config.name, begin, end)
+        name = watched.config.name
+        try:
+            found = read_consumers(self._store, name, begin, end)
+        except PgsweepError as error:
+            return ServeConsumers(
+                server=name,
+                begin=begin,
+                end=end,
+                covered_seconds=0.0,
+                totals=None,
+                consumers=[],
+                missing=watched.consumers_missing,
+                trouble=error.message,
+            )
         return msgspec.structs.replace(
             found,
             consumers=[
@@ -248,16 +319,17 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(config: ServeConfig, *, say: Callable[[str], None]) -> None:
+def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
     """Collect and serve until a signal ends it (SIGINT, SIGTERM).
 
     Args:
         config: what is served.
         say: told the address, once it is listened at.
+        warn: told that the history cannot be written yet.
 
     Raises:
         UsageError: the address cannot be listened at.
-        HistoryError: the history cannot be opened.
+        PgsweepError: the history cannot be opened.
     """
     with _listening(config.host, config.port) as listening:
         port = listening.getsockname()[1]
@@ -289,6 +361,8 @@ def serve(config: ServeConfig, *, say: Callable[[str], None]) -> None:
         try:
             shown = f"[{config.host}]" if ":" in config.host else config.host
             say(f"http://{shown}:{port}/")
+            if service.history.trouble is not None:
+                warn(service.history.trouble)
             server.run(sockets=[listening])
         finally:
             service.stop()

@@ -153,19 +153,22 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
     return _from_trace(opened, sizes, seed)
 
 
-def predict_window(evidence: JoinedEvidence, *, seed: int = 0) -> PredictResult:
-    """Predict from a window over recordings of snapshots, from an eighth to eight times today's size.
+def predict_window(
+    evidence: JoinedEvidence, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0
+) -> PredictResult:
+    """Predict from a window over recordings of snapshots.
 
     Args:
         evidence: the window.
+        sizes_bytes: sizes to predict; without, an eighth to eight times today's.
         seed: as for `predict`.
 
     Raises:
         EvidenceError: it holds no access.
     """
     _check_threads()
-    sizes = _blocks(None, evidence.meta.shared_buffers_blocks)
-    return _result(_from_snapshots(evidence, sizes, seed, any_size=True))
+    sizes = _blocks(sizes_bytes, evidence.meta.shared_buffers_blocks)
+    return _result(_from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None))
 
 
 def _warnings(evidence: Evidence | ExportedTrace | JoinedEvidence) -> list[str]:

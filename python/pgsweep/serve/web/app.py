@@ -20,6 +20,7 @@ from starlette.routing import Route
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import (
+    ServeAdvice,
     ServeConsumers,
     ServeCurve,
     ServeCurves,
@@ -35,6 +36,9 @@ from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 CONSUMER_KINDS: Final = ("user", "database", "statement", "backend")
+_COMPARED_SECONDS: Final = 86_400.0
+"""Of how much time the hours can be compared with each other, also where a shorter range is chosen."""
+
 _MOST_ROWS: Final = 500
 _ROWS: Final = 50
 _MOST_BODY: Final = 4096
@@ -59,6 +63,9 @@ class Source(Protocol):
 
     def curves(self, key: str) -> list[ServeCurve]:
         """Return the curves of the sliding windows."""
+
+    def advice(self, key: str) -> ServeAdvice:
+        """Return the advice, and whether the last prediction held."""
 
     def recording(self, key: str) -> str | None:
         """Return why no evidence is recorded now; None where it is."""
@@ -119,6 +126,9 @@ def make_app(source: Source, hub: Hub, config: WebConfig) -> Guard:
         "/servers/{key}/curves.json": site.curves_json,
         "/servers/{key}/curves.csv": site.curves_csv,
         "/servers/{key}/verdict": site.verdict_fragment,
+        "/servers/{key}/advice": site.advice_fragment,
+        "/servers/{key}/advice.json": site.advice_json,
+        "/servers/{key}/advice.csv": site.advice_csv,
         "/servers/{key}/memory": site.memory_fragment,
         "/servers/{key}/memory.json": site.memory_json,
         "/servers/{key}/memory.csv": site.memory_csv,
@@ -212,6 +222,7 @@ class _Site:
             end=end,
             memory=self._source.memory(key),
             curves=self._source.curves(key),
+            advice=self._source.advice(key),
             recording=self._source.recording(key),
             **self._relation_values(request),
             **self._consumer_values(request),
@@ -235,11 +246,17 @@ class _Site:
     def _curves(self, request: Request) -> ServeCurves:
         key = request.path_params["key"]
         begin, end = data.range_of(request.query_params)
+        hours, trouble = [], None
+        try:
+            hours = self._source.hours(key, min(begin, end - _COMPARED_SECONDS), end)
+        except PgsweepError as error:
+            trouble = error.message
         return ServeCurves(
             server=self._source.summary(key).name,
             now=self._source.curves(key),
-            hours=self._source.hours(key, begin, end),
+            hours=hours,
             recording=self._source.recording(key),
+            trouble=trouble,
         )
 
     def curves_json(self, request: Request) -> Response:
@@ -254,6 +271,16 @@ class _Site:
         return self._page(
             "_verdict.html.j2", curves=self._source.curves(key), recording=self._source.recording(key)
         )
+
+    def advice_fragment(self, request: Request) -> Response:
+        return self._page("_advice.html.j2", advice=self._source.advice(request.path_params["key"]))
+
+    def advice_json(self, request: Request) -> Response:
+        return data.as_json(self._source.advice(request.path_params["key"]))
+
+    def advice_csv(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return data.advice_csv(key, self._source.advice(key))
 
     def memory_fragment(self, request: Request) -> Response:
         key = request.path_params["key"]

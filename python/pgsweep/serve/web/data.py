@@ -15,6 +15,7 @@ from starlette.responses import Response
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
 from pgsweep.records.serve import (
+    ServeAdvice,
     ServeConsumer,
     ServeConsumers,
     ServeCurve,
@@ -104,14 +105,28 @@ def curves_csv(key: str, curves: Iterable[ServeCurve]) -> Response:
     """Return the points of curves."""
     rows = [
         (c.at, c.window_seconds, c.covered_seconds, c.result.verdict.level, p.shared_buffers_bytes,
-         p.miss_ratio, p.low, p.high)
+         p.miss_ratio, p.low, p.high, c.advised_bytes)
         for c in curves
         if c.result is not None
         for p in c.result.points
     ]  # fmt: skip
     header = ("at", "window_seconds", "covered_seconds", "verdict", "shared_buffers_bytes", "miss_ratio",
-              "low", "high")  # fmt: skip
+              "low", "high", "advised_bytes")  # fmt: skip
     return as_csv(f"{key}-curves", header, rows)
+
+
+def advice_csv(key: str, advice: ServeAdvice) -> Response:
+    """Return the settings that each window advises."""
+    rows = [
+        (one.at, one.window_seconds, one.covered_seconds, one.result.verdict.level, setting.name,
+         setting.today, setting.action, setting.value, setting.kind, setting.reason,
+         *((None,) * 4 if (gain := setting.gain) is None else (gain.of, gain.value, gain.low, gain.high)))
+        for one in advice.windows
+        for setting in one.result.settings
+    ]  # fmt: skip
+    header = ("at", "window_seconds", "covered_seconds", "verdict", "setting", "today", "action", "value",
+              "kind", "reason", "gain_of", "gain", "gain_low", "gain_high")  # fmt: skip
+    return as_csv(f"{key}-advice", header, rows)
 
 
 def memory_csv(key: str, memory: ServeMemory | None) -> Response:
@@ -145,5 +160,5 @@ def overview_csv(overview: ServeOverview) -> Response:
     """Return the line of each server."""
     names = ("name", "place", "state", "server_version", "shared_buffers_bytes", "hit_ratio",
              "reads_per_second", "disk_read_bytes_per_second", "avoidable_reads_per_second",
-             "verdict")  # fmt: skip
+             "advised_bytes", "waiting_saved_ratio", "advice", "verdict")  # fmt: skip
     return as_csv("servers", names, ([getattr(s, name) for name in names] for s in overview.servers))

@@ -16,8 +16,10 @@ from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeMemory
 from pgsweep.records.top import TopRelation
+from pgsweep.ui.advice import alter_system, gain_text
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
+from pgsweep.units import as_setting
 
 _BAR_WIDTH: Final = 1000.0
 _COLUMNS: Final = 64
@@ -60,6 +62,10 @@ def _environment() -> jinja2.Environment:
         "when": _when,
         "ago": lambda at: seconds(max(0.0, time.time() - at)),
         "shown": shown,
+        "gain": gain_text,
+        "sentence": _sentence,
+        "setting": as_setting,
+        "statements": lambda result: alter_system(result, comments=False).splitlines(),
     }
     environment.globals |= {
         "relation_name": relation_name,
@@ -75,6 +81,10 @@ def _environment() -> jinja2.Environment:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else count(value)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _when(at: float) -> str:

@@ -72,25 +72,31 @@
   };
   const json = async (path) => {
     const answer = await fetch(path, { headers: { accept: "application/json" } });
-    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    if (!answer.ok) throw new Error((await answer.text()).trim().split("\n")[0] || `${path}: ${answer.status}`);
     return answer.json();
   };
   const colours = () => ["--blue", "--orange", "--green", "--violet", "--gold", "--bad"].map(css);
   let curves = null, series = null;
   const chosen = new Set();
 
-  const today = (bytesNow) => ({
-    hooks: { draw: [(plot) => {
-      const x = plot.valToPos(bytesNow, "x", true), { ctx, bbox } = plot;
+  // Sizes that are marked: they are read when the chart is drawn, as it is kept while the data changes.
+  let marks = [];
+  const marked = { hooks: { draw: [(plot) => {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.setLineDash([4, 5]); ctx.font = `${12 * devicePixelRatio}px sans-serif`;
+    marks.forEach(([bytesThere, word, ink], number) => {
+      const x = plot.valToPos(bytesThere, "x", true);
       if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
-      ctx.save();
-      ctx.strokeStyle = css("--faint"); ctx.fillStyle = css("--soft"); ctx.setLineDash([4, 5]);
+      ctx.strokeStyle = css(ink); ctx.fillStyle = css("--soft");
       ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-      ctx.font = `${12 * devicePixelRatio}px sans-serif`;
-      ctx.fillText("today", x + 5 * devicePixelRatio, bbox.top + 14 * devicePixelRatio);
-      ctx.restore();
-    }] },
-  });
+      const left = x + ctx.measureText(word).width + 10 * devicePixelRatio > bbox.left + bbox.width;
+      ctx.textAlign = left ? "right" : "left";
+      ctx.fillText(word, x + (left ? -5 : 5) * devicePixelRatio, bbox.top + (14 + 16 * number) * devicePixelRatio);
+    });
+    ctx.restore();
+  }] } };
+  const advised = (all) => all.filter((c) => c.advised_bytes != null && c.result).sort((a, b) => b.covered_seconds - a.covered_seconds)[0];
 
   const words = (seconds) => seconds >= 86400 ? "24 h" : seconds >= 3600 ? "1 h" : "15 min";
   const hourName = (curve) => new Date((curve.at - 3600) * 1000).toLocaleString([], { weekday: "short", hour: "2-digit", minute: "2-digit" });
@@ -115,12 +121,14 @@
         bands.push({ series: [2, 3], fill: `${ink}2b` });
       }
     });
-    const now = shown[0][1].result.observed.shared_buffers_bytes;
+    const now = shown[0][1].result.observed.shared_buffers_bytes, best = advised(curves.now);
+    marks = best == null ? [[now, "today", "--faint"]] : best.advised_bytes === now ? [[now, "today, leave it", "--green"]]
+      : [[now, "today", "--faint"], [best.advised_bytes, "advised", "--blue"]];
     show("curve", {
       scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, .1)] } },
       axes: [{ values: (_, ticks) => ticks.map((v) => v == null ? "" : bytes(v)), space: 60 },
         { label: "misses, % of accesses", values: (_, ticks) => ticks.map((v) => `${v}`), size: 56 }],
-      series: lines, bands, plugins: [today(now)],
+      series: lines, bands, plugins: [marked],
     }, data);
   };
   const drawHours = () => {
@@ -133,7 +141,8 @@
       const label = document.createElement("label"), input = document.createElement("input");
       input.type = "checkbox"; input.value = curve.at;
       input.addEventListener("change", () => { input.checked ? chosen.add(curve.at) : chosen.delete(curve.at); drawCurve(); });
-      label.append(input, ` ${hourName(curve)}`);
+      const said = curve.advised_bytes == null || !curve.result ? "" : curve.advised_bytes === curve.result.observed.shared_buffers_bytes ? ": leave it" : `: ${bytes(curve.advised_bytes)}`;
+      label.append(input, ` ${hourName(curve)}${said}`);
       box.append(label);
     }
   };
@@ -207,7 +216,13 @@
     drawHours(); drawCurve();
   }, 1000);
   const pause = { "15m": 2000, "1h": 5000, "6h": 15000, "24h": 30000 }[body.dataset.range] || 120000;
-  const loadSeries = later(async () => { series = await json(`/servers/${key}/series.json?${ranged()}`); drawSeries(); }, pause);
+  const loadSeries = later(async () => {
+    try { series = await json(`/servers/${key}/series.json?${ranged()}`); } catch (error) {
+      if (!series && !(error instanceof TypeError)) for (const name of ["reads", "sweep"]) empty(name, error.message);
+      throw error;
+    }
+    drawSeries();
+  }, pause);
   if (key) {
     loadCurves(); loadSeries();
     let sizing = null;

@@ -1,0 +1,165 @@
+"""What pages, metrics and exports read of the history, from whichever store it is in."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from pgsweep.records.serve import ServeConsumers, ServeCurve, ServeGap, ServeSeries, ServeVerification
+from pgsweep.serve import history_consumers
+from pgsweep.serve.history import COLUMNS, LEVELS
+from pgsweep.serve.storage import Store
+
+_MOST_POINTS: Final = 2000
+_BATCH: Final = 50_000
+_COLUMNS: Final = ", ".join(COLUMNS)
+
+
+def level_for(begin: float, end: float, now: float) -> int:
+    """Return the finest level that still has the beginning, and no more points than a page can show."""
+    for step, kept in LEVELS.items():
+        if (end - begin) / step <= _MOST_POINTS and begin >= now - kept - step:
+            return step
+    return list(LEVELS)[-1]
+
+
+def read_series(store: Store, server: str, begin: float, end: float) -> ServeSeries:
+    """Return a part of a server's history, at the level that suits its length.
+
+    Raises:
+        PgsweepError: it cannot be read.
+    """
+    step = level_for(begin, end, time.time())
+    with store.reading() as session:
+        rows = session.execute(
+            f"SELECT at, {_COLUMNS} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
+            "WHERE level = ? AND name = ? AND at >= ? AND at <= ? ORDER BY at",
+            [step, server, math.ceil(begin), math.floor(end)],
+        )
+        gaps = session.execute(
+            "SELECT began, ended, why FROM main.gaps JOIN main.servers ON id = server "
+            "WHERE name = ? AND ended >= ? AND began <= ? ORDER BY began",
+            [server, float(begin), float(end)],
+        )
+    return ServeSeries(
+        server=server,
+        begin=begin,
+        end=end,
+        step_seconds=step,
+        at=[float(row[0]) for row in rows],
+        columns={name: [row[number] for row in rows] for number, name in enumerate(COLUMNS, 1)},
+        gaps=[ServeGap(begin=row[0], end=row[1], why=row[2]) for row in gaps],
+    )
+
+
+def read_curves(store: Store, server: str, begin: float, end: float) -> list[ServeCurve]:
+    """Return the curves of a server that were kept, one an hour, oldest first.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    with store.reading() as session:
+        rows = session.execute(
+            "SELECT curve FROM main.curves JOIN main.servers ON id = server "
+            'WHERE name = ? AND "window" = 3600 AND at >= ? AND at <= ? ORDER BY at',
+            [server, math.ceil(begin), math.floor(end)],
+        )
+    return [msgspec.json.decode(row[0], type=ServeCurve) for row in rows]
+
+
+def read_verification(store: Store, server: str) -> ServeVerification | None:
+    """Return the last verification of a server; None where there is none.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    with store.reading() as session:
+        if not session.has_table("verifications"):
+            return None
+        rows = session.execute(
+            "SELECT result FROM main.verifications JOIN main.servers ON id = server "
+            "WHERE name = ? ORDER BY at DESC LIMIT 1",
+            [server],
+        )
+    return msgspec.json.decode(rows[0][0], type=ServeVerification) if rows else None
+
+
+def read_consumers(store: Store, server: str, begin: float, end: float) -> ServeConsumers:
+    """Return who used a server over a range.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    with store.reading() as session:
+        covered, total, found = history_consumers.read(session, server, begin, end, time.time())
+    return ServeConsumers(
+        server=server, begin=begin, end=end, covered_seconds=covered, totals=total, consumers=found
+    )
+
+
+def sample_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all samples in batches: server, step, time, and all columns.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    for step in LEVELS:
+        yield from _rows(
+            store,
+            f"SELECT name, level, at, {_COLUMNS} FROM main.samples JOIN main.servers ON id = server "  # noqa: S608
+            "WHERE level = ? ORDER BY name, at",
+            [step],
+        )
+
+
+def consumer_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all consumers in batches: server, step, time, kind, user, database, id, and all columns.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    with store.reading() as session:
+        if not session.has_table("consumers"):
+            return
+    for step in history_consumers.LEVELS:
+        yield from _rows(
+            store,
+            'SELECT name, level, at, kind, "user", database, consumers.id, '  # noqa: S608
+            f"{', '.join(history_consumers.ALL)} "
+            "FROM main.consumers JOIN main.servers ON servers.id = server "
+            "WHERE level = ? ORDER BY name, at, kind",
+            [step],
+        )
+
+
+def curve_rows(store: Store) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the points of the curves that were kept in batches: server, time, window, size, ratio, bounds.
+
+    Raises:
+        PgsweepError: the history cannot be read.
+    """
+    for rows in _rows(
+        store,
+        "SELECT name, at, curve FROM main.curves JOIN main.servers ON id = server ORDER BY name, at",
+        [],
+    ):
+        points: list[tuple[Any, ...]] = []
+        for name, at, data in rows:
+            curve = msgspec.json.decode(data, type=ServeCurve)
+            if curve.result is not None:
+                points += [
+                    (name, at, curve.window_seconds, curve.result.verdict.level, point.shared_buffers_bytes,
+                     point.miss_ratio, point.low, point.high, curve.advised_bytes)
+                    for point in curve.result.points
+                ]  # fmt: skip
+        if points:
+            yield points
+
+
+def _rows(store: Store, text: str, values: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    with store.reading() as session:
+        yield from session.batches(text, values, _BATCH)

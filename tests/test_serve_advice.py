@@ -1,0 +1,154 @@
+"""The advice of `serve`: which window counts, what is to be gained, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pgsweep.records.advice import AdviceResult
+from pgsweep.records.serve import ServeAdvice, ServeAdvised
+from pgsweep.serve.board import Board, best_advice, waiting_saved
+from pgsweep.serve.config import ServeConfig, ServerConfig
+from pgsweep.serve.metrics import exposed
+from pgsweep.serve.verification import last_change
+from pgsweep.serve.web.pages import render
+from tests.fix_advice import GB, MB, advised, growing, situation
+
+
+def leaving() -> AdviceResult:
+    return advised(situation({512 * MB: 0.21, GB: 0.2, 4 * GB: 0.199}, width=0.2))
+
+
+def one(result: AdviceResult, window: int, covered: float, size: int | None) -> ServeAdvised:
+    return ServeAdvised(
+        window_seconds=window, covered_seconds=covered, at=time.time() - 60, size_bytes=size, result=result
+    )
+
+
+def refused(found: ServeAdvised) -> ServeAdvised:
+    verdict = msgspec.structs.replace(found.result.verdict, level="refused")
+    return msgspec.structs.replace(
+        found, size_bytes=None, result=msgspec.structs.replace(found.result, verdict=verdict)
+    )
+
+
+def test_the_window_with_most_evidence_counts_if_there_is_a_prediction() -> None:
+    short, day = one(growing_result(), 900, 600.0, 4 * GB), one(leaving(), 86_400, 120.0, GB)
+    assert best_advice([short, day]) is short, "the day has two minutes yet"
+    day = msgspec.structs.replace(day, covered_seconds=7200.0)
+    assert best_advice([short, day]) is day
+    assert best_advice([short, refused(day)]) is short
+    assert best_advice([refused(day)]) is not None
+    assert best_advice([]) is None
+
+
+def growing_result() -> AdviceResult:
+    return advised(growing())
+
+
+def test_what_is_to_be_gained() -> None:
+    result = growing_result()
+    waits = {point.shared_buffers_bytes: point.wait_ratio for point in result.points}
+    assert waiting_saved(one(result, 900, 1.0, 4 * GB)) == pytest.approx(waits[GB] - waits[4 * GB])
+    assert waiting_saved(one(result, 900, 1.0, GB)) == 0.0
+    assert waiting_saved(one(result, 900, 1.0, None)) is None
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    names = ("calm", "new", "slow")
+    servers = [ServerConfig(key=name, name=name, conninfo="") for name in names]
+    config = ServeConfig(servers=servers, host="", port=1, history=tmp_path, evidence=tmp_path)
+    found = Board(config, ["here"] * len(names), lambda: None)
+    found.servers["slow"].advised[900] = one(growing_result(), 900, 600.0, 4 * GB)
+    found.servers["calm"].advised[900] = one(leaving(), 900, 600.0, GB)
+    return found
+
+
+def test_the_overview_begins_where_most_is_to_be_gained(board: Board) -> None:
+    found = board.overview().servers
+    assert [server.name for server in found] == ["slow", "calm", "new"]
+    slow, calm, new = found
+    assert slow.advised_bytes == 4 * GB
+    assert slow.advice_gain is not None
+    assert (calm.advised_bytes, calm.waiting_saved_ratio, calm.advice_gain) == (GB, 0.0, None)
+    assert calm.advice is not None
+    assert calm.advice.startswith("Leave")
+    assert new.advised_bytes is None
+    page = render("_overview.html.j2", overview=board.overview())
+    assert page.count("leave it") == 1
+    assert "<b>4GB</b>" in page
+
+
+def test_metrics_have_the_advice(board: Board) -> None:
+    text = exposed(board, [], 5).decode()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    found = {name: float(value) for name, value in lines}
+    assert found['pgsweep_advised_shared_buffers_bytes{server="slow"}'] == 4 * GB
+    assert found['pgsweep_advised_shared_buffers_bytes{server="calm"}'] == GB, "to leave it is advice too"
+    assert 'pgsweep_advised_shared_buffers_bytes{server="new"}' not in found
+    assert found['pgsweep_advice_waiting_saved_ratio{server="calm"}'] == 0
+    disk = f'pgsweep_predicted_disk_reads_per_second{{bound="%s",server="%s",shared_buffers_bytes="{GB}"}}'
+    points = {p.shared_buffers_bytes: p for p in growing_result().points}
+    assert found[disk % ("low", "slow")] == points[GB].disk_reads_low
+    assert found[disk % ("estimate", "slow")] == points[GB].disk_reads_per_second
+    assert disk % ("low", "calm") in found
+    assert disk % ("estimate", "calm") not in found, "between bounds the middle is no estimate"
+
+
+@pytest.mark.parametrize(
+    ("result", "size", "words"),
+    [
+        (growing_result(), 4 * GB, ["4GB", "today 1GB", "ALTER SYSTEM SET shared_buffers = &#39;4GB&#39;"]),
+        (leaving(), GB, ["leave it", "none that is certain", "Leave shared_buffers at 1GB"]),
+    ],
+)
+def test_the_card(result: AdviceResult, size: int, words: list[str]) -> None:
+    found = one(result, 900, 600.0, size)
+    text = render("_advice.html.j2", advice=ServeAdvice(server="s", best=found, windows=[found]))
+    assert "\\n" not in text
+    for word in [*words, "10 min of evidence", "60 s ago", "could be verified", "effective_cache_size"]:
+        assert word in text, word
+
+
+def test_the_card_without_advice() -> None:
+    text = render("_advice.html.j2", advice=ServeAdvice(server="s", why="nothing happened <b>"))
+    assert "No advice yet: nothing happened &lt;b&gt;" in text
+    assert "No advice yet: the first comes" in render("_advice.html.j2", advice=ServeAdvice(server="s"))
+
+
+def pieces(folder: Path, sizes: list[Any]) -> list[Path]:
+    found = []
+    for number, size in enumerate(sizes):
+        piece = folder / f"{1000 + number}.evidence"
+        piece.mkdir()
+        if size is not None:
+            (piece / "meta.json").write_text(json.dumps({"shared_buffers_blocks": size}))
+        found.append(piece)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "before", "after"),
+    [
+        ([16, 16, 32, 32, 32], [0, 1], [2, 3, 4]),
+        ([16, 32, None, 64], [1], [3]),
+        ([16, 16], None, None),
+        ([None], None, None),
+        ([], None, None),
+    ],
+)
+def test_the_last_change_of_the_size(
+    tmp_path: Path, sizes: list[Any], before: list[int] | None, after: list[int] | None
+) -> None:
+    found = pieces(tmp_path, sizes)
+    change = last_change(found)
+    if before is None or after is None:
+        assert change is None
+    else:
+        assert change == ([found[n] for n in before], [found[n] for n in after])
