@@ -19,6 +19,7 @@ from pgsweep.host.processes import processes_in
 from pgsweep.records.proof import DemoResult
 from pgsweep.sizing import demo
 from pgsweep.sizing.demo import DEFAULT_PLAN, EVERYTHING, run_demo
+from pgsweep.sizing.predict import judge
 from tests.fix_demo import BRIEF, MIB, SMALL
 from tests.fix_process import wait_until
 
@@ -77,8 +78,12 @@ def test_the_whole_story(tmp_path: Path, own_tmpdir: Path) -> None:
         assert workload.trace_mean_abs_error < 0.03
         assert workload.trace_evidence is not None
         assert Evidence.open(Path(workload.trace_evidence)).meta.source == "trace"
-    assert workload.snapshots_mean_abs_error is not None
-    assert workload.snapshots_mean_abs_error < 0.06
+    if workload.snapshots_mean_abs_error is None:
+        # Eight seconds of a load whose pace other work takes away need not be enough: then predict says so.
+        kept, _ = judge(Path(workload.snapshots_evidence), sizes_bytes=SMALL.sizes_bytes).shown()
+        assert kept.level == "refused", kept.reasons
+    else:
+        assert workload.snapshots_mean_abs_error < 0.06
     assert msgspec.json.decode(msgspec.json.encode(result), type=DemoResult) == result
 
 

@@ -66,15 +66,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "8", cluster.conninfo()]
         subprocess.run(fill, check=True, capture_output=True)
         with pgbench(cluster, "-S"):
-            record(cluster, "before.evidence", 10)
+            record(cluster, "before.evidence", 25)
         cluster.restart({"shared_buffers": "32MB"})
         with pgbench(cluster, "-S"):
             begin = blocks_read(cluster)
             # Three times what the pool holds.
             assert wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
-            record(cluster, "after.evidence", 6)
+            record(cluster, "after.evidence", 10)
         with pgbench(cluster, "-f", str(other)):
-            record(cluster, "other.evidence", 3)
+            record(cluster, "other.evidence", 5)
     return path
 
 
