@@ -50,9 +50,11 @@ if TYPE_CHECKING:
         UnexpectedAnswer,
         UsageError,
     )
+    from pgsweep.evidence.gathered import import_gathered
     from pgsweep.evidence.oracle_general import export_oracle_general, read_oracle_general
     from pgsweep.evidence.reader import Evidence
     from pgsweep.evidence.record import plan_record, record
+    from pgsweep.evidence.script import record_script
     from pgsweep.lab.catalog import list_experiments as lab_list
     from pgsweep.lab.compare import compare as lab_compare
     from pgsweep.lab.every import run_every as lab_run_all
@@ -90,6 +92,7 @@ __all__ = [
     "export_oracle_general",
     "footprint",
     "huge_pages",
+    "import_gathered",
     "inspect_cache",
     "inspect_memory",
     "kernel_settings",
@@ -110,6 +113,7 @@ __all__ = [
     "read_heat",
     "read_oracle_general",
     "record",
+    "record_script",
     "sample_load",
     "verify",
     "warm_check",
@@ -141,6 +145,7 @@ _PLACES = {
     "demo": "pgsweep.sizing.demo:run_demo",
     "export_oracle_general": "pgsweep.evidence.oracle_general",
     "footprint": "pgsweep.cache.footprint",
+    "import_gathered": "pgsweep.evidence.gathered",
     "plan_record": "pgsweep.evidence.record",
     "lab_compare": "pgsweep.lab.compare:compare",
     "lab_list": "pgsweep.lab.catalog:list_experiments",
@@ -151,6 +156,7 @@ _PLACES = {
     "read_heat": "pgsweep.warm.heat.file",
     "read_oracle_general": "pgsweep.evidence.oracle_general",
     "record": "pgsweep.evidence.record",
+    "record_script": "pgsweep.evidence.script",
     "verify": "pgsweep.sizing.verify",
 }
 """The module of each name, and its name there where it is another; those not named are in pgsweep.api."""

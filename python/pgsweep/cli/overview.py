@@ -24,6 +24,9 @@ COMMANDS: dict[str, Entry] = {
     "record": Entry(
         "record", "The main job", "Watch a running server and write what was observed as evidence"
     ),
+    "import": Entry(
+        "import_", "The main job", "Make evidence of what psql gathered where pgsweep is not installed"
+    ),
     "predict": Entry(
         "predict", "The main job", "Predict the misses at other sizes of shared_buffers from evidence"
     ),

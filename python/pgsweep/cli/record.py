@@ -69,6 +69,12 @@ ENOUGH = "enough"
     help="The folder to write.  [default: pgsweep-DATE-TIME.evidence]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write what was gathered as JSON to stdout.")
+@click.option(
+    "--script",
+    is_flag=True,
+    help="Print a script for psql that gathers what `--source sql` does, for places without pgsweep; "
+    "`pgsweep import` makes evidence of it.  [--for: 5min]",
+)
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done to the server; do nothing.")
 @common_options
 @click.pass_context
@@ -82,6 +88,7 @@ def command(
     max_bytes: int | None,
     out: Path | None,
     as_json: bool,
+    script: bool,
     dry_run: bool,
     no_password: bool,
     ask_password: bool,
@@ -101,8 +108,12 @@ def command(
       pgsweep record -h db1 -U postgres -d shop -o shop.evidence
       pgsweep record service=shop --for 5min
       sudo pgsweep record -d shop --source trace --for 20s --max-bytes 2GB
+      pgsweep record --script --for 10min > gather.sql
     """
     settings = settings_of(ctx)
+    if script:
+        _print_script(settings, ctx, seconds)
+        return 0
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     if seconds == ENOUGH:
         if source == "trace":
@@ -113,12 +124,7 @@ def command(
     assert not isinstance(seconds, str)
     if out is None:
         out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
-    if out.exists() and not _left_over(out):
-        raise UsageError(
-            f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {shell_word(str(out))}"
-        )
-    if not out.exists():
-        check_writable(out)
+    check_evidence_path(out)
     from pgsweep.evidence.record import plan_record, record
 
     if dry_run:
@@ -142,7 +148,7 @@ def command(
                 stop=stop,
             )
         )
-    _show(settings, result, as_json=as_json)
+    show_recording(settings, result, as_json=as_json)
     if stop.is_set():
         settings.say(f"interrupted; kept: {result.path}")
         return INTERRUPTED
@@ -157,14 +163,62 @@ _ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled":
 """The exit codes of recordings that ended before they were complete, by `ended_by`."""
 
 
-def _left_over(out: Path) -> bool:
-    """Return whether a recording was killed there before it had seen anything."""
+_OF_SCRIPT = {"script", "seconds"}
+"""Parameters of the command that a script has; where it connects, psql is told."""
+
+
+def _print_script(settings: Settings, ctx: click.Context, seconds: float | str | None) -> None:
+    """Print the script for psql.
+
+    Raises:
+        UsageError: something was asked for that a script does not do.
+    """
+    given = click.core.ParameterSource.COMMANDLINE
+    others = [
+        parameter
+        for parameter in ctx.command.params
+        if ctx.get_parameter_source(parameter.name or "") is given
+        and parameter.name not in _OF_SCRIPT
+        and parameter.expose_value
+        and not (parameter.name == "source" and ctx.params["source"] in {"auto", "sql"})
+    ]
+    if others:
+        name = others[0].opts[0] if isinstance(others[0], click.Option) else others[0].human_readable_name
+        raise UsageError(
+            f"--script takes no {name}: it connects to no server and records nothing",
+            hint="give the connection to psql: pgsweep record --script > gather.sql; "
+            "psql -X -h HOST -d DBNAME -f gather.sql -o FILE",
+        )
+    if seconds == ENOUGH:
+        raise UsageError(
+            "a script does not know when there is enough data", hint="give it a time: --for 10min"
+        )
+    assert not isinstance(seconds, str)
+    from pgsweep.evidence.script import record_script
+
+    write_stdout(record_script(seconds), data=True)
+    settings.say("next: psql -X -d DBNAME -f SCRIPT -o FILE, then pgsweep import FILE")
+
+
+def check_evidence_path(out: Path) -> None:
+    """Fail now rather than after the work, where evidence cannot be written.
+
+    Raises:
+        UsageError: there is something already, or the folder could not be made there.
+    """
     from pgsweep.evidence.writer import holds_nothing
 
-    return holds_nothing(out)
+    if not out.exists():
+        check_writable(out)
+    elif not holds_nothing(out):
+        # Otherwise a recording was killed there before it had seen anything.
+        raise UsageError(
+            f"`{out}` exists already", hint=f"name another folder, or remove it: rm -r {shell_word(str(out))}"
+        )
 
 
-def _show(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
+def show_recording(settings: Settings, result: RecordResult, *, as_json: bool) -> None:
+    """Write what was recorded to stdout, and on stderr what comes next."""
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.subject import subject_of
     from pgsweep.ui.results import to_json, to_text

@@ -100,27 +100,93 @@ def seed_of(rng_seed: int | None) -> int:
     return int(np.random.SeedSequence().generate_state(1)[0]) if rng_seed is None else rng_seed
 
 
-class CounterLog:
-    """Samples counters into evidence.
+class CounterTable:
+    """Writes samples of counters into evidence.
 
     The first sample has every counter that is not zero; a later one only those that changed: what is not
     listed is as it was (or zero). Counters of databases and of the background writer are in every sample,
-    the others every few seconds and in the last.
+    the others in some, and in the last.
+    """
+
+    def __init__(self, writer: EvidenceWriter) -> None:
+        self._writer = writer
+        self._sample = 0
+        self._seconds = 0.0
+        self._last: dict[tuple[str, str, str], float] = {}
+        self.was_reset = False
+
+    def write(self, seconds: float, counters: Sequence[Counter]) -> None:
+        """Keep a sample.
+
+        Args:
+            seconds: when it was read; half way through the reading is the best estimate.
+            counters: what was read.
+
+        Raises:
+            EvidenceError: it cannot be written.
+        """
+        self._seconds = seconds
+        changed = []
+        for counter in counters:
+            key = (counter.scope, counter.object, counter.name)
+            before = self._last.get(key, 0.0)
+            # Everything of a database is cumulative, so less than before means that somebody reset the
+            # statistics.
+            self.was_reset |= counter.scope == "database" and counter.value < before
+            if counter.value != before or (key not in self._last and counter.scope == "database"):
+                changed.append(counter)
+                self._last[key] = counter.value
+        if changed:
+            self._append(self._sample, seconds, changed)
+        self._sample += 1
+
+    def write_created(self, counters: Sequence[Counter]) -> None:
+        """Keep counters of relations not known before, which began at 0 meanwhile, with the last sample.
+
+        Raises:
+            EvidenceError: they cannot be written.
+        """
+        self._append(max(self._sample - 1, 0), self._seconds, [c for c in counters if c.value])
+
+    def add(self, seconds: float, counter: Counter) -> None:
+        """Keep a counter of our own beside the server's, under the number of the last sample."""
+        self._append(max(self._sample - 1, 0), seconds, [counter])
+
+    def value(self, scope: str, name: str, object_: str = "") -> float:
+        """Return the last value of a counter."""
+        return self._last.get((scope, object_, name), 0.0)
+
+    def accesses(self, database: str) -> float:
+        """Return the accesses of a database since its statistics began."""
+        return self.value("database", "blks_hit", database) + self.value("database", "blks_read", database)
+
+    def _append(self, sample: int, seconds: float, counters: Sequence[Counter]) -> None:
+        self._writer.append(
+            "counters",
+            {
+                "sample": [sample] * len(counters),
+                "seconds": [seconds] * len(counters),
+                "scope": [counter.scope for counter in counters],
+                "object": [counter.object for counter in counters],
+                "name": [counter.name for counter in counters],
+                "value": [counter.value for counter in counters],
+            },
+        )
+
+
+class CounterLog(CounterTable):
+    """Samples a server's counters into evidence: the slower ones every few seconds, and at both ends.
 
     Args:
         now: seconds since the beginning of the recording.
     """
 
     def __init__(self, reader: CounterReader, writer: EvidenceWriter, now: Callable[[], float]) -> None:
+        super().__init__(writer)
         self._reader = reader
-        self._writer = writer
         self._now = now
-        self._sample = 0
-        self._seconds = 0.0
-        self._last: dict[tuple[str, str, str], float] = {}
         self._slow_due = 0.0
         self.spent_seconds = 0.0
-        self.was_reset = False
 
     def sample(self, *, full: bool = False) -> None:
         """Take a sample; `full` has the slower counters too even if they are not due.
@@ -137,9 +203,7 @@ class CounterLog:
             counters += self._reader.relations() + self._reader.io()
             cost_seconds = time.monotonic() - slow_begin
             self._slow_due = seconds + max(RELATION_SECONDS, cost_seconds / RELATION_SHARE)
-        # Half way through the reading is the best estimate of the time that the values belong to.
-        self._seconds = (seconds + self._now()) / 2
-        self._write(self._seconds, counters)
+        self.write((seconds + self._now()) / 2, counters)
         self.spent_seconds += time.monotonic() - begin
 
     def created(self, oids: Iterable[int]) -> None:
@@ -151,44 +215,7 @@ class CounterLog:
         """
         new = sorted(set(oids) - set(self._reader.relation_oids))
         if new:
-            counters = [counter for counter in self._reader.relations(new) if counter.value]
-            self._append(max(self._sample - 1, 0), self._seconds, counters)
-
-    def add(self, seconds: float, counter: Counter) -> None:
-        """Keep a counter of our own beside the server's, under the number of the last sample."""
-        self._append(max(self._sample - 1, 0), seconds, [counter])
-
-    def value(self, scope: str, name: str, object_: str = "") -> float:
-        """Return the last value of a counter."""
-        return self._last.get((scope, object_, name), 0.0)
-
-    def _write(self, seconds: float, counters: Sequence[Counter]) -> None:
-        changed = []
-        for counter in counters:
-            key = (counter.scope, counter.object, counter.name)
-            before = self._last.get(key, 0.0)
-            # Everything of a database is cumulative, so less than before means that somebody reset the
-            # statistics.
-            self.was_reset |= counter.scope == "database" and counter.value < before
-            if counter.value != before or (key not in self._last and counter.scope == "database"):
-                changed.append(counter)
-                self._last[key] = counter.value
-        if changed:
-            self._append(self._sample, seconds, changed)
-        self._sample += 1
-
-    def _append(self, sample: int, seconds: float, counters: Sequence[Counter]) -> None:
-        self._writer.append(
-            "counters",
-            {
-                "sample": [sample] * len(counters),
-                "seconds": [seconds] * len(counters),
-                "scope": [counter.scope for counter in counters],
-                "object": [counter.object for counter in counters],
-                "name": [counter.name for counter in counters],
-                "value": [counter.value for counter in counters],
-            },
-        )
+            self.write_created(self._reader.relations(new))
 
 
 def relation_columns(

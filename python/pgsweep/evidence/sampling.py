@@ -20,6 +20,11 @@ MODULUS: Final = 1009
 """A prime, so that no stride of blocks falls into step with it."""
 
 
+def drawing_order(seed: int) -> list[int]:
+    """Return all offsets in the order in which samples drawn with a seed take them."""
+    return [int(offset) for offset in np.random.default_rng(seed).permutation(MODULUS)]
+
+
 class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
     """Which blocks are taken: those with (block + relfilenode) modulo `modulus` among `offsets`."""
 
@@ -42,8 +47,7 @@ class BlockSample(msgspec.Struct, frozen=True, kw_only=True):
         if rate >= 1:
             return cls.everything()
         count = min(MODULUS, max(1, round(rate * MODULUS)))
-        drawn = np.random.default_rng(seed).permutation(MODULUS)[:count]
-        return cls(modulus=MODULUS, offsets=tuple(sorted(int(offset) for offset in drawn)))
+        return cls(modulus=MODULUS, offsets=tuple(sorted(drawing_order(seed)[:count])))
 
     @classmethod
     def from_meta(cls, sampling: Mapping[str, float]) -> BlockSample:

@@ -42,6 +42,12 @@ def least_seconds(action: Callable[[], object]) -> float:
     return min(taken)
 
 
+def wanted_interval_seconds(seconds: float | None) -> float:
+    """Return the time between snapshots that is wanted of an observation, whatever one costs."""
+    wanted = 0.0 if seconds is None else seconds / WANTED_COUNT
+    return min(max(wanted, SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
+
+
 class SnapshotSchedule:
     """The times of the snapshots: one at random in each slot, and slots become longer where passes are long.
 
@@ -104,9 +110,7 @@ class SnapshotSchedule:
         return max(LEAST_SECONDS, self._clock.wanted_seconds(self.interval_seconds))
 
     def _first_interval(self) -> float:
-        wanted = 0.0 if self.seconds is None else self.seconds / WANTED_COUNT
-        wanted = min(max(wanted, SHORTEST_INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
-        interval = max(wanted, self.cost_seconds / DUTY)
+        interval = max(wanted_interval_seconds(self.seconds), self.cost_seconds / DUTY)
         # A short observation of a large pool may cost more, to have a few snapshots at all.
         return (
             interval

@@ -150,7 +150,7 @@ class Recording:
         self._started = time.monotonic()
         log = CounterLog(counters, self._writer, self._now)
         log.sample(full=True)
-        accesses_before = self._accesses(log)
+        accesses_before = log.accesses(self._server.database)
         ended_by = self._observe(log, schedule)
         if self._clock.snapshots == 0:
             if ended_by == "interrupt":
@@ -161,8 +161,11 @@ class Recording:
         length_seconds = self._now()
         if ended_by != "server":
             length_seconds = self._finish(log, begin, databases)
-        accesses = max(0.0, self._accesses(log) - accesses_before)
-        self._judge(log, accesses, schedule)
+        accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
+        warnings, self._advice = judged(
+            self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
+        )
+        self._warnings += warnings
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
@@ -209,10 +212,6 @@ class Recording:
 
     def _now(self) -> float:
         return time.monotonic() - self._started
-
-    def _accesses(self, log: CounterLog) -> float:
-        database = self._server.database
-        return log.value("database", "blks_hit", database) + log.value("database", "blks_read", database)
 
     def _tell_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
         """Say what the recording will cost, and return the share of one backend's time."""
@@ -293,16 +292,8 @@ class Recording:
         snapshot = self._view.take()
         end = self._now()
         self._spent_seconds += end - begin
-        self._writer.append("snapshots", _columns(snapshot, number))
-        self._writer.append(
-            "snapshot_times",
-            {
-                "snapshot": [number],
-                "begin_seconds": [begin],
-                "end_seconds": [end],
-                "used_frames": [snapshot.used_buffers],
-            },
-        )
+        self._writer.append("snapshots", snapshot_columns(snapshot, number))
+        self._writer.append("snapshot_times", time_columns(number, begin, end, snapshot.used_buffers))
         self._clock.add(
             (begin + end) / 2,
             zero_buffers=snapshot.zero_buffers,
@@ -346,29 +337,40 @@ class Recording:
         elif schedule.seconds < schedule.wanted_seconds:
             self._progress.note(f"{text}, {schedule.seconds:.0f} s are few")
 
-    def _judge(self, log: CounterLog, accesses: float, schedule: SnapshotSchedule) -> None:
-        """Add what a reader of this evidence must know."""
-        clock = self._clock
-        if self._server.settings.get("track_counts") == "off":
-            self._warnings.append("track_counts is off: the server counts no accesses")
-        elif accesses == 0:
-            self._warnings.append(
-                f"no block of database `{self._server.database}` was read: is it the right one?"
-            )
-        if log.was_reset:
-            self._warnings.append(STATISTICS_RESET)
-        if not clock.pool_is_full:
-            self._warnings.append("shared_buffers is not full yet: nothing had to be evicted")
-        elif math.isinf(clock.pass_seconds):
-            self._warnings.append("hardly anything was evicted: the clock hand stood still")
-        elif not clock.suffices:
-            self._advice.append(
-                f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
-                f"independent snapshots; record for about {schedule.wanted_seconds:.0f} s"
-            )
+
+def judged(
+    server: Server, clock: PassClock, accesses: float, wanted_seconds: float, *, was_reset: bool
+) -> tuple[list[str], list[str]]:
+    """Return what a reader of this evidence must know, and what only who recorded it is told.
+
+    Args:
+        server: that was observed.
+        clock: with all snapshots added.
+        accesses: counted during the observation.
+        wanted_seconds: how long it should have been.
+        was_reset: the statistics were reset meanwhile.
+    """
+    warnings: list[str] = []
+    if server.settings.get("track_counts") == "off":
+        warnings.append("track_counts is off: the server counts no accesses")
+    elif accesses == 0:
+        warnings.append(f"no block of database `{server.database}` was read: is it the right one?")
+    if was_reset:
+        warnings.append(STATISTICS_RESET)
+    if not clock.pool_is_full:
+        warnings.append("shared_buffers is not full yet: nothing had to be evicted")
+    elif math.isinf(clock.pass_seconds):
+        warnings.append("hardly anything was evicted: the clock hand stood still")
+    elif not clock.suffices:
+        return warnings, [
+            f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
+            f"independent snapshots; record for about {wanted_seconds:.0f} s"
+        ]
+    return warnings, []
 
 
-def _columns(snapshot: Snapshot, number: int) -> dict[str, Any]:
+def snapshot_columns(snapshot: Snapshot, number: int) -> dict[str, Any]:
+    """Return the rows of the table `snapshots` for one snapshot."""
     return {
         "snapshot": np.full(len(snapshot.buffer), number, dtype=np.int32),
         "frame": snapshot.buffer,
@@ -380,4 +382,14 @@ def _columns(snapshot: Snapshot, number: int) -> dict[str, Any]:
         "usage_count": snapshot.usage_count,
         "dirty": snapshot.dirty,
         "pinned": snapshot.pinned,
+    }
+
+
+def time_columns(number: int, begin: float, end: float, used_buffers: int) -> dict[str, Any]:
+    """Return the row of the table `snapshot_times` for one snapshot."""
+    return {
+        "snapshot": [number],
+        "begin_seconds": [begin],
+        "end_seconds": [end],
+        "used_frames": [used_buffers],
     }

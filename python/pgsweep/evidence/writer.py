@@ -143,6 +143,11 @@ class EvidenceWriter:
         finally:
             self._release()
 
+    def discard(self) -> None:
+        """Remove the folder, where what was given turns out to be of no use."""
+        if not self._closed:
+            self._remove()
+
     def __enter__(self) -> Self:
         return self
 

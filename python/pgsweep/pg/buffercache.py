@@ -12,7 +12,7 @@ and all rows pass through the executor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,10 +29,10 @@ from pgsweep.pg.shapes import OID_MAX
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
 
-_ROW_MEMORY_BYTES: Final = 112
+ROW_MEMORY_BYTES: Final = 112
 """Memory of one row of pg_buffercache_pages in the executor's tuple store, rounded up."""
 
-_WORK_MEMORY_LIMIT_BYTES: Final = 512 << 20
+WORK_MEMORY_LIMIT_BYTES: Final = 512 << 20
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def _array_text(numbers: Iterable[int]) -> str:
 
 def memory_query(version_num: int, shared_buffers_blocks: int) -> str:
     """Return the statement that gives the session the memory that one snapshot needs."""
-    memory_kb = min(shared_buffers_blocks * _ROW_MEMORY_BYTES, _WORK_MEMORY_LIMIT_BYTES) >> 10
+    memory_kb = min(shared_buffers_blocks * ROW_MEMORY_BYTES, WORK_MEMORY_LIMIT_BYTES) >> 10
     return compose("memory", version_num, memory_kb=memory_kb)
 
 
@@ -153,7 +153,7 @@ class SnapshotReader:
             if filenodes is None
             else snapshot_of_query(version_num, schema, filenodes)
         )
-        self.server_memory_bytes = shared_buffers_blocks * _ROW_MEMORY_BYTES
+        self.server_memory_bytes = shared_buffers_blocks * ROW_MEMORY_BYTES
         grant_memory(connection, shared_buffers_blocks)
 
     def take(self) -> Snapshot:
@@ -226,21 +226,35 @@ def summary_query(version_num: int, schema: str) -> bytes:
 def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
     heads = np.zeros((len(rows), 5), dtype=np.int64)
     flags = np.zeros((len(rows), 2), dtype=np.bool_)
-    lengths = np.zeros(len(rows), dtype=np.int64)
-    packed: list[NDArray[np.uint64]] = []
-    used = zero = 0
+    buffers = []
     for number, row in enumerate(rows):
         heads[number] = np.frombuffer(b"".join(cell or b"" for cell in row[:5]), dtype=">i8")
         flags[number] = [row[5] == b"\x01", row[6] == b"\x01"]
-        buffers = int.from_bytes(row[7] or b"", "big")
-        used += buffers
-        zero += buffers if heads[number, 4] == 0 else 0
-        values = _array(row[8])
-        lengths[number] = len(values)
-        packed.append(values)
+        buffers.append(int.from_bytes(row[7] or b"", "big"))
+    return assembled(heads, flags, buffers, [_array(row[8]) for row in rows])
+
+
+def assembled(
+    heads: NDArray[np.int64],
+    flags: NDArray[np.bool_],
+    buffers: Sequence[int],
+    packed: Sequence[NDArray[np.uint64]],
+) -> Snapshot:
+    """Return the snapshot that rows of the query `snapshot` hold.
+
+    Args:
+        heads: tablespace, database, relfilenode, fork and usage_count, a row each.
+        flags: dirty and pinned.
+        buffers: how many each row stands for.
+        packed: the block (upper 32 bits) and buffer of those of them that were asked for.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+    lengths = np.array([len(values) for values in packed], dtype=np.int64)
     values = np.concatenate(packed) if packed else np.zeros(0, dtype=np.uint64)
     _check(heads, values)
-    spread = np.repeat(np.arange(len(rows)), lengths)
+    spread = np.repeat(np.arange(len(heads)), lengths)
     return Snapshot(
         buffer=(values & np.uint64(0xFFFFFFFF)).astype(np.int32),
         spc=heads[spread, 0].astype(np.uint32),
@@ -251,8 +265,8 @@ def _unpack(rows: list[list[bytes | None]]) -> Snapshot:
         usage_count=heads[spread, 4].astype(np.uint8),
         dirty=flags[spread, 0],
         pinned=flags[spread, 1],
-        used_buffers=used,
-        zero_buffers=zero,
+        used_buffers=sum(buffers),
+        zero_buffers=sum(count for count, head in zip(buffers, heads, strict=True) if head[4] == 0),
     )
 
 

@@ -8,6 +8,7 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -257,27 +258,28 @@ def read_relations(connection: psycopg.Connection[Any], *, sizes: bool = True) -
     version_num = connection.info.server_version
     found = connection.execute(load("relations", version_num)).fetchall()
     measured = _read_sizes(connection, [row[0] for row in found]) if sizes else {}
-    relations = []
-    for oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate, tuples in found:
-        main_blocks, fsm_blocks, vm_blocks = measured.get(oid, (max(0, estimate), 0, 0))
-        relations.append(
-            Relation(
-                oid=oid,
-                schema=decode_name(schema),
-                name=decode_name(name),
-                kind=kind,
-                database_oid=database_oid,
-                tablespace_oid=tablespace_oid,
-                filenode=filenode,
-                table_oid=table_oid,
-                main_blocks=main_blocks,
-                fsm_blocks=fsm_blocks,
-                vm_blocks=vm_blocks,
-                measured=oid in measured,
-                tuples_per_block=tuples,
-            )
-        )
-    return relations
+    return [relation_of(row, measured) for row in found]
+
+
+def relation_of(row: Sequence[Any], measured: Mapping[int, tuple[int, int, int]]) -> Relation:
+    """Return a relation from a row of the query `relations`, names as bytes, and the sizes that were read."""
+    oid, schema, name, kind, database_oid, tablespace_oid, filenode, table_oid, estimate, tuples = row
+    main_blocks, fsm_blocks, vm_blocks = measured.get(oid, (max(0, estimate), 0, 0))
+    return Relation(
+        oid=oid,
+        schema=decode_name(schema),
+        name=decode_name(name),
+        kind=kind,
+        database_oid=database_oid,
+        tablespace_oid=tablespace_oid,
+        filenode=filenode,
+        table_oid=table_oid,
+        main_blocks=main_blocks,
+        fsm_blocks=fsm_blocks,
+        vm_blocks=vm_blocks,
+        measured=oid in measured,
+        tuples_per_block=tuples,
+    )
 
 
 def _read_sizes(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, tuple[int, int, int]]:

@@ -11,7 +11,7 @@ half a second before), long statements only at their end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -43,6 +43,24 @@ class Counter(msgspec.Struct, frozen=True):
     value: float
 
 
+def of_databases(rows: Iterable[Counter], databases: Mapping[int, str]) -> list[Counter]:
+    """Return counters of databases by name; those of databases that are not known are left out."""
+    return [
+        Counter("database", databases[int(row.object)], row.name, row.value)
+        for row in rows
+        if int(row.object) in databases
+    ]
+
+
+def of_writers(rows: Iterable[Counter]) -> list[Counter]:
+    """Return the counters of background writer and checkpointer apart; the query has them in one row."""
+    counters = []
+    for row in rows:
+        scope, mark, name = row.name.partition("checkpointer_")
+        counters.append(Counter("checkpointer", "", name, row.value) if mark and not scope else row)
+    return counters
+
+
 class CounterReader:
     """Reads counters through one session.
 
@@ -65,12 +83,7 @@ class CounterReader:
 
     def databases(self) -> list[Counter]:
         """Return the counters of all databases."""
-        rows = self._rows("count_databases", "database", list(self._databases))
-        return [
-            Counter("database", self._databases[int(row.object)], row.name, row.value)
-            for row in rows
-            if int(row.object) in self._databases
-        ]
+        return of_databases(self._rows("count_databases", "database", list(self._databases)), self._databases)
 
     def relations(self, oids: list[int] | None = None) -> list[Counter]:
         """Return the counters of all relations that were named, or of these."""
@@ -80,11 +93,7 @@ class CounterReader:
 
     def writers(self) -> list[Counter]:
         """Return the counters of background writer and checkpointer."""
-        counters = []
-        for row in self._rows("count_writers", "bgwriter", None):
-            scope, mark, name = row.name.partition("checkpointer_")
-            counters.append(Counter("checkpointer", "", name, row.value) if mark and not scope else row)
-        return counters
+        return of_writers(self._rows("count_writers", "bgwriter", None))
 
     def io(self) -> list[Counter]:
         """Return pg_stat_io; nothing before 16."""

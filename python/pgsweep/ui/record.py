@@ -47,6 +47,7 @@ _ENDINGS = {
     "interrupt": "ended by interrupt",
     "server": "ended early: the server was stopped, restarted or crashed",
     "refused": "ended early: the server refused a statement",
+    "cut": "cut short: the file ends before the script did",
     "cancelled": "ended early: a statement was cancelled",
     "disk": "ended early: no room on the disk",
 }

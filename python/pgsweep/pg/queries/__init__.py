@@ -27,15 +27,18 @@ def load(name: str, version_num: int) -> str:
     """
     if version_num == 0:
         raise connection_lost()
-    texts = {
-        int(file.stem.rpartition("_")[2]): file for file in Path(__file__).parent.glob(f"{name}_[0-9]*.sql")
-    }
-    usable = [version for version in texts if version <= version_num]
+    usable = [version for version in versions(name) if version <= version_num]
     if not usable:
         raise LookupError(f"query {name} needs a newer server than {version_num}")
-    text = texts[max(usable)].read_text(encoding="utf-8")
+    text = (Path(__file__).parent / f"{name}_{max(usable)}.sql").read_text(encoding="utf-8")
     _NAMES[text[:_BEGINNING]] = name
     return text
+
+
+def versions(name: str) -> list[int]:
+    """Return the least versions of the server that the texts of a query are for, in ascending order."""
+    files = Path(__file__).parent.glob(f"{name}_[0-9]*.sql")
+    return sorted(int(file.stem.rpartition("_")[2]) for file in files)
 
 
 def compose(name: str, version_num: int, *, schema: str | None = None, **constants: int | str) -> str:
@@ -66,6 +69,12 @@ def numbered(query: str) -> str:
         return f"${numbers.setdefault(match[1] or f'%{match.start()}', len(numbers) + 1)}"
 
     return _PARAMETER.sub(number, query)
+
+
+def filled(query: str, *values: str) -> str:
+    """Return a query with SQL in the place of its parameters, one after the other."""
+    given = iter(values)
+    return _PARAMETER.sub(lambda match: "%" if match[0] == "%%" else next(given), query)
 
 
 def name_of(query: object) -> str | None:

@@ -1,0 +1,52 @@
+"""`pgsweep import`: evidence from what psql gathered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.progress import ConsoleProgress
+from pgsweep.cli.record import check_evidence_path, show_recording
+from pgsweep.errors import UsageError
+
+
+@click.command(context_settings={"help_option_names": HELP_NAMES})
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="NAME.evidence",
+    help="The folder to write.  [default: FILE with the suffix .evidence]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write what was gathered as JSON to stdout.")
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, *, file: Path, out: Path | None, as_json: bool) -> None:
+    r"""Make evidence of what psql gathered where pgsweep is not installed.
+
+    FILE is what the script of `pgsweep record --script` wrote, compressed with gzip or not. The evidence is
+    what `pgsweep record --source sql` makes. A file that was cut short gives what stands before the cut.
+
+    \b
+    Examples:
+      pgsweep record --script --for 10min > gather.sql
+      psql -X -d shop -f gather.sql -o shop.gathered      (there)
+      pgsweep import shop.gathered
+      pgsweep predict shop.evidence
+    """
+    settings = settings_of(ctx)
+    if not file.exists():
+        raise UsageError(
+            f"there is no file `{file}`", hint="name what psql wrote: psql -X -d DBNAME -f gather.sql -o FILE"
+        )
+    if out is None:
+        out = file.with_name(file.name.removesuffix(".gz")).with_suffix(".evidence")
+    check_evidence_path(out)
+    from pgsweep.evidence.gathered import import_gathered
+
+    with ConsoleProgress(settings) as shown:
+        result = import_gathered(file, out, progress=shown)
+    show_recording(settings, result, as_json=as_json)

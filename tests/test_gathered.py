@@ -1,0 +1,269 @@
+"""The script for psql gathers what a recording by SQL does, and its file becomes the same evidence."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
+
+from pgsweep.cli.record import command
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.gathered import import_gathered
+from pgsweep.evidence.sampling import BlockSample, drawing_order
+from pgsweep.evidence.script import record_script
+from pgsweep.evidence.sql import record_sql
+from pgsweep.evidence.store import Evidence
+from pgsweep.pg.bindir import find_server
+from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import PIN
+from pgsweep.sizing.predict import judge
+from tests.fix_cli import run
+from tests.fix_page import load_running
+
+
+def gather(server: Cluster, conninfo: str, script: str, folder: Path) -> tuple[Path, str]:
+    """Run the script with psql, the server's own where it has one; return its output, and what it says."""
+    psql = server.bindir / "psql"
+    if not psql.exists():
+        psql = find_server(None).bindir / "psql"
+    source, output = folder / "gather.sql", folder / "shop.gathered"
+    source.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [psql, "-X", "-d", conninfo, "-f", source, "-o", output],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "", "nothing but data goes to the output"
+    return output, done.stderr
+
+
+def test_a_file_that_psql_gathered_is_the_evidence_of_a_recording(
+    server: Cluster, database: str, tmp_path: Path
+) -> None:
+    conninfo = server.conninfo(database)
+    ours, theirs = tmp_path / "ours.evidence", tmp_path / "theirs.evidence"
+    with load_running(server, database, sessions=1, pause_seconds=0.01):
+        recording = threading.Thread(target=lambda: record_sql(conninfo, ours, seconds=4, rng_seed=1))
+        recording.start()
+        file, said = gather(server, conninfo, record_script(4, rng_seed=1), tmp_path)
+        recording.join()
+    assert "expected cost: one snapshot of 2048 buffers takes" in said
+    assert "ERROR" not in said, said
+    result = import_gathered(file, theirs)
+    assert (result.source, result.ended_by) == ("sql", "time")
+    assert result.seconds == pytest.approx(4, abs=1.5)
+    assert 0 < (result.expected_overhead_ratio or 0) < 0.2
+    assert 0 < (result.measured_overhead_ratio or 0) < 0.2
+
+    mine, other = Evidence.open(ours), Evidence.open(theirs)
+    assert other.complete
+    for name in ("settings", "database", "database_oid", "server_version", "server_version_num",
+                 "block_size_bytes", "shared_buffers_blocks", "sampling"):  # fmt: skip
+        assert getattr(mine.meta, name) == getattr(other.meta, name), name
+    for name, column in mine.table("relations").items():
+        if name not in {"fsm_blocks", "vm_blocks"}:
+            assert column.tolist() == other.table("relations")[name].tolist(), name
+    times = other.table("snapshot_times")
+    assert len(times["snapshot"]) == result.snapshots >= 4
+    assert np.all(np.diff(times["begin_seconds"]) > 0)
+    assert np.std(np.diff(times["begin_seconds"])) > 0.05, "snapshots come at random times"
+    snapshots = other.table("snapshots")
+    for number, used in zip(times["snapshot"], times["used_frames"], strict=True):
+        rows = snapshots["snapshot"] == number
+        assert len(np.unique(snapshots["frame"][rows])) == np.count_nonzero(rows) == used
+    names = [
+        {
+            (scope, object_ if scope in {"database", "relation"} else "", name)
+            for scope, object_, name, value in zip(*(table[c] for c in ("scope", "object", "name", "value")),
+                                                   strict=True)
+            if value
+        }
+        for table in (mine.table("counters"), other.table("counters"))
+    ]  # fmt: skip
+    assert len(names[0] & names[1]) > 0.9 * len(names[0] | names[1]), names[0] ^ names[1]
+
+    # So short a recording is refused; what it came to is compared all the same. A session sends its
+    # counters once a second, which is a quarter of the time at either end.
+    first, second = (judge(path, sizes_bytes=[8 << 20, 16 << 20, 24 << 20]) for path in (ours, theirs))
+    assert first.observed.accesses / first.observed.seconds == pytest.approx(
+        second.observed.accesses / second.observed.seconds, rel=0.6
+    )
+    assert first.observed.miss_ratio == pytest.approx(second.observed.miss_ratio, abs=0.03)
+    assert len(first.estimate.miss_ratio) == 3
+    assert first.estimate.miss_ratio == pytest.approx(second.estimate.miss_ratio, abs=0.06)
+
+
+def test_a_cut_file_gives_what_stands_before_the_cut(wheel18: Cluster, tmp_path: Path) -> None:
+    printed = run("record", "--script", "--for", "1s")
+    assert printed.returncode == 0
+    assert "psql -X -d" in printed.stderr
+    file, _ = gather(wheel18, wheel18.conninfo(), printed.stdout, tmp_path)
+    done = run("import", file.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "next: pgsweep predict shop.evidence" in done.stderr
+    again = run("import", file.name, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+    whole = file.read_bytes()
+    full = import_gathered(file, tmp_path / "whole.evidence")
+    assert not any("ends before" in warning for warning in full.warnings)
+    found = set()
+    for number, position in enumerate(np.linspace(0, len(whole) - 2, 24).astype(int).tolist()):
+        cut, out = tmp_path / "cut", tmp_path / f"{number}.evidence"
+        cut.write_bytes(whole[:position])
+        if number % 4 == 3:
+            compressed = gzip.compress(whole)
+            cut.write_bytes(compressed[: 20 + position * (len(compressed) - 40) // len(whole)])
+        try:
+            result = import_gathered(cut, out)
+        except EvidenceError as error:
+            assert error.hint
+            assert not out.exists(), "of a file without a snapshot nothing is left"
+            found.add(0)
+            continue
+        assert any("the file ends before the script did" in warning for warning in result.warnings)
+        assert result.ended_by == "cut"
+        evidence = Evidence.open(out)
+        assert evidence.complete
+        assert evidence.rows("snapshot_times") == result.snapshots <= full.snapshots
+        assert evidence.has("relations")
+        found.add(result.snapshots)
+    assert {0, full.snapshots} <= found
+    file.write_bytes(gzip.compress(whole))
+    assert import_gathered(file, tmp_path / "gz.evidence").snapshots == full.snapshots
+    file.write_bytes(whole.replace(b"\n", b"\r\n"))
+    assert import_gathered(file, tmp_path / "windows.evidence").snapshots == full.snapshots
+
+    def changed(old: str, new: str, count: int = 1) -> None:
+        text = whole.decode()
+        assert re.search(old, text), old
+        file.write_text(re.sub(old, new, text, count=count), encoding="utf-8")
+        with pytest.raises(EvidenceError) as caught:
+            import_gathered(file, tmp_path / "broken.evidence")
+        assert caught.value.hint
+        assert not (tmp_path / "broken.evidence").exists()
+
+    changed("pgsweep-gathered/1", "pgsweep-gathered/7")
+    changed("pgsweep-gathered/1", "PGDMP")
+    changed(r"\nserver\t", "\nserver\tmore\t")
+    changed(r"\nmark\tend", "\nmark\tgone\n")
+    changed(r"\nmark\tsampled\t(\d+)\t([\d.]+)\t\d+", r"\nmark\tsampled\t\1\t\2\t1")
+    changed(r"\{\d+,", "{1,{", count=0)
+    changed(r"\{\d+,", "{", count=0)
+    changed(r"\{\d+,", "{99999999999999999999999,", count=0)
+    changed(r"\n(buffers)\t\d+", r"\n\1\t-5", count=0)
+    changed(r"\nrelation\t\d+", "\nrelation\tnone")
+    changed(r"\\x[0-9a-f]{4}", r"\\xzz")
+    changed(r"\ncount_database\t(\d+)\t\d+", r"\ncount_database\t\1\tnan", count=0)
+    changed(r"\Z", "pgsweep-gathered/1\n")
+    file.write_bytes(b"\x1f\x8b" + whole)
+    with pytest.raises(EvidenceError, match="damaged"):
+        import_gathered(file, tmp_path / "broken.evidence")
+    file.write_bytes(b"\0\xff" * 5000)
+    with pytest.raises(EvidenceError, match="is no file that"):
+        import_gathered(file, tmp_path / "broken.evidence")
+    with pytest.raises(EvidenceError, match="is no file that"):
+        import_gathered(Path("/dev/zero"), tmp_path / "broken.evidence")
+
+
+def test_of_a_large_pool_a_sample_is_gathered(wheel18: Cluster, tmp_path: Path) -> None:
+    script = record_script(1, rng_seed=5)
+    assert "524288" in script
+    script = script.replace("524288", "1000").replace("262144", "500")
+    file, said = gather(wheel18, wheel18.conninfo(), script, tmp_path)
+    import_gathered(file, tmp_path / "a.evidence")
+    evidence = Evidence.open(tmp_path / "a.evidence")
+    sample = BlockSample.from_meta(evidence.meta.sampling)
+    assert sample.rate == pytest.approx(500 / 2048, abs=0.001), said
+    assert sorted(drawing_order(5)[: len(sample.offsets)]) == list(sample.offsets)
+    snapshots, times = evidence.table("snapshots"), evidence.table("snapshot_times")
+    assert len(snapshots["rel"]) > 0
+    assert np.all(sample.contains(snapshots["rel"], snapshots["block"]))
+    assert len(snapshots["rel"]) < 0.6 * times["used_frames"].sum()
+
+
+def test_where_nothing_may_be_read_the_file_says_why(server: Cluster, tmp_path: Path) -> None:
+    def refusal(conninfo: str) -> str:
+        file, said = gather(server, conninfo, record_script(1), tmp_path)
+        with pytest.raises(EvidenceError) as caught:
+            import_gathered(file, tmp_path / "a.evidence")
+        assert "pgsweep: " in said
+        assert not (tmp_path / "a.evidence").exists()
+        return str(caught.value.cause)
+
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE ROLE mallory LOGIN")
+        admin.execute("CREATE DATABASE bare OWNER mallory")
+        try:
+            conninfo = server.conninfo("bare")
+            assert "does not exist" in refusal(conninfo)
+            with psycopg.connect(conninfo, autocommit=True) as inside:
+                inside.execute("CREATE SCHEMA safe; CREATE EXTENSION pg_buffercache SCHEMA safe")
+                assert "may not read" in refusal(make_conninfo(conninfo, user="mallory"))
+                inside.execute("ALTER SCHEMA safe OWNER TO mallory")
+                assert "not trusted" in refusal(conninfo)
+                inside.execute("ALTER SCHEMA safe OWNER TO CURRENT_USER")
+            admin.execute("ALTER DATABASE bare SET role = mallory")
+            assert "another role" in refusal(conninfo)
+            # A function of the owner's own, in a schema of his path, is never called.
+            admin.execute("ALTER DATABASE bare RESET role")
+            with psycopg.connect(make_conninfo(conninfo, user="mallory"), autocommit=True) as inside:
+                inside.execute("CREATE SCHEMA evil; CREATE TABLE evil.called ()")
+                for name, types, returned in (
+                    ("count", "", "int8"), ("round", "numeric", "numeric"), ("ceil", "float8", "float8"),
+                    ("format", "text, text, text, text", "text"), ("set_config", "text, text, bool", "text"),
+                ):  # fmt: skip
+                    inside.execute(
+                        f"CREATE FUNCTION evil.{name}({types}) RETURNS {returned} LANGUAGE plpgsql AS "
+                        "$$BEGIN RAISE EXCEPTION 'called'; END$$".encode()
+                    )
+                inside.execute("ALTER DATABASE bare SET search_path = evil, pg_catalog")
+                inside.execute("ALTER DATABASE bare SET bytea_output = 'escape'")
+            file, said = gather(server, conninfo, record_script(1), tmp_path)
+            assert "ERROR" not in said, said
+            result = import_gathered(file, tmp_path / "b.evidence")
+            assert result.snapshots >= 1
+            assert result.accesses <= 10, "it leaves no accesses of its own"
+        finally:
+            admin.execute("DROP DATABASE bare WITH (FORCE)")
+            admin.execute("DROP ROLE mallory")
+
+
+def test_the_script_names_every_function_with_its_schema_and_writes_nothing() -> None:
+    script = record_script(60)
+    text = re.sub(r"--.*", "", script)
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
+    statements = [one.strip() for one in text.split(";\n")]
+    assert statements[0].startswith(PIN)
+    words = {"coalesce", "greatest", "least", "extract", "nullif", "settings"}
+    without_texts = re.sub(r"'[^']*'", "''", text)
+    called = re.findall(r"(?<![\w.'}])([a-z_][a-z0-9_]*)\(", without_texts)
+    assert {name for name in called if not name.startswith("pgsweep_")} <= words
+    first = {
+        statement.split()[0]
+        for statement in re.split(r";\n|\\gset \w+\n|\\gexec\n", text)
+        if statement.strip()
+    }
+    assert first <= {"SELECT", "PREPARE", "EXECUTE", "BEGIN", "COMMIT", "WITH"}
+    assert "%s" not in re.sub(r"'[^']*'", "", text)
+    assert "{" not in re.sub(r"'[^']*'", "", text)
+
+
+def test_a_script_takes_no_connection_and_nothing_else_of_a_recording() -> None:
+    for words in (("-d", "shop"), ("--source", "trace"), ("-n",), ("-o", "x.evidence"), ("--for", "enough")):
+        done = CliRunner().invoke(command, ["--script", *words])
+        assert isinstance(done.exception, UsageError), words
+        assert done.exception.hint
+    with pytest.raises(UsageError):
+        record_script(1e6)
