@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from pgsweep.host.hugepages import shared_memory
-from pgsweep.host.procfile import parse_meminfo, read_host_memory
+from pgsweep.host.procfile import PROC, parse_meminfo, read_host_memory
 from pgsweep.host.procmem import (
     count_pages,
     parse_smaps,
@@ -114,6 +114,21 @@ def test_a_process_that_vanishes_is_left_out(tmp_path: Path) -> None:
     assert [memory.status.pid for memory in read_memory(family, tree)] == [4100, 4102, 4103]
     assert [status.pid for status in read_family(POSTMASTER, tree)] == [4100, 4102]
     assert read_private(4101, tree) is None
+
+
+def test_a_process_that_is_ending_is_left_out() -> None:
+    """It stands in /proc, without memory, until its parent has asked for its end."""
+    process = subprocess.Popen(["/bin/sleep", "100"])
+    try:
+        assert read_private(process.pid) is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert (PROC / str(process.pid) / "stat").read_text().split()[2] == "Z"
+        assert read_private(process.pid) is None
+        assert read_private(process.pid, fast=True) is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_nothing_to_read_is_no_number(tmp_path: Path) -> None:

@@ -303,7 +303,8 @@ def read_private(
             continue
         if found is not None:
             return found
-    if not folder.exists():
+    # A process that is ending gives its memory back before it leaves /proc: it has no VmRSS any more.
+    if read_status(pid, proc) is None:
         return None
     return PrivateMemory(
         None, refused=f"this user may not read it ({refused})" if refused else "the kernel does not say"
