@@ -269,7 +269,16 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     def of_today(one: Trace) -> Estimate:
         return estimate(one, pool_blocks=size, sizes_blocks=[size], rules=RULES, extensions_are_reads=False)
 
-    assert not any("relations do not" in reason for reason in of_today(two).reasons)
+    plain = of_today(two)
+    assert not any("relations do not" in reason for reason in plain.reasons)
+    assert plain.miss_ratio[0] == missed.mean(), "at today's size the counted ratio is shown"
+    assert plain.replayed_today == pytest.approx(missed.mean(), abs=0.001)
+    more = missed.copy()
+    more[np.flatnonzero(~missed)[: int(0.02 * len(missed))]] = True
+    shown = of_today(replace(two, missed=more))
+    assert shown.miss_ratio[0] == more.mean()
+    assert shown.replayed_today == plain.replayed_today
+    assert shown.low[0] <= shown.replayed_today <= shown.high[0]
     group = halves[trace.pages]
     moved = missed.copy()
     many = int(0.05 * len(missed))

@@ -62,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         level: `reliable`, `rough` or `refused`; `failed` where predict raised an error.
         points: also those of a refused prediction where the method still gives them.
         today: predicted minus measured by the evidence itself, at the observed size.
+        replayed_today: the same before the counted ratio took the place of the replayed one (traces).
         passes: of the clock hand while it was recorded.
         scan_share: of the accesses made by sequential scans, from the trace.
         flags: why the case itself is doubtful: `unsettled`, `disturbed`, `partly recorded`.
@@ -79,6 +80,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     flags: tuple[str, ...] = ()
     predict_seconds: float = 0.0
+    replayed_today: float | None = None
 
     @property
     def worst(self) -> float:
@@ -322,4 +324,9 @@ def judge(
         points=points,
         today=round(now[0] - found.observed.miss_ratio, 6) if now else None,
         predict_seconds=round(time.monotonic() - began, 2),
+        replayed_today=(
+            None
+            if estimate.replayed_today is None
+            else round(estimate.replayed_today - found.observed.miss_ratio, 6)
+        ),
     )

@@ -38,6 +38,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     withheld = [point for point in settled if not point.shown]
     silent = [outcome for outcome in outcomes if outcome.level == "reliable" and outcome.worst > SILENT_ERROR]
     now = [abs(outcome.today) for outcome in shown if outcome.today is not None]
+    replayed = [abs(outcome.replayed_today) for outcome in shown if outcome.replayed_today is not None]
     return found | {
         "cases": len({(outcome.kind, outcome.case) for outcome in outcomes}),
         "refused": len(refused),
@@ -51,6 +52,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "silent_failures": len(silent),
         "silent_failures_beyond_noise": sum(_beyond_noise(outcome) > SILENT_ERROR for outcome in silent),
         "today_worst": round(max(now, default=0.0), 6),
+        "replayed_today_worst": round(max(replayed, default=0.0), 6),
         "unsettled_points": sum(not point.settled for outcome in shown for point in outcome.points),
         "doubtful_cases": len({outcome.case for outcome in outcomes if outcome.flags}),
         "strata": strata(shown),

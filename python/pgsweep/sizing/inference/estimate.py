@@ -72,6 +72,8 @@ class Estimate:
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
         unseen_blocks: of the sizes, those at which what decides takes too short a time for snapshots.
+        replayed_today: what replay from the pool's own contents gives at today's size, where `miss_ratio` is
+            the counted one.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -82,6 +84,7 @@ class Estimate:
     level: Level
     reasons: list[str] = field(default_factory=list)
     unseen_blocks: tuple[int, ...] = ()
+    replayed_today: float | None = None
 
     @property
     def usable(self) -> bool:

@@ -62,11 +62,14 @@ def estimate(
     exact = check.exact
     if exact is not None:
         found = [exact if size == pool_blocks else one for size, one in zip(sizes_blocks, found, strict=True)]
-    point = np.array([one.ratio for one in found])
+    replayed = np.array([one.ratio for one in found])
     known = np.array([exact is not None and size == pool_blocks for size in sizes_blocks])
     beside = np.where(known, check.exact_error, np.hypot(check.drawn_error, check.exact_error))
-    low = point - np.hypot(point - np.array([one.low for one in found]), beside)
-    high = point + np.hypot(np.array([one.high for one in found]) - point, beside)
+    # At today's size the server has counted: that ratio needs no replay. What the replay gives there is
+    # compared with it (`_of_today`), and widens all intervals.
+    point = np.where(known, check.measured, replayed)
+    low = point - np.hypot(replayed - np.array([one.low for one in found]), beside)
+    high = point + np.hypot(np.array([one.high for one in found]) - replayed, beside)
     level, reasons = judged(_doubts(replay, pools, check, pool_blocks, sizes_blocks, found, lost_events))
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
@@ -76,6 +79,7 @@ def estimate(
         pass_seconds=pools.pass_seconds(pool_blocks) if pool_blocks else float("nan"),
         level=level,
         reasons=reasons,
+        replayed_today=None if exact is None else exact.ratio,
     )
 
 
