@@ -157,6 +157,7 @@ def spread_over_huge_relations(folder: Path, relations: int = 40, accessed: int 
         ("sql", "counters", "value", float("nan")),
         ("sql", "counters", "value", float("inf")),
         ("sql", "counters", "value", -2.0),
+        ("sql", "counters", "value", -1.0),
         ("peek", "counters", "value", 1e300),
     ],
 )

@@ -39,6 +39,8 @@ _MOST_COUNT: Final = 2.0**53
 _ALL_FORKS: Final = 255
 """What a drop of a whole relation or database has as its fork (probe/src/columns.rs, Drops)."""
 
+_FREE_LIST_HEAD: Final = "first_free"
+
 _BLOCK_SIZES: Final = tuple(1024 << shift for shift in range(6))
 
 _Range = tuple[float, float]
@@ -68,7 +70,8 @@ _OF_TABLE: Final[dict[tuple[str, str], _Range]] = {
     ("accesses", "kind"): (0, 2),
     # A trace reads its first counters before it begins.
     ("counters", "seconds"): (-_MOST_SECONDS, _MOST_SECONDS),
-    # The head of the free list is -1 when it is empty (buf_internals.h, FREENEXT_END_OF_LIST).
+    # The head of the free list is -1 when it is empty (buf_internals.h, FREENEXT_END_OF_LIST); counters never
+    # are (`trouble_in_counters`).
     ("counters", "value"): (-1, _MOST_COUNT),
 }
 
@@ -92,6 +95,15 @@ def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
     if low >= bounds[0] and high <= bounds[1]:
         return None
     return f"{column} goes from {low:.15g} to {high:.15g}, possible are {bounds[0]:.15g} to {bounds[1]:.15g}"
+
+
+def trouble_in_counters(names: NDArray[Any], values: NDArray[np.float64]) -> str | None:
+    """Return which counter has a value that only the head of the free list can have, or nothing."""
+    below = (values < 0) & (names != _FREE_LIST_HEAD)
+    if not below.any():
+        return None
+    first = int(np.argmax(below))
+    return f"the counter {ascii(str(names[first])[:60])} is {values[first]:.15g}, and no counter is negative"
 
 
 def trouble_in_meta(meta: EvidenceMeta) -> str | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import __version__
 from pgsweep.errors import EvidenceError
-from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_meta
+from pgsweep.evidence.checks import MOST_TEXT_BYTES, trouble_in, trouble_in_counters, trouble_in_meta
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.gathered_file import GatheredFile, GatheredSection, Row, columns_of
 from pgsweep.evidence.observe import CounterTable, relation_columns
@@ -284,7 +284,9 @@ class _Import:
 
     def _checked(self, section: GatheredSection, counters: Iterable[Counter]) -> list[Counter]:
         listed = list(counters)
-        trouble = trouble_in("counters", "value", np.array([counter.value for counter in listed]))
+        values = np.array([counter.value for counter in listed])
+        names = np.array([counter.name for counter in listed], dtype=object)
+        trouble = trouble_in("counters", "value", values) or trouble_in_counters(names, values)
         if trouble is not None:
             raise self._file.damaged(section.rows[0], trouble)
         return listed

@@ -169,7 +169,9 @@ class CounterTable:
                 "scope": [counter.scope for counter in counters],
                 "object": [counter.object for counter in counters],
                 "name": [counter.name for counter in counters],
-                "value": [counter.value for counter in counters],
+                # blks_read is a difference of two counters that are read one after the other, so it may be
+                # a little below 0 where hardly anything was read.
+                "value": [max(counter.value, 0.0) for counter in counters],
             },
         )
 

@@ -18,6 +18,7 @@ from pgsweep.evidence.checks import (
     MOST_TEXTS_BYTES,
     row_bytes,
     trouble_in,
+    trouble_in_counters,
     trouble_in_meta,
 )
 from pgsweep.evidence.schema import (
@@ -142,6 +143,10 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
                 there = [name for name in columns if name in file.schema_arrow.names]
                 rows = file.read(columns=there, use_threads=False)
         found = {name: _column(part, table, name, rows.column(name)) for name in there}
+        if table == "counters" and {"name", "value"} <= found.keys():
+            trouble = trouble_in_counters(found["name"], found["value"])
+            if trouble is not None:
+                raise _damaged(part, trouble)
         # Columns that an older pgsweep did not write.
         return {name: found.get(name, np.zeros(len(rows), schema[name])) for name in columns}
     except (pa.ArrowException, KeyError, ValueError) as error:
