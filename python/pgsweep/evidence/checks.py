@@ -103,7 +103,7 @@ def trouble_in_counters(names: NDArray[Any], values: NDArray[np.float64]) -> str
     if not below.any():
         return None
     first = int(np.argmax(below))
-    return f"the counter {ascii(str(names[first])[:60])} is {values[first]:.15g}, and no counter is negative"
+    return f"the counter {str(names[first])[:60]!a} is {values[first]:.15g}, and no counter is negative"
 
 
 def trouble_in_meta(meta: EvidenceMeta) -> str | None:
