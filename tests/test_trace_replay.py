@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
+from pgsweep.evidence.schema import FLAG_PINNED
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
@@ -85,8 +86,8 @@ def test_the_replay_of_a_million_accesses_hits_and_misses_as_the_server_did(
         snapshots["usage_count"][first],
         buffers=(snapshots["frame"][first] - 1).astype(np.uint32),
     )
-    pinned = np.where((accesses["flags"] & 2) > 0, 8, 0)
-    extended = np.where(accesses["kind"] == EXTEND, 16, 0)
+    pinned = np.where((accesses["flags"] & FLAG_PINNED) > 0, _native.REPEAT, 0)
+    extended = np.where(accesses["kind"] == EXTEND, _native.EXTENSION, 0)
     outcome = _native.replay_outcomes(
         pages[:count],
         evidence.meta.shared_buffers_blocks,
