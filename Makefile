@@ -30,8 +30,9 @@ demo: setup ## the whole story on a private PostgreSQL, with an HTML report
 
 test: setup ## all tests (as root on Debian: installs the server and the browser they use)
 	tools/debian-packages test
-	cargo test --release --workspace --quiet
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@# Last: it builds the bindings in another way, and the test of the wheel would have to build them again.
+	cargo test --release --workspace --quiet
 
 test-quick: setup ## the tests that need no server, in a minute or so
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --quiet -m "not slow and not server"

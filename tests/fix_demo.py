@@ -1,4 +1,4 @@
-"""Small plans of the demo."""
+"""Small plans of the demo, and its workloads at a pace that leaves processors to others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from dataclasses import replace
 
 from pgsweep.sizing.demo import DemoPlan
 from pgsweep.testbed.truth import Patience
+from pgsweep.testbed.workloads import MIX, Workload
 
 MIB = 1024**2
+
+
+def paced(workload: Workload, pause_microseconds: int) -> Workload:
+    """Return a workload whose clients wait before each transaction.
+
+    At full speed pgbench and its servers take two processors for as long as the test lasts.
+    """
+    scripts = tuple(
+        replace(script, text=f"\\sleep {pause_microseconds} us\n{script.text}") for script in workload.scripts
+    )
+    return replace(workload, scripts=scripts)
+
+
 SMALL = DemoPlan(
+    workloads=(paced(MIX, 2000),),
     scale=3,
     observed_bytes=4 * MIB,
     sizes_bytes=(2 * MIB, 4 * MIB, 16 * MIB),

@@ -27,6 +27,7 @@ from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 
 Columns = dict[str, NDArray[Any]]
+SIZES_BYTES = [8 << 20, 16 << 20, 32 << 20]
 CONTRADICT = "the server's counters contradict each other"
 
 
@@ -122,11 +123,11 @@ def test_counters_that_contradict_each_other_forbid_the_use(
     path = tmp_path / "a.evidence"
     with load_running(server, database):
         record_sql(server.conninfo(database), path, seconds=10, rng_seed=1)
-    whole = predict(path)
+    whole = predict(path, sizes_bytes=SIZES_BYTES)
     assert not any(reason.startswith(CONTRADICT) for reason in whole.verdict.reasons)
     assert totals_of(path).doubts == []
     for change in (without_indexes, without_relations, with_half_the_database):
-        result = predict(tampered(path, change))
+        result = predict(tampered(path, change), sizes_bytes=SIZES_BYTES)
         assert result.verdict.level == "refused"
         assert result.verdict.reasons[0].startswith(CONTRADICT)
         shutil.rmtree(path.with_name(f"tampered-{path.name}"))

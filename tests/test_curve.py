@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -69,3 +72,60 @@ def test_rates_are_capped_by_what_the_server_counted() -> None:
     # What the counters of pages do show is not cut: the slow pages stay as they are.
     slow = GRID < 1
     assert cap_to_counters(batches, 0.0).pages[slow].tolist() == batches.pages[slow].tolist()
+
+
+TABLE_BLOCKS = 3000
+SCANS_PER_SECOND = 1.0
+COLD = group(100_000, 0.05)
+OBSERVED = round(COLD.resident())
+
+
+def beside_scans(*, missed: float = 1.0, **options: Any) -> Callable[[int], float]:
+    """Return the curve of point reads beside scans through rings, five a pass, that miss this share today."""
+    table = group(TABLE_BLOCKS, float(GRID[0]))
+    flows = [
+        Flow(misses=misses_per_second(COLD, 1.0)),
+        Flow(
+            misses=missed * TABLE_BLOCKS * SCANS_PER_SECOND,
+            scans=SCANS_PER_SECOND,
+            scanned_blocks=TABLE_BLOCKS,
+        ),
+    ]
+    curve = Curve([COLD, table], flows, OBSERVED, PASS_SECONDS, SECONDS, **options)
+    return lambda blocks: curve.miss_rate([COLD.pages, table.pages], blocks)
+
+
+def without_scans(blocks: int) -> float:
+    curve = Curve([COLD], [Flow(misses=misses_per_second(COLD, 1.0))], OBSERVED, PASS_SECONDS, SECONDS)
+    return curve.miss_rate([COLD.pages], blocks)
+
+
+def test_scans_through_a_ring_miss_until_the_table_is_a_quarter_of_the_pool() -> None:
+    scans = SCANS_PER_SECOND * TABLE_BLOCKS
+    assert OBSERVED < 4 * TABLE_BLOCKS - 100, "a ring today"
+    rate = beside_scans()
+    for blocks in (OBSERVED, 4 * TABLE_BLOCKS - 100):
+        assert rate(blocks) == pytest.approx(without_scans(blocks) + scans, rel=0.01)
+    # Without a ring all of the table stays, and takes its blocks from the other pages.
+    larger = 4 * TABLE_BLOCKS + 100
+    assert rate(larger) == pytest.approx(without_scans(larger - TABLE_BLOCKS), rel=0.05)
+
+
+def test_what_rings_leave_behind_gathers_with_time() -> None:
+    blocks, ring = 4 * TABLE_BLOCKS - 100, 32
+    scans = SCANS_PER_SECOND * TABLE_BLOCKS
+    for seconds in (0.0, 30.0, 60.0):
+        there = ring * (1 + seconds * SCANS_PER_SECOND)
+        missed = 1 - there / TABLE_BLOCKS
+        rate = beside_scans(missed=missed, ring_blocks=lambda _: ring, settled_seconds=seconds)
+        assert rate(blocks) == pytest.approx(without_scans(round(blocks - there)) + scans * missed, rel=0.02)
+    # In the end all of the table is there.
+    whole = beside_scans(missed=0.0, ring_blocks=lambda _: ring)(blocks)
+    assert whole == pytest.approx(without_scans(blocks - TABLE_BLOCKS), rel=0.05)
+
+
+def test_a_scan_has_a_ring_where_its_table_is_more_than_a_quarter_of_the_pool() -> None:
+    flow = Flow(misses=1.0, scans=2.0, scanned_blocks=TABLE_BLOCKS)
+    assert flow.scan_accesses == 2.0 * TABLE_BLOCKS
+    assert flow.ringed(4 * TABLE_BLOCKS - 1)
+    assert not flow.ringed(4 * TABLE_BLOCKS)

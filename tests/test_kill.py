@@ -14,7 +14,7 @@ from pgsweep.pg.cluster import Cluster
 from tests.fix_hugepages import locked_pages, needs_2mb
 from tests.fix_process import needs_root
 
-MOMENTS = 3
+MOMENTS = 2
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def test_hugepages(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        lambda cluster: scenarios.record(cluster, "sql", seconds=5),
+        lambda cluster: scenarios.record(cluster, "sql", seconds=3),
         pytest.param(lambda cluster: scenarios.record(cluster, "trace", seconds=2), marks=needs_root),
         scenarios.warm_run,
         lambda cluster: scenarios.warm_keep(cluster, seconds=2),

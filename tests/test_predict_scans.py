@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.schema import FLAG_STRATEGY_KNOWN, TABLES
 from pgsweep.sizing.inference.accesses import DROP, STRATEGY, PoolState, Trace, from_evidence
 from pgsweep.sizing.inference.estimate import REFUSED, RELIABLE, ROUGH, Estimate
 from pgsweep.sizing.inference.order import in_another_order
@@ -95,7 +95,7 @@ class Life:
             blocks_end=[self.points, self.table_blocks],
         )
         accesses["strategy"] = np.zeros(count, dtype=np.uint8)
-        accesses["flags"] &= ~np.uint8(4)
+        accesses["flags"] &= ~np.uint8(FLAG_STRATEGY_KNOWN)
         return from_evidence(accesses, relations, DATABASE, seconds=min(end, self.at[-1]) - begin)
 
     def truth(self, sizes: list[int], begin: float, end: float) -> list[float]:

@@ -7,7 +7,8 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.sizing.inference.accesses import Trace, from_ids
-from pgsweep.sizing.inference.traces import estimate
+from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH
+from pgsweep.sizing.inference.traces import estimate, estimate_cold
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 
@@ -90,3 +91,34 @@ def test_a_relation_that_only_grew_and_one_visited_beyond_all_others_can_be_draw
     assert 0 in drawn and len(np.unique(drawn)) == len(drawn) <= 1_000
     assert counts.min() >= 0 and counts.max() <= 5
     assert not np.isin(drawn, np.arange(2_000, 2_300)).any()
+
+
+def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
+    """Its first accesses count as misses; that they need not miss in an old server is in the lower bound."""
+    objects, rounds = 400, 500
+    loop = np.tile(np.arange(objects, dtype=np.uint32), rounds)
+    found = estimate_cold(loop, objects, sizes_blocks=[100, objects], rules=_native.Rules(18))
+    first = 1 / rounds
+    assert found.sizes_blocks == (100, objects)
+    # A loop over four times the pool finds nothing; where all of it fits only the first round misses.
+    assert found.miss_ratio[0] > 0.95
+    assert found.miss_ratio[1] == pytest.approx(first)
+    assert found.low[1] == 0.0
+    assert found.high[1] >= first
+    assert found.low[0] <= found.miss_ratio[0] - first
+    assert found.level == RELIABLE
+    assert f"{first:.4f} of the accesses are first ones" in found.reasons[0]
+    assert np.isnan(found.pass_seconds)
+
+
+def test_a_foreign_trace_of_many_first_accesses_is_rough() -> None:
+    random = np.random.default_rng(1)
+    pages = random.integers(0, 1000, 20_000).astype(np.uint32)
+    found = estimate_cold(pages, 1000, sizes_blocks=[250, 500, 2000], rules=_native.Rules(15))
+    assert found.level == ROUGH
+    # Of uniform accesses a pool that is full misses what it cannot hold: between the bounds at each size.
+    for blocks, low, high in zip(found.sizes_blocks, found.low, found.high, strict=True):
+        assert low <= max(1 - blocks / 1000, 0.0) <= high
+    assert np.all(np.diff(found.miss_ratio) < 0)
+    with pytest.raises(ValueError, match="no access"):
+        estimate_cold(pages[:0], 0, sizes_blocks=[250], rules=_native.Rules(15))

@@ -163,7 +163,7 @@ def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tm
         doing.join()
     drops = Evidence.open(path).table("drops")
     assert 255 in drops["fork"] and 0 in drops["rel"]
-    assert predict(path).source == "trace"
+    assert predict(path, sizes_bytes=[16 << 20]).source == "trace"
 
 
 def test_a_quiet_time_is_part_of_the_observation(wheel18: Cluster, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_quiet_time_is_part_of_the_observation(wheel18: Cluster, tmp_path: Pat
         burst.join()
     accesses = Evidence.open(path).table("accesses")
     assert np.ptp(accesses["time_ns"]) < 3e9
-    observed = predict(path).observed
+    observed = predict(path, sizes_bytes=[16 << 20]).observed
     assert 5 <= observed.seconds < 7
 
 
@@ -210,7 +210,7 @@ def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
         counted += values[-1] - values[0]
     # The counters begin and end with the recorder's own look at them.
     assert result.accesses == pytest.approx(counted, abs=500)
-    assert predict(path).observed.accesses == pytest.approx(counted, abs=500)
+    assert predict(path, sizes_bytes=[16 << 20]).observed.accesses == pytest.approx(counted, abs=500)
 
 
 def test_a_stop_leaves_valid_evidence(server: Cluster, tmp_path: Path) -> None:

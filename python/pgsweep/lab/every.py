@@ -13,7 +13,7 @@ from pgsweep.lab.run import prepare
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.lab import LabAllResult, LabResult, LabSkipped
-from pgsweep.units import format_count, format_plain
+from pgsweep.units import format_minutes, format_plain
 
 
 def run_every(
@@ -54,8 +54,8 @@ def run_every(
     runnable = [each for each in every if not missing_needs(each)]
     took = sum(each.seconds_at(each.scale if scale is None else scale) for each in runnable)
     progress.note(
-        f"{len(runnable)} of {len(every)} experiments can run here; about {_minutes(took)} in all, assumed; "
-        f"every run is kept in {folder}, so the same command goes on where this one is stopped"
+        f"{len(runnable)} of {len(every)} experiments can run here; about {format_minutes(took)} in all, "
+        f"assumed; every run is kept in {folder}, so the same command goes on where this one is stopped"
     )
     results: list[LabResult] = []
     skipped: list[LabSkipped] = []
@@ -64,7 +64,7 @@ def run_every(
             chosen = prepare(experiment.name, scale=scale)
             progress.note(
                 f"experiment {number} of {len(every)}: {experiment.name}, "
-                f"scale {format_plain(chosen.scale)}, about {_minutes(chosen.seconds or 0.0)}"
+                f"scale {format_plain(chosen.scale)}, about {format_minutes(chosen.seconds or 0.0)}"
             )
             samples = folder / f"{experiment.name}.samples.jsonl"
             results.append(
@@ -97,7 +97,3 @@ def run_every(
 def _skipped(experiment: Experiment, why: str, progress: Progress) -> LabSkipped:
     progress.note(f"skipped: {experiment.name}: {why.splitlines()[0]}")
     return LabSkipped(number=experiment.number, name=experiment.name, question=experiment.question, why=why)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{format_count(seconds)} s" if seconds < 100 else f"{format_count(seconds / 60)} min"

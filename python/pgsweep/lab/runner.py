@@ -28,7 +28,7 @@ from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.lab import LabCell, LabControl, LabExperiment, LabResult, LabRun
 from pgsweep.testbed.control import Control
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_minutes
 
 NOISY_RATIO = 0.1
 _STEAL_RATIO = 0.02
@@ -187,7 +187,9 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
         next_control = 0.0
         for number, (job, repetition) in enumerate(jobs, total - len(jobs) + 1):
             expected = statistics.fmean(taken) if taken else None
-            left = "" if expected is None else f", about {_minutes(expected * (total - number + 1))} left"
+            left = (
+                "" if expected is None else f", about {format_minutes(expected * (total - number + 1))} left"
+            )
             progress.stage(f"run {number} of {total}{left}: {job}", expected)
             begin = time.monotonic()
             times = None
@@ -318,7 +320,3 @@ def _digest(plan: Plan, repetitions: int) -> str:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -30,6 +30,7 @@ from pgsweep.pg.answers import CheckedConnection
 from pgsweep.pg.connect import Connection, connect, describe, explained, set_for_session, with_name
 from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
+from pgsweep.plain import decode_name
 
 SCHEMA: Final = "pgsweep_history"
 _LARGE: Final = ("samples", "consumers", "curves")
@@ -208,7 +209,7 @@ class PostgresStore:
         row = connection.execute(query).fetchone()
         assert row is not None
         if not row[1]:
-            owner = bytes(row[2]).decode("utf-8", "backslashreplace")
+            owner = decode_name(row[2])
             raise MissingAbility(
                 f"the schema {SCHEMA} in {self.name} belongs to another role, or has tables of one",
                 cause=f"role {owner} owns it: it may be a history of theirs, or a trap",

@@ -33,6 +33,7 @@ from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.queries import load
+from pgsweep.plain import decode_name
 
 CLAIM: Final = 1885827948
 WORK: Final = 1885827949
@@ -183,7 +184,7 @@ def _check_trust(connection: psycopg.Connection[Any]) -> int:
     row = connection.execute(load("load_journal", connection.info.server_version).encode()).fetchone()
     assert row is not None
     if not row[1]:
-        owner = bytes(row[3]).decode("utf-8", "backslashreplace")
+        owner = decode_name(row[3])
         raise MissingAbility(
             f"the schema {SCHEMA} in database `{connection.info.dbname}` belongs to another role, or has "
             "tables "

@@ -89,9 +89,6 @@ def heat(usage_counts: Sequence[int], terminal: Terminal) -> str:
 def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Terminal) -> list[Field]:
     pool_bytes = result.pool.size_bytes
 
-    def share(part: int | None, whole: int | None) -> str:
-        return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
-
     names = [relation_name(row, result.database) for row in rows]
     if terminal.interactive:
         names = shortened_apart(names, max(20, terminal.width // 3), terminal)
@@ -100,13 +97,13 @@ def _fields(rows: Sequence[CacheRelation], result: CacheResult, terminal: Termin
         Field("kind", 9, [_kind(row) for row in rows], left=True),
         Field("size", 2, [known_bytes(row.size_bytes) for row in rows]),
         Field("in shared\nbuffers", 0, [known_bytes(row.shared_buffers_bytes) for row in rows]),
-        Field("% of\npool", 5, [share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
-        Field("% of\nsize", 7, [share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
+        Field("% of\npool", 5, [_share(row.shared_buffers_bytes, pool_bytes) for row in rows]),
+        Field("% of\nsize", 7, [_share(row.shared_buffers_bytes, row.size_bytes) for row in rows]),
     ]
     if result.page_cache_method is not None:
         fields += [
             Field("in page\ncache", 1, [known_bytes(row.page_cache_bytes) for row in rows]),
-            Field("% of\nsize", 8, [share(row.page_cache_bytes, row.size_bytes) for row in rows]),
+            Field("% of\nsize", 8, [_share(row.page_cache_bytes, row.size_bytes) for row in rows]),
             Field("held\ntwice", 3, [known_bytes(row.both_bytes) for row in rows]),
             Field("in\nneither", 2, [known_bytes(row.neither_bytes) for row in rows]),
         ]

