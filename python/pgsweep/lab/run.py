@@ -9,12 +9,14 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
-from pgsweep.lab.grid import read_grid
+from pgsweep.lab.disposable import announce
+from pgsweep.lab.grid import Grid, read_grid
 from pgsweep.lab.plan import plan_of
-from pgsweep.lab.protocol import Place, Plan
+from pgsweep.lab.protocol import Disposable, Place, Plan
 from pgsweep.lab.runner import Order, run_plan
 from pgsweep.progress import Progress
 from pgsweep.records.lab import LabResult
+from pgsweep.units import format_plain
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,31 @@ class Chosen:
     def seconds(self) -> float | None:
         """Return about how long it takes; assumed, and None where nothing is known."""
         return None if self.experiment is None else self.experiment.seconds_at(self.scale)
+
+    def announced(self, server: Disposable, repetitions: int | None = None) -> list[str]:
+        """Return what running it will do to a server that is named disposable, a line each.
+
+        Raises:
+            UsageError: it is an experiment, or cannot be run on such a server.
+            PgsweepError: the server is refused.
+        """
+        if not isinstance(self.plan, Grid) or self.experiment is not None:
+            raise UsageError(
+                "experiments make their own servers, and --dsn names one",
+                hint="--dsn goes with a grid: pgsweep lab run my-grid.toml --dsn ...",
+            )
+        grid = self.plan
+        grid.check(Place(server=server))
+        tables = [f"pgbench's tables, about {format_plain(15 * grid.scale)} MB"] if grid.scale else []
+        tables += [f"what {grid.setup.name} makes"] if grid.setup is not None else []
+        return announce(
+            server,
+            grid.names,
+            restarts=len(grid.jobs) * (repetitions or self.repetitions) + 1,
+            cold=any(each != "warm" for each in grid.caches),
+            own=grid.own_database,
+            tables=" and ".join(tables),
+        )
 
     def run(
         self,

@@ -11,7 +11,7 @@ import re
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,8 @@ import msgspec
 from pgsweep._native import __version__
 from pgsweep.errors import PgsweepError
 from pgsweep.host.machine import describe_machine, processor_seconds
-from pgsweep.lab.protocol import CellPlan, Done, Place, Plan, Work
+from pgsweep.lab.disposable import check_server, where
+from pgsweep.lab.protocol import CellPlan, Done, NothingRuns, Place, Plan, Work
 from pgsweep.lab.statistics import median_interval, relative_spread
 from pgsweep.lab.store import Header, Samples, opened_samples
 from pgsweep.pg.bindir import find_server
@@ -80,16 +81,18 @@ def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabR
     """
     progress = progress or Silent()
     clock = _Clock()
-    binaries = find_server(order.place.bindir)
     plan.check(order.place)
+    server = order.place.server
+    version = find_server(order.place.bindir).version if server is None else check_server(server)
+    conditions = dict(plan.conditions) | ({} if server is None else {"server": where(server)})
     header = Header(
         name=plan.name,
-        plan=_digest(plan, order.repetitions),
+        plan=_digest(plan, conditions, order.repetitions),
         seed=secrets.randbelow(1 << 31) if order.seed is None else order.seed,
         repetitions=order.repetitions,
-        conditions=dict(plan.conditions),
+        conditions=conditions,
         settings=dict(plan.settings),
-        server_version=binaries.version,
+        server_version=version,
         machine=describe_machine(),
         pgsweep_version=__version__,
         command=order.command,
@@ -179,7 +182,7 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
         return
     if done:
         progress.note(f"resumed: {len(done)} of {total} runs are in {order.samples}")
-    progress.stage("making the private server and its tables")
+    progress.stage("making the server and its tables")
     begin = time.monotonic()
     with plan.opened(order.place, progress) as work, Control(order.place.work_dir) as control:
         clock.setup_seconds += time.monotonic() - begin
@@ -215,6 +218,8 @@ def _one(work: Work, job: str, repetition: int, seed: int, progress: Progress, c
         found = work(job, seed=_seed_of(seed, job, repetition), advance=progress.advance)
         clock.setup_seconds += found.setup_seconds
         clock.measure_seconds += found.warm_up_seconds + found.measure_seconds
+    except NothingRuns:
+        raise
     except PgsweepError as error:
         # Ctrl-C reaches pgbench as well: then the run did not fail, and is not to be noted as if it had.
         time.sleep(_CTRL_C_SECONDS)
@@ -308,10 +313,10 @@ def _notes(runs: Sequence[LabRun], spreads: Sequence[float]) -> list[str]:
     return notes
 
 
-def _digest(plan: Plan, repetitions: int) -> str:
+def _digest(plan: Plan, conditions: Mapping[str, str], repetitions: int) -> str:
     """Return a digest of what decides the figures."""
     text = json.dumps(
-        [plan.name, dict(plan.conditions), dict(plan.settings), list(plan.jobs), repetitions], sort_keys=True
+        [plan.name, dict(conditions), dict(plan.settings), list(plan.jobs), repetitions], sort_keys=True
     )
     return hashlib.sha256(text.encode()).hexdigest()
 
