@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class Chosen:
         place: Place | None = None,
         command: str = "",
         progress: Progress | None = None,
+        executor: Executor | str | None = None,
     ) -> LabResult:
         """Run what is missing in the file of samples and return the result of all runs.
 
@@ -84,16 +86,27 @@ class Chosen:
             place: of the private servers.
             command: the command line, for the file of samples.
             progress: listens.
+            executor: runs cells of a grid beside each other: an executor of `concurrent.futures`,
+                `processes:N`, or the address of a dask scheduler.
 
         Raises:
+            UsageError: an experiment has an executor, or a server that is named disposable.
             PgsweepError: see `pgsweep.lab.runner.run_plan`.
         """
+        place = place or Place()
+        if executor is not None and (self.experiment is not None or place.server is not None):
+            raise UsageError(
+                "--executor goes with a grid on private servers",
+                cause="an experiment has the machine to itself, and a server is only one",
+                hint="pgsweep lab run my-grid.toml --executor processes:2",
+            )
         order = Order(
             samples,
             repetitions or self.repetitions,
             self.seed if seed is None else seed,
-            place or Place(),
+            place,
             command,
+            executor,
         )
         result = run_plan(self.plan, order, progress)
         if self.experiment is None:
@@ -132,7 +145,12 @@ def prepare(what: str, *, scale: float | None = None) -> Chosen:
 
 
 def run_lab(
-    what: str, samples: Path, *, scale: float | None = None, repetitions: int | None = None
+    what: str,
+    samples: Path,
+    *,
+    scale: float | None = None,
+    repetitions: int | None = None,
+    executor: Executor | str | None = None,
 ) -> LabResult:
     """Run an experiment or a grid and return its result (`pgsweep lab run`).
 
@@ -141,5 +159,7 @@ def run_lab(
         samples: where every run is kept; a file that is there is resumed.
         scale: of an experiment: what the article's sizes are divided by.
         repetitions: of each run.
+        executor: runs cells of a grid beside each other: an executor of `concurrent.futures`,
+            `processes:N`, or the address of a dask scheduler.
     """
-    return prepare(what, scale=scale).run(samples=samples, repetitions=repetitions)
+    return prepare(what, scale=scale).run(samples=samples, repetitions=repetitions, executor=executor)

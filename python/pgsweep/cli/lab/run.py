@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     help="Where the server's data directory is made.  [default: the place for temporary files]",
 )
 @click.option(
+    "--executor",
+    metavar="EXECUTOR",
+    help="Of a grid: run cells beside each other, each with a private server: processes:N here, or "
+    "tcp://HOST:PORT of a dask scheduler.",
+)
+@click.option(
     "--dsn",
     metavar="CONNINFO",
     help="Of a grid: a server that is yours to disturb, instead of a private one; conninfo or URI of a "
@@ -85,6 +91,7 @@ def command(
     samples: Path | None,
     pg_bindir: Path | None,
     work_dir: Path | None,
+    executor: str | None,
     dsn: str | None,
     restart_command: str | None,
     dry_run: bool,
@@ -126,6 +133,7 @@ def command(
       pgsweep lab run tpcb --scale 40 --repeat 5 -o tpcb.html
       pgsweep lab run --all -o lab.html -o lab.json
       pgsweep lab run my-grid.toml --json -o my-grid.html
+      pgsweep lab run my-grid.toml --executor processes:2
       pgsweep lab run my-grid.toml --dsn service=test --restart-command 'systemctl restart postgresql'
     """
     settings = settings_of(ctx)
@@ -146,10 +154,15 @@ def command(
         )
     chosen_scale = 1.0 if full else scale
     server = _server_of(dsn, restart_command, needless=dry_run or yes)
-    if server is not None and what is None:
-        raise UsageError(
-            "--dsn goes with a grid, not with --all", hint="pgsweep lab run my-grid.toml --dsn ..."
-        )
+    for option, given in (("--dsn", dsn), ("--executor", executor)):
+        if given is not None and what is None:
+            raise UsageError(
+                f"{option} goes with a grid, not with --all", hint=f"pgsweep lab run GRID.toml {option} ..."
+            )
+    if executor is not None:
+        from pgsweep.lab.parallel import check_executor
+
+        check_executor(executor)
     place = Place(pg_bindir, work_dir, server)
     command = shell_words(["pgsweep", *map(without_secrets, settings.arguments)])
     if what is None:
@@ -191,7 +204,13 @@ def command(
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(
-            samples=file, repetitions=repeat, seed=seed, place=place, command=command, progress=progress
+            samples=file,
+            repetitions=repeat,
+            seed=seed,
+            place=place,
+            command=command,
+            progress=progress,
+            executor=executor,
         )
     output.write(with_provenance(result, settings.arguments, server=shown))
     settings.say(f"every run: {file}")
