@@ -5,8 +5,8 @@ in 3.3 s before pg_prewarm and 3.6 s after it; one of 10 GB in 22.9 s before and
 mixed into that: the page cache held the first table already, and the first count of the second set hint bits
 and wrote 1.3 million blocks. Here each state is made by itself: the first count after the load; then, with
 hint bits set and all written, counts with both caches cold, with only the page cache warm, with the pool warm
-too, and again right after another count. Memory is a cgroup of 1.2 GB, so the page cache is warmed through the
-server, whose cgroup then pays for it.
+too, and again right after another count. Memory is a cgroup of 1.2 GB, so the page cache is warmed through
+the server, whose cgroup then pays for it.
 """
 
 from __future__ import annotations
