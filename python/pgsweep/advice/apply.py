@@ -58,20 +58,23 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
     return wanted
 
 
-def apply(conninfo: str, wanted: dict[str, str], *, dry_run: bool = False) -> list[AppliedSetting]:
+def apply(
+    conninfo: str, wanted: dict[str, str], *, dry_run: bool = False, owner: str = "advise"
+) -> list[AppliedSetting]:
     """Write settings by ALTER SYSTEM and reload, and return what was changed.
 
     Args:
         conninfo: of the server.
         wanted: values by name.
         dry_run: only say what would be done.
+        owner: who changes them; each has a file of its own with what was before.
 
     Raises:
         MissingAbility: not on this server, or not as this role.
         PgsweepError: what was before cannot be kept, or the server refuses a value.
     """
     with connect(conninfo, inspection=False) as connection, explained():
-        file = _checked(connection)
+        file = _checked(connection, owner)
         states = {state.name: state for state in read_states(connection, list(wanted))}
         unknown = sorted(wanted.keys() - states.keys())
         if unknown:
@@ -91,19 +94,23 @@ def apply(conninfo: str, wanted: dict[str, str], *, dry_run: bool = False) -> li
     return changes
 
 
-def undo(conninfo: str, *, dry_run: bool = False) -> tuple[list[AppliedSetting], list[str]]:
+def undo(
+    conninfo: str, *, dry_run: bool = False, owner: str = "advise", also_changed: bool = False
+) -> tuple[list[AppliedSetting], list[str]]:
     """Put back what was before; return what was changed, and the settings that others have changed since.
 
     Args:
         conninfo: of the server.
         dry_run: only say what would be done.
+        owner: who changed them.
+        also_changed: put back those that others have changed since, too.
 
     Raises:
         MissingAbility: not on this server, or not as this role.
         UsageError: nothing was applied to this server by this user.
     """
     with connect(conninfo, inspection=False) as connection, explained():
-        file = _checked(connection)
+        file = _checked(connection, owner)
         kept = _read(file)
         if kept is None:
             raise UsageError(
@@ -118,7 +125,7 @@ def undo(conninfo: str, *, dry_run: bool = False) -> tuple[list[AppliedSetting],
             # Not written, where it was cut short; or the former value already.
             if state is None or state.kept == before:
                 continue
-            if state.kept != kept.after.get(name):
+            if state.kept != kept.after.get(name) and not also_changed:
                 left.append(name)
                 continue
             changes.append(_change(state, before))
@@ -130,7 +137,18 @@ def undo(conninfo: str, *, dry_run: bool = False) -> tuple[list[AppliedSetting],
     return changes, left
 
 
-def _checked(connection: Connection) -> Path:
+def kept_before(conninfo: str, *, owner: str) -> dict[str, str | None] | None:
+    """Return what postgresql.auto.conf said before the first change by an owner; None where there was none.
+
+    Raises:
+        MissingAbility: not on this server, or not as this role.
+    """
+    with connect(conninfo, inspection=False) as connection, explained():
+        kept = _read(_checked(connection, owner))
+    return None if kept is None else kept.before
+
+
+def _checked(connection: Connection, owner: str) -> Path:
     """Return the file of what was before; raise where the server may not be changed."""
     set_for_session(connection, statement_timeout="60s", lock_timeout="2s")
     check_allowed(connection)
@@ -140,9 +158,9 @@ def _checked(connection: Connection) -> Path:
         raise MissingAbility(
             "there is no place to keep what was before, so nothing is changed",
             cause="this user has no home folder, or the server does not say which cluster it is",
-            hint="name a folder: XDG_STATE_HOME=/var/lib pgsweep advise ...",
+            hint="name a folder: XDG_STATE_HOME=/var/lib pgsweep ...",
         )
-    return folder / f"advise-{cluster[0]}.json"
+    return folder / f"{owner}-{cluster[0]}.json"
 
 
 def _change(state: SettingState, value: str | None) -> AppliedSetting:

@@ -1,6 +1,7 @@
 """Grids: settings × workloads × cold or warm × clients, described by a TOML file.
 
-See docs/guides/lab.md for the file. Every run restarts the private server with the settings of its cell.
+See docs/guides/lab.md for the file. Every run restarts the server with the settings of its cell: a
+private one, or one that its owner has named disposable (lab/disposable.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.lab.disposable import check_names, opened_server
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Work
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
@@ -24,7 +26,14 @@ from pgsweep.plain import shown
 from pgsweep.progress import Progress
 from pgsweep.regular import open_regular, read_bounded
 from pgsweep.testbed.cold import drop_files, run_setup
-from pgsweep.testbed.pgbench import DATABASE, create_database, find_pgbench, run_transactions
+from pgsweep.testbed.pgbench import (
+    DATABASE,
+    create_database,
+    fill_tables,
+    find_pgbench,
+    run_transactions,
+)
+from pgsweep.testbed.server import Restart, Server
 from pgsweep.testbed.steps import Measurement, measure_seconds, measure_statements
 from pgsweep.testbed.workloads import Script, Workload
 from pgsweep.units import format_plain, parse_bytes
@@ -186,18 +195,54 @@ class Grid:
         factors["clients"] = str(cell.clients)
         return {name: value for name, value in factors.items() if name not in self.fixed_factors}
 
+    @property
+    def own_database(self) -> bool:
+        """Whether it makes tables, for which a server that is not private gets a database of its own."""
+        return self.scale > 0 or self.setup is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Return the settings that it changes."""
+        return list(
+            dict.fromkeys([*self.settings, *(name for each in self.variants for name in each.actual)])
+        )
+
     def check(self, place: Place) -> None:
-        """Look for pgbench.
+        """Look for pgbench, and refuse what cannot be done on a server that is not private.
 
         Raises:
             ClusterError: there is none.
+            UsageError: the grid limits the memory, or changes what may not be changed there.
         """
+        if place.server is not None:
+            if self.memory_bytes is not None:
+                raise UsageError(
+                    "the grid limits the memory, and --dsn names a server",
+                    cause="the memory cgroup is that of a private server",
+                    hint="leave out `memory`, or --dsn",
+                )
+            check_names(self.names)
         if self.scale > 0 or any(task.kind != "sql" for task in self.tasks):
             find_pgbench(find_server(place.bindir))
 
     @contextmanager
     def opened(self, place: Place, progress: Progress) -> Iterator[Work]:
-        """Make the private server and its tables."""
+        """Make the private server and its tables, or those in the server that the place names."""
+        if place.server is not None:
+            with opened_server(
+                place.server, place.bindir, own=self.own_database, progress=progress
+            ) as server:
+                progress.stage("making the tables")
+                fill_tables(server, self.scale, timeout_seconds=3600.0)
+                if self.setup is not None:
+                    run_setup(server, self.setup, DATABASE)
+                fixed = self.settings
+
+                def restart(settings: Mapping[str, str], empty: bool) -> None:
+                    server.restart({**fixed, **settings}, empty)
+
+                yield _Worker(self, server, restart)
+            return
         with Cluster.create(
             place.bindir,
             _with_room(self.settings, max(self.clients)),
@@ -208,28 +253,24 @@ class Grid:
             create_database(cluster, self.scale, timeout_seconds=3600.0)
             if self.setup is not None:
                 run_setup(cluster, self.setup, DATABASE)
-            yield _Worker(self, cluster)
+            yield _Worker(self, cluster, _restarting(cluster))
 
 
 class _Worker:
-    """Does the runs of a grid on one private server."""
+    """Does the runs of a grid on one server."""
 
-    def __init__(self, grid: Grid, cluster: Cluster) -> None:
+    def __init__(self, grid: Grid, server: Server, restart: Restart) -> None:
         self._grid = grid
         self._cells = grid._cells
-        self._cluster = cluster
-        self._base = dict(cluster.settings)
+        self._server = server
+        self._restart = restart
 
     def __call__(self, job: str, *, seed: int, advance: Advance) -> Done:
-        cell, grid, cluster = self._cells[job], self._grid, self._cluster
+        cell, grid = self._cells[job], self._grid
         begin = time.monotonic()
-        cluster.stop()
-        cluster.settings = {**self._base, **cell.variant.actual}
-        if cell.caches != "warm":
-            drop_files(cluster)
-        cluster.start()
+        self._restart(cell.variant.actual, cell.caches != "warm")
         if cell.caches == "prewarmed":
-            warm(cluster.conninfo(DATABASE), WarmOptions())
+            warm(self._server.conninfo(DATABASE), WarmOptions())
         setup_seconds = time.monotonic() - begin
         begin = time.monotonic()
         found = self._measured(cell, grid, seed, advance)
@@ -248,7 +289,7 @@ class _Worker:
         task = cell.task
         if task.kind == "sql":
             return measure_statements(
-                self._cluster,
+                self._server,
                 DATABASE,
                 task.text,
                 clients=cell.clients,
@@ -259,12 +300,12 @@ class _Worker:
         workload = Workload("lab", task.name, (Script(text),), clients=cell.clients)
         if task.transactions is not None:
             tps = run_transactions(
-                self._cluster, workload, task.transactions, seed=seed, scale=max(1, grid.scale)
+                self._server, workload, task.transactions, seed=seed, scale=max(1, grid.scale)
             )
             return Measurement([tps])
         assert task.seconds is not None
         return measure_seconds(
-            self._cluster,
+            self._server,
             workload,
             task.seconds,
             seed=seed,
@@ -272,6 +313,20 @@ class _Worker:
             warm_up_seconds=warm_up,
             advance=advance,
         )
+
+
+def _restarting(cluster: Cluster) -> Restart:
+    """Return what restarts a private server."""
+    base = dict(cluster.settings)
+
+    def restart(settings: Mapping[str, str], empty: bool) -> None:
+        cluster.stop()
+        cluster.settings = {**base, **settings}
+        if empty:
+            drop_files(cluster)
+        cluster.start()
+
+    return restart
 
 
 def read_grid(path: Path) -> tuple[Grid, GridFile]:

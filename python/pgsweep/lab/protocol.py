@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pgsweep.errors import PgsweepError
 from pgsweep.progress import Progress
 
 Advance = Callable[[float], None]
@@ -41,17 +42,36 @@ class Done:
     steady: bool | None = None
 
 
+class NothingRuns(PgsweepError):
+    """No other job can be done either: the run ends, and the next one goes on from here."""
+
+
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where private servers are made.
+class Disposable:
+    """A server that its owner has named disposable.
 
     Attributes:
-        bindir: programs of the server; the wheel's where None.
-        work_dir: of the data directories; beside the sockets where None.
+        conninfo: of a superuser's session.
+        restart_command: for the shell; it returns when the server was restarted, or soon.
+    """
+
+    conninfo: str
+    restart_command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it is run.
+
+    Attributes:
+        bindir: programs of the private server, and of clients; the wheel's where None.
+        work_dir: of the data directories of private servers; beside the sockets where None.
+        server: instead of a private one.
     """
 
     bindir: Path | None = None
     work_dir: Path | None = None
+    server: Disposable | None = None
 
 
 class Work(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.lab.catalog import Experiment, conclude, find_experiment, missing_needs
-from pgsweep.lab.grid import read_grid
+from pgsweep.lab.disposable import announce
+from pgsweep.lab.grid import Grid, read_grid
 from pgsweep.lab.plan import plan_of
-from pgsweep.lab.protocol import Place, Plan
+from pgsweep.lab.protocol import Disposable, Place, Plan
 from pgsweep.lab.runner import Order, run_plan
 from pgsweep.progress import Progress
 from pgsweep.records.lab import LabResult
+from pgsweep.units import format_plain
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,31 @@ class Chosen:
         """Return about how long it takes; assumed, and None where nothing is known."""
         return None if self.experiment is None else self.experiment.seconds_at(self.scale)
 
+    def announced(self, server: Disposable, repetitions: int | None = None) -> list[str]:
+        """Return what running it will do to a server that is named disposable, a line each.
+
+        Raises:
+            UsageError: it is an experiment, or cannot be run on such a server.
+            PgsweepError: the server is refused.
+        """
+        if not isinstance(self.plan, Grid) or self.experiment is not None:
+            raise UsageError(
+                "experiments make their own servers, and --dsn names one",
+                hint="--dsn goes with a grid: pgsweep lab run my-grid.toml --dsn ...",
+            )
+        grid = self.plan
+        grid.check(Place(server=server))
+        tables = [f"pgbench's tables, about {format_plain(15 * grid.scale)} MB"] if grid.scale else []
+        tables += [f"what {grid.setup.name} makes"] if grid.setup is not None else []
+        return announce(
+            server,
+            grid.names,
+            restarts=len(grid.jobs) * (repetitions or self.repetitions) + 1,
+            cold=any(each != "warm" for each in grid.caches),
+            own=grid.own_database,
+            tables=" and ".join(tables),
+        )
+
     def run(
         self,
         *,
@@ -47,6 +75,7 @@ class Chosen:
         place: Place | None = None,
         command: str = "",
         progress: Progress | None = None,
+        executor: Executor | str | None = None,
     ) -> LabResult:
         """Run what is missing in the file of samples and return the result of all runs.
 
@@ -57,16 +86,27 @@ class Chosen:
             place: of the private servers.
             command: the command line, for the file of samples.
             progress: listens.
+            executor: runs cells of a grid beside each other: an executor of `concurrent.futures`,
+                `processes:N`, or the address of a dask scheduler.
 
         Raises:
+            UsageError: an experiment has an executor, or a server that is named disposable.
             PgsweepError: see `pgsweep.lab.runner.run_plan`.
         """
+        place = place or Place()
+        if executor is not None and (self.experiment is not None or place.server is not None):
+            raise UsageError(
+                "--executor goes with a grid on private servers",
+                cause="an experiment has the machine to itself, and a server is only one",
+                hint="pgsweep lab run my-grid.toml --executor processes:2",
+            )
         order = Order(
             samples,
             repetitions or self.repetitions,
             self.seed if seed is None else seed,
-            place or Place(),
+            place,
             command,
+            executor,
         )
         result = run_plan(self.plan, order, progress)
         if self.experiment is None:
@@ -105,7 +145,12 @@ def prepare(what: str, *, scale: float | None = None) -> Chosen:
 
 
 def run_lab(
-    what: str, samples: Path, *, scale: float | None = None, repetitions: int | None = None
+    what: str,
+    samples: Path,
+    *,
+    scale: float | None = None,
+    repetitions: int | None = None,
+    executor: Executor | str | None = None,
 ) -> LabResult:
     """Run an experiment or a grid and return its result (`pgsweep lab run`).
 
@@ -114,5 +159,7 @@ def run_lab(
         samples: where every run is kept; a file that is there is resumed.
         scale: of an experiment: what the article's sizes are divided by.
         repetitions: of each run.
+        executor: runs cells of a grid beside each other: an executor of `concurrent.futures`,
+            `processes:N`, or the address of a dask scheduler.
     """
-    return prepare(what, scale=scale).run(samples=samples, repetitions=repetitions)
+    return prepare(what, scale=scale).run(samples=samples, repetitions=repetitions, executor=executor)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
 import random
-import re
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,9 +18,10 @@ from typing import Literal
 import msgspec
 
 from pgsweep._native import __version__
-from pgsweep.errors import PgsweepError
-from pgsweep.host.machine import describe_machine, processor_seconds
-from pgsweep.lab.protocol import CellPlan, Done, Place, Plan, Work
+from pgsweep.host.machine import describe_machine
+from pgsweep.lab.disposable import check_server, where
+from pgsweep.lab.one import Clock, now, run_one
+from pgsweep.lab.protocol import CellPlan, Place, Plan
 from pgsweep.lab.statistics import median_interval, relative_spread
 from pgsweep.lab.store import Header, Samples, opened_samples
 from pgsweep.pg.bindir import find_server
@@ -32,12 +32,9 @@ from pgsweep.units import format_count, format_minutes
 
 NOISY_RATIO = 0.1
 _STEAL_RATIO = 0.02
-_CTRL_C_SECONDS = 0.05
 _CONTROL_EVERY_SECONDS = 4.0
 """A control run takes 0.05 s or so, which is to be a small part of the time."""
 _FEWEST_CONTROLS = 3
-_LOG_PREFIX = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \w+ \[\d+\] ")
-"""Of a line in the server's log: with its time in it, two equal failures would differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,8 @@ class Order:
         seed: of the order and of pgbench; drawn where None.
         place: of the private servers.
         command: the command line, for the file of samples.
+        executor: where cells of a grid are run beside each other (lab/parallel.py); None runs them here, one
+            after the other.
     """
 
     samples: Path
@@ -57,15 +56,7 @@ class Order:
     seed: int | None = None
     place: Place = field(default_factory=Place)
     command: str = ""
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Where the time of the present run went."""
-
-    begin: float = field(default_factory=time.monotonic)
-    setup_seconds: float = 0.0
-    measure_seconds: float = 0.0
+    executor: Executor | str | None = None
 
 
 def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabResult:
@@ -79,28 +70,35 @@ def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabR
             the file of samples cannot be written, or holds the runs of another plan.
     """
     progress = progress or Silent()
-    clock = _Clock()
-    binaries = find_server(order.place.bindir)
+    clock = Clock()
     plan.check(order.place)
+    server = order.place.server
+    version = find_server(order.place.bindir).version if server is None else check_server(server)
+    conditions = dict(plan.conditions) | ({} if server is None else {"server": where(server)})
     header = Header(
         name=plan.name,
-        plan=_digest(plan, order.repetitions),
+        plan=_digest(plan, conditions, order.repetitions),
         seed=secrets.randbelow(1 << 31) if order.seed is None else order.seed,
         repetitions=order.repetitions,
-        conditions=dict(plan.conditions),
+        conditions=conditions,
         settings=dict(plan.settings),
-        server_version=binaries.version,
+        server_version=version,
         machine=describe_machine(),
         pgsweep_version=__version__,
         command=order.command,
-        at=_now(),
+        at=now(),
     )
     clock.setup_seconds += time.monotonic() - clock.begin
     with opened_samples(order.samples, header) as samples:
-        _run_missing(plan, order, samples, progress, clock)
-        return result_of(
+        notes: list[str] = []
+        if order.executor is None:
+            _run_missing(plan, order, samples, progress, clock)
+        else:
+            notes = _run_beside(plan, order, order.executor, samples, progress, clock)
+        result = result_of(
             samples.header, samples.runs, plan.cells, order.samples, planned=len(plan.jobs), clock=clock
         )
+        return msgspec.structs.replace(result, notes=[*result.notes, *notes])
 
 
 def result_of(
@@ -110,11 +108,11 @@ def result_of(
     samples: Path,
     *,
     planned: int,
-    clock: _Clock | None = None,
+    clock: Clock | None = None,
     experiment: LabExperiment | None = None,
 ) -> LabResult:
     """Return the result that the runs give."""
-    clock = clock or _Clock()
+    clock = clock or Clock()
     elapsed = time.monotonic() - clock.begin
     overhead = elapsed - clock.setup_seconds - clock.measure_seconds
     shown = [_cell(cell, runs) for cell in cells]
@@ -169,7 +167,33 @@ def controls_of(runs: Sequence[LabRun]) -> list[LabControl]:
     return found
 
 
-def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress, clock: _Clock) -> None:
+def _run_beside(
+    plan: Plan,
+    order: Order,
+    executor: Executor | str,
+    samples: Samples,
+    progress: Progress,
+    clock: Clock,
+) -> list[str]:
+    """Run what is missing on an executor and return notes for the result."""
+    from pgsweep.lab.parallel import run_cells
+
+    done = {(run.job, run.repetition) for run in samples.runs}
+    missing: dict[str, list[int]] = {}
+    for job, repetition in _ordered(plan.jobs, order.repetitions, samples.header.seed):
+        if (job, repetition) not in done:
+            missing.setdefault(job, []).append(repetition)
+    if done:
+        progress.note(
+            f"resumed: {len(done)} of {len(plan.jobs) * order.repetitions} runs are in {order.samples}"
+        )
+    begin = time.monotonic()
+    notes = run_cells(plan, order.place, missing, samples, executor, progress)
+    clock.measure_seconds += time.monotonic() - begin
+    return notes
+
+
+def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress, clock: Clock) -> None:
     seed = samples.header.seed
     done = {(run.job, run.repetition) for run in samples.runs}
     jobs = [job for job in _ordered(plan.jobs, order.repetitions, seed) if job not in done]
@@ -179,7 +203,7 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
         return
     if done:
         progress.note(f"resumed: {len(done)} of {total} runs are in {order.samples}")
-    progress.stage("making the private server and its tables")
+    progress.stage("making the server and its tables")
     begin = time.monotonic()
     with plan.opened(order.place, progress) as work, Control(order.place.work_dir) as control:
         clock.setup_seconds += time.monotonic() - begin
@@ -197,7 +221,7 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
                 times = control.run()
                 next_control = time.monotonic() + _CONTROL_EVERY_SECONDS
                 clock.setup_seconds += time.monotonic() - begin
-            found = _one(work, job, repetition, seed, progress, clock)
+            found = run_one(work, job, repetition, seed, progress, clock)
             if times is not None:
                 found = msgspec.structs.replace(
                     found,
@@ -208,37 +232,6 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
             taken.append(time.monotonic() - begin)
         begin = time.monotonic()
     clock.setup_seconds += time.monotonic() - begin
-
-
-def _one(work: Work, job: str, repetition: int, seed: int, progress: Progress, clock: _Clock) -> LabRun:
-    load, before, begin = os.getloadavg()[0], processor_seconds(), time.monotonic()
-    found, failure = Done({}), None
-    try:
-        found = work(job, seed=_seed_of(seed, job, repetition), advance=progress.advance)
-        clock.setup_seconds += found.setup_seconds
-        clock.measure_seconds += found.warm_up_seconds + found.measure_seconds
-    except PgsweepError as error:
-        # Ctrl-C reaches pgbench as well: then the run did not fail, and is not to be noted as if it had.
-        time.sleep(_CTRL_C_SECONDS)
-        failure = error.message if error.cause is None else f"{error.message}: {error.cause}"
-        failure = _LOG_PREFIX.sub("", failure)
-        clock.setup_seconds += time.monotonic() - begin
-        progress.note(f"failed: {job}: {failure.splitlines()[0]}")
-    after = processor_seconds()
-    return LabRun(
-        job=job,
-        repetition=repetition,
-        at=_now(),
-        values=dict(found.values),
-        raw=dict(found.raw),
-        setup_seconds=round(found.setup_seconds, 4),
-        warm_up_seconds=round(found.warm_up_seconds, 4),
-        measure_seconds=round(found.measure_seconds, 4),
-        steady=found.steady,
-        load_average=load,
-        steal_ratio=_steal(before, after),
-        failure=failure,
-    )
 
 
 def _ordered(jobs: Sequence[str], repetitions: int, seed: int) -> list[tuple[str, int]]:
@@ -252,16 +245,6 @@ def _ordered(jobs: Sequence[str], repetitions: int, seed: int) -> list[tuple[str
         random.Random(f"{seed}/{repetition}").shuffle(block)  # noqa: S311
         found += [(job, repetition) for job in block]
     return found
-
-
-def _seed_of(seed: int, job: str, repetition: int) -> int:
-    return random.Random(f"{seed}/{repetition}/{job}").randrange(1 << 31)  # noqa: S311
-
-
-def _steal(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
-    if before is None or after is None or after[0] <= before[0]:
-        return None
-    return (after[1] - before[1]) / (after[0] - before[0])
 
 
 def _cell(cell: CellPlan, runs: Sequence[LabRun]) -> LabCell:
@@ -310,13 +293,9 @@ def _notes(runs: Sequence[LabRun], spreads: Sequence[float]) -> list[str]:
     return notes
 
 
-def _digest(plan: Plan, repetitions: int) -> str:
+def _digest(plan: Plan, conditions: Mapping[str, str], repetitions: int) -> str:
     """Return a digest of what decides the figures."""
     text = json.dumps(
-        [plan.name, dict(plan.conditions), dict(plan.settings), list(plan.jobs), repetitions], sort_keys=True
+        [plan.name, dict(conditions), dict(plan.settings), list(plan.jobs), repetitions], sort_keys=True
     )
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -13,6 +13,7 @@ import psycopg
 from pgsweep._native import drop_page_cache
 from pgsweep.errors import UsageError
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.server import Server, for_programs
 
 DATABASE = "pgsweep"
 
@@ -46,23 +47,25 @@ def private_server(
         yield cluster
 
 
-def run_setup(cluster: Cluster, setup: Path, database: str) -> None:
+def run_setup(server: Server, setup: Path, database: str) -> None:
     """Run a script for psql, which stops at its first error.
 
     Raises:
         UsageError: it fails.
     """
+    conninfo, environment = for_programs(server, database)
     done = subprocess.run(
         [
-            cluster.bindir / "psql",
+            server.binaries.bindir / "psql",
             *("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={setup}"),
-            f"--dbname={cluster.conninfo(database)}",
+            f"--dbname={conninfo}",
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="backslashreplace",
+        env=environment,
         check=False,
     )
     if done.returncode != 0:

@@ -1,12 +1,13 @@
 """Runs workloads by pgbench on a private cluster, in the background, for as long as wanted.
 
-pgbench has no option to run until stopped: it is started for a day and ended by a signal. Transactions are
+pgbench has no option to run until stopped: it is started for a day, or for as long as its caller can need it,
+and ended by a signal. Transactions are
 therefore counted by the server (pg_stat_database), not by pgbench's summary, which a signal suppresses.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import psycopg
 from pgsweep.errors import ClusterError
 from pgsweep.pg.bindir import ServerBinaries, installed_servers
 from pgsweep.pg.cluster import Cluster
+from pgsweep.testbed.server import Server, for_programs
 from pgsweep.testbed.workloads import Workload
 
 DATABASE = "bench"
@@ -45,40 +47,57 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
     cluster.create_extensions(DATABASE, "pg_buffercache", "pg_prewarm")
-    if scale > 0:
-        arguments = [
-            "--initialize",
-            "--init-steps=dtgvp",
-            f"--fillfactor={_FILLFACTOR}",
-            "--quiet",
-            f"--scale={scale}",
-        ]
-        run = subprocess.Popen(
-            [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_environment(options="-c maintenance_work_mem=256MB"),
+    fill_tables(cluster, scale, timeout_seconds=timeout_seconds, place=str(cluster.data_directory))
+
+
+def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: str = "DATA_DIRECTORY") -> None:
+    """Make pgbench's tables in the database `bench`; none for a scale of 0.
+
+    Args:
+        server: where.
+        scale: of the tables, 15 MB each.
+        timeout_seconds: it fails after that time.
+        place: where they lie, for the hint when there is no room.
+
+    Raises:
+        ClusterError: pgbench failed or took too long; says its last words.
+    """
+    if scale == 0:
+        return
+    arguments = [
+        "--initialize",
+        "--init-steps=dtgvp",
+        f"--fillfactor={_FILLFACTOR}",
+        "--quiet",
+        f"--scale={scale}",
+    ]
+    conninfo, environment = for_programs(server, DATABASE)
+    run = subprocess.Popen(
+        [*_command(server), *arguments, conninfo],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment, "PGOPTIONS": "-c maintenance_work_mem=256MB"},
+    )
+    try:
+        _, said = run.communicate(timeout=timeout_seconds)
+    except subprocess.TimeoutExpired as error:
+        _end(run)
+        raise ClusterError(
+            f"pgbench did not fill its tables within {timeout_seconds:g} s",
+            cause="the machine or its disk is busy with other work",
+            hint="see what runs: top; then try again",
+        ) from error
+    except BaseException:
+        _end(run)
+        raise
+    if run.returncode != 0:
+        raise ClusterError(
+            "pgbench could not fill its tables",
+            cause="\n".join(said.splitlines()[-5:]),
+            hint=f"is there room for {scale * 20} MB? df -h {place}",
         )
-        try:
-            _, said = run.communicate(timeout=timeout_seconds)
-        except subprocess.TimeoutExpired as error:
-            _end(run)
-            raise ClusterError(
-                f"pgbench did not fill its tables within {timeout_seconds:g} s",
-                cause="the machine or its disk is busy with other work",
-                hint="see what runs: top; then try again",
-            ) from error
-        except BaseException:
-            _end(run)
-            raise
-        if run.returncode != 0:
-            raise ClusterError(
-                "pgbench could not fill its tables",
-                cause="\n".join(said.splitlines()[-5:]),
-                hint=f"is there room for {scale * 20} MB? df -h {cluster.data_directory}",
-            )
 
 
 def _end(run: subprocess.Popen[str]) -> None:
@@ -98,14 +117,14 @@ def prepare(cluster: Cluster, workload: Workload) -> None:
 
 
 def run_transactions(
-    cluster: Cluster, workload: Workload, transactions: int, *, seed: int, scale: int
+    server: Server, workload: Workload, transactions: int, *, seed: int, scale: int
 ) -> float:
     """Run so many transactions in each client to the end; return the transactions a second that pgbench says.
 
     Raises:
         ClusterError: pgbench failed; says its errors.
     """
-    folder = cluster.run_directory / f"workload-{workload.name}"
+    folder = server.run_directory / f"workload-{workload.name}"
     folder.mkdir(exist_ok=True)
     arguments = [
         "--no-vacuum",
@@ -116,13 +135,14 @@ def run_transactions(
         f"--scale={scale}",
         *_scripts(workload, folder),
     ]
+    conninfo, environment = for_programs(server, DATABASE)
     done = subprocess.run(
-        [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
+        [*_command(server), *arguments, conninfo],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="backslashreplace",
-        env=_environment(),
+        env=environment,
         check=False,
     )
     found = _TPS.search(done.stdout)
@@ -135,25 +155,27 @@ class RunningWorkload:
     """A workload that runs until this context ends.
 
     Args:
-        cluster: where; must run.
+        server: where; must run.
         workload: what.
         seed: pgbench's random seed; differs by client.
         scale: of the tables, where it is known: else a session asks for it first.
         timed: note the transactions of each second.
+        longest_seconds: when it ends by itself, also where nobody is left to end it.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        server: Server,
         workload: Workload,
         *,
         seed: int,
         scale: int | None = None,
         timed: bool = False,
+        longest_seconds: float = _A_DAY_SECONDS,
     ) -> None:
         if scale is None:
-            scale = _scale(cluster) if workload.needs_pgbench_tables else 1
-        self._folder = cluster.run_directory / f"workload-{workload.name}"
+            scale = _scale(server) if workload.needs_pgbench_tables else 1
+        self._folder = server.run_directory / f"workload-{workload.name}"
         self._folder.mkdir(exist_ok=True)
         self._said = self._folder / "pgbench.log"
         arguments = [
@@ -161,19 +183,20 @@ class RunningWorkload:
             "--protocol=prepared",
             f"--client={workload.clients}",
             f"--jobs={min(2, workload.clients)}",
-            f"--time={_A_DAY_SECONDS}",
+            f"--time={math.ceil(longest_seconds)}",
             f"--random-seed={seed}",
             f"--scale={scale}",
             *(("--progress=1",) if timed else ()),
             *_scripts(workload, self._folder),
         ]
+        conninfo, environment = for_programs(server, DATABASE)
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
-                [*_command(cluster), *arguments, cluster.conninfo(DATABASE)],
+                [*_command(server), *arguments, conninfo],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                env=_environment(),
+                env=environment,
             )
 
     def check(self) -> None:
@@ -222,9 +245,9 @@ def _ended(lines: Sequence[str], code: int) -> ClusterError:
     )
 
 
-def _scale(cluster: Cluster) -> int:
+def _scale(server: Server) -> int:
     """Return the scale the tables were made with: pgbench passes it to builtin scripts only."""
-    with psycopg.connect(cluster.conninfo(DATABASE)) as connection:
+    with psycopg.connect(server.conninfo(DATABASE)) as connection:
         row = connection.execute("SELECT count(*) FROM pgbench_branches").fetchone()
     assert row is not None
     return int(row[0])
@@ -260,14 +283,5 @@ def find_pgbench(binaries: ServerBinaries) -> Path:
     )
 
 
-def _command(cluster: Cluster) -> Sequence[str | Path]:
-    return [find_pgbench(cluster.binaries)]
-
-
-def _environment(options: str = "") -> dict[str, str]:
-    """Return our environment without libpq's variables, which are meant for the user's server."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    environment["LC_ALL"] = "C"
-    if options:
-        environment["PGOPTIONS"] = options
-    return environment
+def _command(server: Server) -> Sequence[str | Path]:
+    return [find_pgbench(server.binaries)]

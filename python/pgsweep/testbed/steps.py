@@ -17,11 +17,14 @@ from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.failures import first_line
 from pgsweep.testbed.pgbench import RunningWorkload
+from pgsweep.testbed.server import Server
 from pgsweep.testbed.workloads import Workload
 
 _WINDOW = 3
 _STEADY_WITHIN = 0.1
 _POLL_SECONDS = 0.05
+_SPARE_SECONDS = 120.0
+"""After that a workload whose caller was killed ends by itself."""
 _BATCH_PAGES = 50_000
 _PAD_BYTES = 7000
 """Of a row that leaves no room for another on its page."""
@@ -51,7 +54,7 @@ def is_steady(values: Sequence[float]) -> bool:
 
 
 def measure_seconds(
-    cluster: Cluster,
+    server: Server,
     workload: Workload,
     seconds: int,
     *,
@@ -63,7 +66,7 @@ def measure_seconds(
     """Return the transactions of each second of a workload.
 
     Args:
-        cluster: where; must run.
+        server: where; must run.
         workload: what.
         seconds: how many are measured.
         seed: pgbench's.
@@ -75,7 +78,10 @@ def measure_seconds(
         ClusterError: pgbench ended by itself.
     """
     begin = time.monotonic()
-    with RunningWorkload(cluster, workload, seed=seed, scale=scale, timed=True) as running:
+    longest_seconds = (warm_up_seconds or 0.0) + seconds + _SPARE_SECONDS
+    with RunningWorkload(
+        server, workload, seed=seed, scale=scale, timed=True, longest_seconds=longest_seconds
+    ) as running:
         first, steady = (0, None) if warm_up_seconds is None else (-1, False)
         warmed = 0.0
         while True:
@@ -93,7 +99,7 @@ def measure_seconds(
 
 
 def measure_statements(
-    cluster: Cluster,
+    server: Server,
     database: str,
     text: str,
     *,
@@ -104,7 +110,7 @@ def measure_statements(
     """Return the seconds that the statements of an SQL file take in each of the clients, all at once.
 
     Args:
-        cluster: where; must run.
+        server: where; must run.
         database: its name.
         text: the file.
         clients: sessions.
@@ -118,7 +124,7 @@ def measure_statements(
     with ExitStack() as closing:
         try:
             sessions = [
-                closing.enter_context(psycopg.connect(cluster.conninfo(database), autocommit=True))
+                closing.enter_context(psycopg.connect(server.conninfo(database), autocommit=True))
                 for _ in range(clients)
             ]
             means: list[float] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,9 @@ from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import ClusterError, UsageError
 from pgsweep.plain import shell_words
 from pgsweep.ui.numbers import seconds as seconds_text
+
+if TYPE_CHECKING:
+    from pgsweep.lab.protocol import Disposable
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -46,6 +51,25 @@ from pgsweep.ui.numbers import seconds as seconds_text
     metavar="DIR",
     help="Where the server's data directory is made.  [default: the place for temporary files]",
 )
+@click.option(
+    "--executor",
+    metavar="EXECUTOR",
+    help="Of a grid: run cells beside each other, each with a private server: processes:N here, or "
+    "tcp://HOST:PORT of a dask scheduler.",
+)
+@click.option(
+    "--dsn",
+    metavar="CONNINFO",
+    help="Of a grid: a server that is yours to disturb, instead of a private one; conninfo or URI of a "
+    "superuser.",
+)
+@click.option(
+    "--restart-command",
+    metavar="COMMAND",
+    help="With --dsn: what the shell restarts that server by, such as 'systemctl restart postgresql'.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="With --dsn: say what would be done, and do nothing.")
+@click.option("-y", "--yes", is_flag=True, help="With --dsn: do not ask.")
 @output_options
 @common_options
 @click.pass_context
@@ -62,6 +86,11 @@ def command(
     samples: Path | None,
     pg_bindir: Path | None,
     work_dir: Path | None,
+    executor: str | None,
+    dsn: str | None,
+    restart_command: str | None,
+    dry_run: bool,
+    yes: bool,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -85,6 +114,11 @@ def command(
       [[workload]]
       builtin = "select-only"
 
+    With --dsn a grid runs on a server that its owner names disposable. It says first what it will do there,
+    and asks. Stand-bys and servers with other clients are refused. The load runs in a database of its own, or
+    with scale = 0 and no setup in the one that --dsn names. What ALTER SYSTEM had set before is put back at
+    the end, and by the next run where this one is killed.
+
     Every run is written to the file of samples before the next begins. After Ctrl-C or a kill the same
     command goes on where it stopped; when all runs are there it shows the result without running anything.
 
@@ -94,12 +128,16 @@ def command(
       pgsweep lab run tpcb --scale 40 --repeat 5 -o tpcb.html
       pgsweep lab run --all -o lab.html -o lab.json
       pgsweep lab run my-grid.toml --json -o my-grid.html
+      pgsweep lab run my-grid.toml --executor processes:2
+      pgsweep lab run my-grid.toml --dsn service=test --restart-command 'systemctl restart postgresql'
     """
     settings = settings_of(ctx)
     output = Output(settings, as_json=as_json, as_csv=as_csv, html=html, out=out)
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.lab.protocol import Place
     from pgsweep.lab.run import prepare
+    from pgsweep.pg.connect import place_of
+    from pgsweep.pg.secrets import without_secrets
 
     if full and scale is not None:
         raise UsageError("--full and --scale both say the scale", hint="leave one of them out")
@@ -110,8 +148,18 @@ def command(
             hint="pgsweep lab list",
         )
     chosen_scale = 1.0 if full else scale
-    place = Place(pg_bindir, work_dir)
-    command = shell_words(["pgsweep", *settings.arguments])
+    server = _server_of(dsn, restart_command, needless=dry_run or yes)
+    for option, given in (("--dsn", dsn), ("--executor", executor)):
+        if given is not None and what is None:
+            raise UsageError(
+                f"{option} goes with a grid, not with --all", hint=f"pgsweep lab run GRID.toml {option} ..."
+            )
+    if executor is not None:
+        from pgsweep.lab.parallel import check_executor
+
+        check_executor(executor)
+    place = Place(pg_bindir, work_dir, server)
+    command = shell_words(["pgsweep", *map(without_secrets, settings.arguments)])
     if what is None:
         from pgsweep.lab.every import run_every
 
@@ -135,6 +183,15 @@ def command(
             raise ClusterError("no experiment could be run", cause=found.skipped[0].why)
         return
     chosen = prepare(what, scale=chosen_scale)
+    shown = "a private server"
+    if server is not None:
+        for line in chosen.announced(server, repeat):
+            click.echo(line, err=True)
+        if dry_run:
+            settings.say("dry run: nothing was changed")
+            return
+        _ask(yes=yes)
+        shown = place_of(server.conninfo)
     file = samples or Path(f"{chosen.plan.name.replace('/', '-')}.samples.jsonl")
     check_writable(file)
     settings.kept.append(file)
@@ -142,10 +199,56 @@ def command(
         if chosen.seconds is not None:
             progress.note(f"about {seconds_text(chosen.seconds)}, assumed")
         result = chosen.run(
-            samples=file, repetitions=repeat, seed=seed, place=place, command=command, progress=progress
+            samples=file,
+            repetitions=repeat,
+            seed=seed,
+            place=place,
+            command=command,
+            progress=progress,
+            executor=executor,
         )
-    output.write(with_provenance(result, settings.arguments, server="a private server"))
+    output.write(with_provenance(result, settings.arguments, server=shown))
     settings.say(f"every run: {file}")
     failed = [cell for cell in result.cells if cell.failures]
     if failed and not any(cell.runs for cell in result.cells):
         raise ClusterError("no run could be done", cause=failed[0].failures[0])
+
+
+def _server_of(dsn: str | None, restart_command: str | None, *, needless: bool) -> Disposable | None:
+    """Return the server that is named disposable, where one is.
+
+    Args:
+        dsn: where it is.
+        restart_command: what restarts it.
+        needless: whether options were given that go with a server only.
+    """
+    from pgsweep.lab.protocol import Disposable
+    from pgsweep.pg.connect import build_conninfo
+
+    if dsn is None:
+        if restart_command is not None or needless:
+            raise UsageError(
+                "--restart-command, --dry-run and --yes go with --dsn",
+                cause="a private server is made otherwise, and no other is touched",
+                hint="leave them out, or name a server: --dsn 'host=... dbname=...'",
+            )
+        return None
+    if not (restart_command or "").strip():
+        raise UsageError(
+            "--dsn needs --restart-command: each run restarts the server",
+            hint="--restart-command 'systemctl restart postgresql'",
+        )
+    assert restart_command is not None
+    return Disposable(build_conninfo(dsn), restart_command)
+
+
+def _ask(*, yes: bool) -> None:
+    """Ask whether the server may be disturbed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this disturbs the server, and there is no terminal to ask on",
+            hint="add --yes, or see what would be done: --dry-run",
+        )
+    click.confirm("Is this server yours to disturb, and shall it be done?", abort=True, err=True)

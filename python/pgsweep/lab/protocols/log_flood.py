@@ -32,6 +32,7 @@ _DATABASE: Final = "postgres"
 _USES: Final = 3
 """Accesses of each hot page before the flood."""
 _ROUNDS: Final = 16
+_LOOKED_EVERY: Final = 2
 _KEEPER_SECONDS: Final = 20.0
 _BULKREAD, _BULKWRITE = 1, 2
 _ROWS_OF_PAGE: Final = 61
@@ -121,8 +122,9 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             read_pages(cluster, _DATABASE, "hot", draws.before)
             setup_seconds = time.monotonic() - begin
             with _other(flood, place, settings) as other, _kept(flood, cluster, model.size_bytes("hot")):
-                _flood(cluster, other or cluster, draws)
+                over_time = _flood(cluster, other or cluster, draws)
                 values = {f"{job}: measured": _left(cluster)}
+            values |= {f"{job}: after {number} rounds": left for number, left in over_time.items()}
             if flood.simulated:
                 values[f"{job}: simulated"] = _simulated(model, cluster, draws, index)
             elapsed = time.monotonic() - begin
@@ -150,8 +152,13 @@ class _Draws:
         self.between = [random.integers(0, hot, count) for _ in range(_ROUNDS)]
 
 
-def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> None:
-    """Do what the job does to the log, and read hot pages between."""
+def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> dict[int, float]:
+    """Do what the job does to the log, and read hot pages between.
+
+    Returns:
+        Which part of the hot table lies in shared_buffers, by the number of rounds; nothing where a flood has
+        no rounds.
+    """
     rows = draws.round * _ROWS_OF_PAGE
     statements = {
         "insert": _FILL_LOG.format(name="log", rows=rows),
@@ -163,12 +170,16 @@ def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> None:
     if draws.flood.kind != "insert":
         before = "SET enable_seqscan = off" if draws.flood.kind == "index" else "SELECT 1"
         run_sql(logging, _DATABASE, before, statement)
-        return
+        return {}
+    left = {0: _left(cluster)}
     with open_sessions(logging, _DATABASE, 1) as [session]:
-        for pages in draws.between:
+        for number, pages in enumerate(draws.between, 1):
             run_in(session, statement)
             if len(pages):
                 read_pages(cluster, _DATABASE, "hot", pages)
+            if number % _LOOKED_EVERY == 0:
+                left[number] = _left(cluster)
+    return left
 
 
 @contextmanager

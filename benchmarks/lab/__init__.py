@@ -1,0 +1,1 @@
+"""What the lab itself costs, and every published experiment run again."""

@@ -1,0 +1,243 @@
+"""Cells of a grid beside each other: on worker processes here, or on any `concurrent.futures` executor.
+
+Each cell is one task, with a private server of its own for all its repetitions. Its runs come back when all
+are done, and only then stand in the file of samples; a cell whose worker dies is done again as a whole. So
+none is lost and none is there twice. Cells that run on one machine at the same time disturb each other: the
+result says so.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from typing import Any, Final
+
+from pgsweep.errors import MissingAbility, UsageError
+from pgsweep.host.machine import describe_machine
+from pgsweep.lab.one import Clock, run_one
+from pgsweep.lab.protocol import NothingRuns, Place, Plan
+from pgsweep.lab.store import Samples
+from pgsweep.pg.bindir import find_server
+from pgsweep.progress import Progress, Silent
+from pgsweep.records.lab import LabRun
+
+_MOST_LOSSES: Final = 3
+_WATCH_SECONDS: Final = 0.3
+_PROCESSES: Final = "processes:"
+_CLUSTER: Final = ("tcp://", "tls://")
+
+
+@dataclass(frozen=True, slots=True)
+class CellRuns:
+    """What a worker gives back.
+
+    Attributes:
+        machine: on which it ran.
+        server_version: of the private server there.
+        runs: all that were wanted of the cell.
+    """
+
+    machine: str
+    server_version: str
+    runs: list[LabRun]
+
+
+def run_cell(plan: Plan, place: Place, job: str, repetitions: Sequence[int], seed: int) -> CellRuns:
+    """Make a private server, do the repetitions of one cell on it, and return its runs; runs in a worker."""
+    with plan.opened(place, Silent()) as work:
+        runs = [run_one(work, job, number, seed, Silent(), Clock()) for number in repetitions]
+    return CellRuns(describe_machine(), find_server(place.bindir).version, runs)
+
+
+def run_cells(
+    plan: Plan,
+    place: Place,
+    missing: Mapping[str, Sequence[int]],
+    samples: Samples,
+    executor: Executor | str,
+    progress: Progress,
+) -> list[str]:
+    """Run cells beside each other, and return notes for the result.
+
+    Args:
+        plan: a grid.
+        place: of the private servers, on every worker.
+        missing: repetitions by job.
+        samples: each cell is added when it is done.
+        executor: as `check_executor` takes it.
+        progress: listens.
+
+    Raises:
+        MissingAbility: there is no such executor here.
+        NothingRuns: workers die again and again, or have another server.
+    """
+    pool = _Pool(executor)
+    machines: set[str] = set()
+    losses = 0
+    left = dict(missing)
+    ended = False
+    try:
+        futures: dict[Future[CellRuns], str] = {}
+        while left:
+            for job in left.keys() - set(futures.values()):
+                future = pool.executor.submit(
+                    run_cell, plan, place, job, tuple(left[job]), samples.header.seed
+                )
+                futures[future] = job
+            progress.stage(
+                f"{len(missing) - len(left)} of {len(missing)} cells are done: {len(left)} run or wait"
+            )
+            done, _ = wait(futures, return_when=FIRST_COMPLETED)
+            lost = []
+            for future in done:
+                job = futures.pop(future)
+                error = future.exception()
+                if error is not None and not _is_loss(error):
+                    raise error
+                if error is not None:
+                    lost.append(job)
+                    continue
+                found = future.result()
+                _check_version(found, samples.header.server_version)
+                machines.add(found.machine)
+                for run in found.runs:
+                    samples.add(run)
+                    if run.failure:
+                        progress.note(f"failed: {job}: {run.failure.splitlines()[0]}")
+                del left[job]
+            if lost and not any(future.exception() is None for future in done):
+                losses += 1
+            if losses > _MOST_LOSSES:
+                raise NothingRuns(
+                    f"the workers die again and again, at last with: {', '.join(sorted(lost)[:3])}",
+                    cause="the memory of a machine does not suffice for so many servers at once, or somebody "
+                    "ends them",
+                    hint="fewer at a time: --executor processes:1; what is done is kept",
+                )
+            if lost:
+                progress.note(f"a worker died; run again: {', '.join(sorted(lost)[:3])}")
+                pool.renew()
+        ended = True
+    finally:
+        pool.close(at_once=not ended)
+    return _notes(machines, pool.workers)
+
+
+def check_executor(text: str) -> None:
+    """Refuse what is no executor: `processes:N`, or the address of a dask scheduler.
+
+    Raises:
+        UsageError: it is none.
+        MissingAbility: dask is not installed.
+    """
+    number = text.removeprefix(_PROCESSES)
+    if text.startswith(_PROCESSES) and number.isdecimal() and 1 <= int(number[:6]) <= 1024:
+        return
+    if not text.startswith(_CLUSTER):
+        raise UsageError(
+            f"`{text}` is no executor",
+            cause="it is `processes:N`, or where a dask scheduler listens: `tcp://HOST:PORT`",
+            hint="--executor processes:2",
+        )
+    try:
+        import distributed  # noqa: F401
+    except ImportError as error:
+        raise MissingAbility(
+            "the cluster's client is not installed", cause=str(error), hint="pip install 'pgsweep[cluster]'"
+        ) from error
+
+
+class _Pool:
+    """An executor that can be made anew when its workers died.
+
+    Attributes:
+        executor: the present one.
+        workers: how many there are; 0 where that is not known.
+    """
+
+    def __init__(self, wanted: Executor | str) -> None:
+        self._wanted = wanted
+        self._stop: Event | None = None
+        self._client: Any = None
+        self.workers = 0
+        if isinstance(wanted, str):
+            check_executor(wanted)
+        self.executor = self._made()
+
+    def _made(self) -> Executor:
+        if isinstance(self._wanted, Executor):
+            return self._wanted
+        if self._wanted.startswith(_PROCESSES):
+            self.workers = int(self._wanted.removeprefix(_PROCESSES))
+            # Not forked: a server's keeper and its locks are not to be shared with a worker.
+            context = multiprocessing.get_context("spawn")
+            self._stop = context.Event()
+            return ProcessPoolExecutor(self.workers, context, _watch, (os.getpid(), self._stop))
+        import distributed
+
+        connect: Any = distributed.Client
+        client = connect(self._wanted, timeout="10s", set_as_default=False)
+        self._client = client
+        executor: Executor = client.get_executor(pure=False)
+        return executor
+
+    def renew(self) -> None:
+        """Replace worker processes of ours; a cluster replaces its own."""
+        if isinstance(self._wanted, str) and self._wanted.startswith(_PROCESSES):
+            self.executor.shutdown(wait=True, cancel_futures=True)
+            self.executor = self._made()
+
+    def close(self, *, at_once: bool) -> None:
+        """End it, unless it is the caller's; `at_once` ends also what is being run."""
+        if isinstance(self._wanted, Executor):
+            return
+        if at_once and self._stop is not None:
+            self._stop.set()
+        if self._client is not None:
+            self.executor.shutdown(wait=not at_once)
+            self._client.close()
+            return
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _watch(parent: int, stop: Event) -> None:
+    """End this worker when the process that made it is gone or says so; its server ends with it."""
+
+    def watch() -> None:
+        while os.getppid() == parent and not stop.is_set():
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Return whether a worker died, so that the cell is to be done again."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
+
+
+def _check_version(found: CellRuns, version: str) -> None:
+    if found.server_version != version:
+        raise NothingRuns(
+            f"a worker has PostgreSQL {found.server_version}, and this machine {version}",
+            cause="the cells would not be comparable",
+            hint="install the same on all machines, or name it: --pg-bindir DIR",
+        )
+
+
+def _notes(machines: set[str], workers: int) -> list[str]:
+    notes = []
+    if workers != 1:
+        notes.append(
+            "cells were run at the same time: those on one machine disturb each other, and each has less of "
+            "its processors, memory and disk"
+        )
+    if len(machines) > 1:
+        notes.append(f"cells were run on machines that differ: {'; '.join(sorted(machines))}")
+    return notes
