@@ -41,6 +41,11 @@ it in between.
 """
 
 
+KEPT_ROOM: Final = 1.25
+"""A pool that is smaller than this many times the relations kept in it is not predicted: what is left for the
+rest would decide, and what is kept may not fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """A reason against a prediction.
@@ -72,6 +77,10 @@ class Estimate:
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
         unseen_blocks: of the sizes, those at which what decides takes too short a time for snapshots.
+        too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
+        off_today: by how much today's size comes out wrong, where that enters the interval.
+        accesses_per_second: of the database; nan where the evidence says it elsewhere.
+        changed: the curve of the same evidence under a changed load, where one was asked for.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -82,6 +91,10 @@ class Estimate:
     level: Level
     reasons: list[str] = field(default_factory=list)
     unseen_blocks: tuple[int, ...] = ()
+    too_small_blocks: tuple[int, ...] = ()
+    off_today: float = 0.0
+    accesses_per_second: float = float("nan")
+    changed: Estimate | None = None
 
     @property
     def usable(self) -> bool:
