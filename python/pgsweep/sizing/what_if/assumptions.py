@@ -65,8 +65,9 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
     if more == 1:
         with_it = f"{name} and the index or TOAST table that goes with it"
     if isinstance(asked, Grows):
+        verb = "get" if more else "gets"
         return (
-            f"{with_it} ({all_of_it}) get {format_plain(asked.factor)} times the blocks; they are visited as "
+            f"{with_it} ({all_of_it}) {verb} {format_plain(asked.factor)} times the blocks, visited as "
             "often as today, each visit going to one of the blocks that its block becomes; scans and vacuums "
             "read all of them. If nobody visited the new blocks, only scans would change"
         )
@@ -83,9 +84,10 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
             "what reads it today; through a ring in each pool of which it is more than a quarter"
         )
     if isinstance(asked, Keep):
+        verb = "are" if more else "is"
         return (
-            f"{with_it} ({all_of_it}) always hit, and the rest of the load has the other buffers; what keeps "
-            "them there costs no reads"
+            f"{with_it} ({all_of_it}) {verb} always found in the pool, and the rest of the load has the "
+            "other buffers; what keeps it so costs no reads"
         )
     assert isinstance(asked, Without)
     return f"nobody accesses {with_it} ({all_of_it}); the rest of the load stays as it is, and as fast"
