@@ -31,6 +31,14 @@ from pgsweep.units import format_bytes
     "the trace was recorded in. Traces only.",
 )
 @click.option(
+    "--what-if",
+    "what_if",
+    multiple=True,
+    metavar="CHANGE",
+    help="Predict a changed load or memory too, such as 'orders grows 2x' (see above). Repeatable: all "
+    "changes together give one curve, beside that of today.",
+)
+@click.option(
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
@@ -46,6 +54,7 @@ def command(
     evidence: Path,
     sizes: list[int] | None,
     memory_bytes: int | None,
+    what_if: tuple[str, ...],
     fail_if: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
@@ -67,11 +76,25 @@ def command(
     disk reads per second, and how much both caches hold twice, where the pool gets one part of the memory and
     the page cache the rest.
 
+    With --what-if it also predicts what was not observed. The assumptions are named in the result, and the
+    verdict is at best rough where the load is changed. What the evidence cannot answer is refused.
+
+    \b
+      'orders grows 2x'                   as many visits, over twice the blocks
+      'insert into orders 1000 rows/s'    rows added at its end
+      'scan orders every 60s'             all of it read in order
+      'keep orders warm'                  all of it in the pool at all times
+      'without orders'                    moved to another server
+      'connections 2x'                    twice the sessions, each as today's
+      'ram 64GB', 'huge_pages on'         another memory (traces only)
+      'shared_buffers 8GB'                another size, added to --sizes
+
     \b
     Examples:
       pgsweep predict shop.evidence
       pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html
       pgsweep predict shop.evidence --ram 64GB --sizes 8GB,16GB,32GB
+      pgsweep predict shop.evidence --what-if 'orders grows 2x' --what-if 'scan items every 60s'
       pgsweep predict shop.evidence --json | jq .verdict
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
@@ -96,9 +119,10 @@ def command(
         )
     with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
-        result = predict(evidence, sizes_bytes=sizes, memory_bytes=memory_bytes)
+        result = predict(evidence, sizes_bytes=sizes, memory_bytes=memory_bytes, what_if=what_if)
     output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
-    held = [condition for condition in conditions if condition.holds({"verdict": result.verdict.level})]
+    level = (result.changed or result).verdict.level
+    held = [condition for condition in conditions if condition.holds({"verdict": level})]
     for condition in held:
-        settings.say(f"--fail-if {condition.text} holds: verdict is {result.verdict.level}")
+        settings.say(f"--fail-if {condition.text} holds: verdict is {level}")
     return CONDITION_HOLDS if held else 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -24,6 +24,21 @@ from pgsweep.evidence.writer import EvidenceWriter
 
 PAGE_COLUMNS: Final = ("spc", "db", "rel", "fork", "block")
 _KEPT_TABLES: Final = ("relations", "drops", "counters", "snapshots")
+
+
+class TraceTables(Protocol):
+    """What a trace is read from, however it is stored or changed."""
+
+    @property
+    def meta(self) -> EvidenceMeta:
+        """Facts about the recording."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know about it, in words."""
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """Return a table of the evidence."""
 
 
 def start_folder(trace: Path) -> Path:

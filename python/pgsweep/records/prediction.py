@@ -134,6 +134,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         memory_from: where that comes from: `host`, `cgroup` (a limit), `asked` (--ram).
         other_bytes: taken by neither shared memory nor cached files: measured.
         measured_disk_bytes_per_second: what the server read from disk; null where that is not known.
+        simulated_disk_bytes_per_second: the same as simulated, at today's size; null where none is measured.
         policy: `two-lists`, or `mglru`, which is bounded by FIFO and CLOCK.
         points: by size; sizes that leave no page cache have none.
         reasons: sentences on how far it may be trusted.
@@ -148,6 +149,39 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     points: list[DiskPoint]
     reasons: list[str]
     throughput: Throughput | None = None
+    simulated_disk_bytes_per_second: float | None = None
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was asked for with --what-if; nobody has observed it.
+
+    Attributes:
+        text: as it was asked.
+        kind: always `assumed`.
+        assumption: a sentence on what is taken to happen.
+    """
+
+    text: str
+    kind: Literal["assumed"] = "assumed"
+    assumption: str
+
+
+class ChangedPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The curve with all changes that were asked for.
+
+    Attributes:
+        accesses_per_second: of the database, with the changes.
+        points: by size; none where it is refused.
+        unknown_bytes: sizes at which nothing is known.
+        verdict: at best `rough` where the load is changed, since nothing shows whether the assumptions hold.
+        memory: what the page cache makes of the misses; null where the evidence does not allow to say.
+    """
+
+    accesses_per_second: float
+    points: list[CurvePoint]
+    unknown_bytes: list[int] = []
+    verdict: Verdict
+    memory: MemoryPrediction | None = None
 
 
 class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +191,8 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
         unknown_bytes: requested sizes at which the interval is too wide to be shown; they have no point.
         no_eviction: where nothing was evicted, what follows from that; else null.
         memory: what the page cache makes of the misses; null where the evidence does not allow to say.
+        what_if: changes that were asked for; all else in this record is without them, but for `changed`.
+        changed: the curve with all of them; null where none was asked for.
     """
 
     schema: str = "pgsweep.predict/1"
@@ -167,6 +203,8 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     unknown_bytes: list[int] = []
     no_eviction: NoEviction | None = None
     memory: MemoryPrediction | None = None
+    what_if: list[WhatIf] = []
+    changed: ChangedPrediction | None = None
     provenance: Provenance | None = None
 
 

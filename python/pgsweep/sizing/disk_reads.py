@@ -16,15 +16,20 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import UsageError
-from pgsweep.records.prediction import CurvePoint, DiskPoint, MemoryPrediction, PredictResult
+from pgsweep.records.prediction import (
+    CurvePoint,
+    DiskPoint,
+    MemoryPrediction,
+    PredictResult,
+    Throughput,
+)
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep import _native
-    from pgsweep.evidence.exported import ExportedTrace
-    from pgsweep.evidence.store import Evidence
+    from pgsweep.evidence.exported import TraceTables
     from pgsweep.sizing.inference.accesses import Trace
     from pgsweep.sizing.inference.both_caches import Behind, BothCaches
 
@@ -37,14 +42,35 @@ _FAR_OFF: Final = 1.3
 _FEW_TURNOVERS: Final = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What differs from what was recorded (pgsweep.sizing.what_if).
+
+    Attributes:
+        recorded: the prediction without the change, where there is one: its simulation was compared with what
+            was measured.
+        of_load: the load differs, not only the memory.
+        huge_pages: None as they are.
+        sessions_factor: this many times the sessions.
+        kept_blocks: of the pool, held by what is kept in it.
+    """
+
+    recorded: MemoryPrediction | None = None
+    of_load: bool = False
+    huge_pages: bool | None = None
+    sessions_factor: float = 1.0
+    kept_blocks: int = 0
+
+
 def predict_memory(
-    evidence: Evidence | ExportedTrace,
+    evidence: TraceTables,
     result: PredictResult,
     trace: Trace,
     rules: _native.Rules,
     *,
     memory_bytes: int | None = None,
     seed: int = 0,
+    change: Change | None = None,
 ) -> PredictResult:
     """Return the prediction with what the page cache makes of the misses, where the evidence allows it.
 
@@ -55,14 +81,16 @@ def predict_memory(
         rules: of the server.
         memory_bytes: all there is to share; what the evidence says by default.
         seed: for all draws.
+        change: what differs from what was recorded.
 
     Raises:
         UsageError: a memory was asked for, and the evidence says nothing of its host's.
         EvidenceError: what it says of its host cannot be.
     """
+    change = change or Change()
     facts = MemoryFacts.of(evidence.meta)
     if facts is None:
-        if memory_bytes is None:
+        if memory_bytes is None and change.huge_pages is None:
             return result
         raise UsageError(
             "the evidence does not say how the memory of its server's host is used",
@@ -71,8 +99,9 @@ def predict_memory(
         )
     if not result.points:
         return result
+    facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
     try:
-        simulation = _Simulation(evidence, result, trace, rules, facts, memory_bytes, seed)
+        simulation = _Simulation(evidence, result, trace, rules, facts, memory_bytes, seed, change)
     except UsageError as error:
         if memory_bytes is not None:
             raise
@@ -80,11 +109,15 @@ def predict_memory(
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
     memory = simulation.predict()
+    if change.of_load:
+        why = "throughput is not predicted for another load than the one that was recorded"
+        memory = msgspec.structs.replace(memory, throughput=Throughput(points=[], reasons=[why]))
+        return msgspec.structs.replace(result, memory=memory)
     found = predict_throughput(evidence, result.observed, result.points, memory)
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
 
 
-def disk_bytes_per_second(evidence: Evidence | ExportedTrace) -> float | None:
+def disk_bytes_per_second(evidence: TraceTables) -> float | None:
     """Return what the server was measured to read from disk; None where that was not measured."""
     counters = evidence.table("counters")
     rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == "disk_read_bytes"))
@@ -113,13 +146,14 @@ class _Found:
 class _Simulation:
     def __init__(
         self,
-        evidence: Evidence | ExportedTrace,
+        evidence: TraceTables,
         result: PredictResult,
         trace: Trace,
         rules: _native.Rules,
         facts: MemoryFacts,
         memory_bytes: int | None,
         seed: int,
+        change: Change,
     ) -> None:
         from pgsweep.sizing.inference.addresses import lay_out
         from pgsweep.sizing.inference.both_caches import dirty_shares
@@ -135,6 +169,7 @@ class _Simulation:
         self._memory_bytes = memory_bytes or facts.memory_bytes
         self._today_bytes = result.observed.shared_buffers_bytes
         self._seed = seed
+        self._change = change
         self._visits = count_visits(trace)
         self._pools = WarmPools(trace, self._visits, rules)
         snapshot = evidence.table("snapshots")
@@ -157,7 +192,7 @@ class _Simulation:
                 reasons.append(error.message)
                 continue
             found[size] = self._at(size, share)
-        factor, measured = self._against_measured(found, reasons)
+        factor, measured, simulated = self._against_measured(found, reasons)
         points = [
             self._point(point, found[point.shared_buffers_bytes], factor)
             for point in self._result.points
@@ -183,6 +218,7 @@ class _Simulation:
             memory_from="asked" if self._asked else "cgroup" if self._facts.from_cgroup else "host",
             other_bytes=self._facts.other_bytes,
             measured_disk_bytes_per_second=measured,
+            simulated_disk_bytes_per_second=simulated,
             policy="mglru" if self._facts.mglru else "two-lists",
             points=points,
             reasons=reasons,
@@ -207,29 +243,28 @@ class _Simulation:
         )
 
     def _at(self, size_bytes: int, share: Share) -> _Found:
-        blocks = max(size_bytes // BLOCK_BYTES, 16)
+        blocks = max(size_bytes // BLOCK_BYTES - self._change.kept_blocks, 16)
         first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
         (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
         best = first[self._policies[0]]
         others = [one for found in (first, low, again) for one in found.values() if one is not best]
         return _Found(share=share, best=best, others=others)
 
-    def _against_measured(self, found: dict[int, _Found], reasons: list[str]) -> tuple[float, float | None]:
-        """Return by which factor today's disk reads are off what was measured, and that."""
-        measured = disk_bytes_per_second(self._evidence)
-        if measured is None:
+    def _against_measured(
+        self, found: dict[int, _Found], reasons: list[str]
+    ) -> tuple[float, float | None, float | None]:
+        """Return by which factor today's disk reads are off what was measured, and both."""
+        known = self._change.recorded
+        if known is None:
+            measured = disk_bytes_per_second(self._evidence)
+            simulated = None if measured is None else self._today(found)
+        else:
+            measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
+        if measured is None or simulated is None:
             reasons.append(
                 "what the server read from disk was not measured: the simulation is not checked by it"
             )
-            return 1.0, None
-        now = self._facts
-        share = now.share(now.memory_bytes, self._today_bytes, self._today_bytes)
-        today = found.get(self._today_bytes)
-        if today is None or self._asked not in (None, now.memory_bytes):
-            today = self._at(self._today_bytes, share)
-        observed = self._result.observed
-        per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
-        simulated = today.best.disk_blocks * per_second * BLOCK_BYTES
+            return 1.0, None, None
         said = (
             f"today the server reads {format_bytes(round(measured))} a second from disk (measured), "
             f"simulated are {format_bytes(round(simulated))}"
@@ -239,7 +274,18 @@ class _Simulation:
         if max(factor, 1 / factor) > _FAR_OFF:
             said += "; the intervals hold that difference"
         reasons.append(said)
-        return factor, measured
+        return factor, measured, simulated
+
+    def _today(self, found: dict[int, _Found]) -> float:
+        """Return the bytes per second that are read from disk today, as simulated."""
+        now = self._facts
+        share = now.share(now.memory_bytes, self._today_bytes, self._today_bytes)
+        today = found.get(self._today_bytes)
+        if today is None or self._asked not in (None, now.memory_bytes):
+            today = self._at(self._today_bytes, share)
+        observed = self._result.observed
+        per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
+        return today.best.disk_blocks * per_second * BLOCK_BYTES
 
     def _point(self, point: CurvePoint, found: _Found, factor: float) -> DiskPoint:
         observed = self._result.observed

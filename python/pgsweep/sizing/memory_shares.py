@@ -9,7 +9,7 @@ tables without huge pages take 8 bytes in each process for each 4 kB of shared m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pgsweep.errors import EvidenceError, UsageError
@@ -20,6 +20,12 @@ BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
 _TABLE_SHARE: Final = 8 / 4096
 _OWN_TABLES_BYTES: Final = 150_000
 """Page tables of a process that touched no shared memory."""
+
+SESSION_BYTES: Final = 5 << 20
+"""What one more session takes beside page tables: assumed (catalog caches, plans, a little of work_mem)."""
+
+_OTHER_PROCESSES: Final = 8
+"""Of the server's processes, those that are no sessions: assumed."""
 
 _NUMBERS: Final = (
     "memory_bytes",
@@ -106,6 +112,33 @@ class MemoryFacts:
             mglru=host.get("mglru") == "on",
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
+        )
+
+    def changed(self, *, huge_pages: bool | None, sessions_factor: float) -> MemoryFacts:
+        """Return the facts with huge pages or without, and with another number of sessions.
+
+        A session takes `SESSION_BYTES` of its own, and page tables as those of today do.
+        """
+        facts = self
+        if sessions_factor != 1.0:
+            sessions = max(self.processes - _OTHER_PROCESSES, 1)
+            added = sessions * (sessions_factor - 1)
+            tables = round(self.page_tables_bytes / max(self.processes, 1) * added)
+            facts = replace(
+                facts,
+                other_bytes=max(facts.other_bytes + round(added * SESSION_BYTES) + tables, 0),
+                page_tables_bytes=max(facts.page_tables_bytes + tables, 0),
+                processes=max(round(facts.processes + added), 1),
+            )
+        if huge_pages is None or huge_pages == facts.huge_pages:
+            return facts
+        # Page tables that map the pool are gone with huge pages.
+        mapped = max(0, facts.page_tables_bytes - facts.processes * _OWN_TABLES_BYTES) if huge_pages else 0
+        return replace(
+            facts,
+            huge_pages=huge_pages,
+            other_bytes=max(facts.other_bytes - mapped, 0),
+            page_tables_bytes=facts.page_tables_bytes - mapped,
         )
 
     def share(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:

@@ -22,12 +22,14 @@ from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
 if TYPE_CHECKING:
     from pgsweep import _native
-    from pgsweep.evidence.exported import ExportedTrace
+    from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
     from pgsweep.sizing.inference.accesses import Trace
     from pgsweep.sizing.inference.estimate import Doubt, Estimate
+    from pgsweep.sizing.inference.observations import Table
     from pgsweep.sizing.inference.unfilled import Unfilled
+    from pgsweep.sizing.what_if.grammar import Asked
 
 SMALLEST_BYTES = 128 * 1024
 """shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
@@ -37,7 +39,7 @@ LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
 
 MOST_SIZES = 1000
 
-_SNAPSHOTS = ("sql", "peek")
+SNAPSHOTS = ("sql", "peek")
 
 DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -46,15 +48,21 @@ __all__ = ["predict", "predict_window"]
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What evidence came to: a curve, also where it may not be shown, and what it was made of."""
+    """What evidence came to: a curve, also where it may not be shown, and what it was made of.
+
+    Attributes:
+        relations: of the evidence, where it names any; `database_oid` those that were observed.
+    """
 
     source: str
     estimate: Estimate
     observed: Observed
     warnings: list[str] = field(default_factory=list)
     no_eviction: NoEviction | None = None
-    recorded: Evidence | ExportedTrace | None = None
+    recorded: TraceTables | None = None
     trace: Trace | None = None
+    relations: Table | None = None
+    database_oid: int = 0
 
     def shown(self) -> tuple[Estimate, list[int]]:
         """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
@@ -63,7 +71,7 @@ class Judged:
         """
         from pgsweep.sizing.inference.estimate import without_unknown
 
-        return without_unknown(self.estimate) if self.source in _SNAPSHOTS else (self.estimate, [])
+        return without_unknown(self.estimate) if self.source in SNAPSHOTS else (self.estimate, [])
 
 
 def predict(
@@ -71,6 +79,7 @@ def predict(
     *,
     sizes_bytes: Sequence[int] | None = None,
     memory_bytes: int | None = None,
+    what_if: Sequence[str] = (),
     seed: int = 0,
 ) -> PredictResult:
     """Predict the miss ratio at other sizes of shared_buffers; of traces also what comes from disk.
@@ -82,34 +91,53 @@ def predict(
         memory_bytes: what the pool and the page cache share; without, the memory of the host or of the cgroup
             that the evidence was recorded on, where it says so. Only traces allow to say what comes from
             disk.
+        what_if: changes of the load or of the memory, such as `orders grows 2x`; all of them together give
+            a second curve.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
-        UsageError: a size is too small, or a memory is given for evidence that says nothing of the page
-        cache.
+        UsageError: a size is too small, a memory is given for evidence that says nothing of the page cache,
+            or a what-if cannot be read or answered.
     """
-    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed)
+    from pgsweep.sizing.what_if.grammar import check_memory, parse
+
+    asked = parse(what_if)
+    check_memory(asked, memory_bytes)
+    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked)
     if found.recorded is None or found.trace is None:
         if memory_bytes is not None:
-            what = (
-                "evidence made of snapshots" if found.source in _SNAPSHOTS else "a trace recorded by others"
-            )
-            raise UsageError(
-                f"{what} does not say what comes from disk, so --ram is not possible",
-                hint="record a trace on the server's host: sudo pgsweep record --source trace -o "
-                "NAME.evidence",
-            )
-        return _result(found)
-    from pgsweep.sizing.disk_reads import predict_memory
+            raise no_memory(found.source, "--ram")
+        result = result_of(found)
+    else:
+        from pgsweep.sizing.disk_reads import predict_memory
 
-    rules = rules_of(found.recorded.meta)
-    return predict_memory(
-        found.recorded, _result(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
+        rules = rules_of(found.recorded.meta)
+        result = predict_memory(
+            found.recorded, result_of(found), found.trace, rules, memory_bytes=memory_bytes, seed=seed
+        )
+    if not asked:
+        return result
+    from pgsweep.sizing.what_if.predicted import with_what_if
+
+    return with_what_if(found, result, asked, memory_bytes=memory_bytes, seed=seed)
+
+
+def no_memory(source: str, what: str) -> UsageError:
+    named = "evidence made of snapshots" if source in SNAPSHOTS else "a trace recorded by others"
+    return UsageError(
+        f"{named} does not say what comes from disk, so {what} is not possible",
+        hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
     )
 
 
-def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0) -> Judged:
+def judge(
+    evidence: Path,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    seed: int = 0,
+    asked: Sequence[Asked] = (),
+) -> Judged:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
@@ -124,8 +152,8 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
 
         exported = ExportedTrace.open(evidence)
         if exported is None:
-            return _from_foreign_trace(evidence, sizes_bytes)
-        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks)
+            return _from_foreign_trace(evidence, sizes_bytes, asked)
+        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
         return _from_trace(exported, sizes, seed)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
@@ -135,7 +163,7 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
             cause="the recording was cut before the server had answered",
             hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
-    sizes = _blocks(sizes_bytes, pool_blocks)
+    sizes = _blocks(sizes_bytes, pool_blocks, asked)
     source = opened.meta.source
     if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
         raise EvidenceError(
@@ -143,8 +171,8 @@ def judge(evidence: Path, *, sizes_bytes: Sequence[int] | None = None, seed: int
             cause="the recording was cut short before its first part was written",
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
-    if source in _SNAPSHOTS:
-        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None)
+    if source in SNAPSHOTS:
+        return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
@@ -168,15 +196,15 @@ def predict_window(
     """
     _check_threads()
     sizes = _blocks(sizes_bytes, evidence.meta.shared_buffers_blocks)
-    return _result(_from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None))
+    return result_of(_from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None))
 
 
-def _warnings(evidence: Evidence | ExportedTrace | JoinedEvidence) -> list[str]:
+def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
     newer = beyond_tested(evidence.meta.server_version_num)
     return [*([newer] if newer else []), *evidence.warnings]
 
 
-def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged:
+def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None, asked: Sequence[Asked] = ()) -> Judged:
     """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
     from pgsweep import _native
     from pgsweep.evidence.oracle_general import read_oracle_general
@@ -184,9 +212,9 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged
 
     trace = read_oracle_general(path)
     sizes = (
-        _blocks(sizes_bytes, 0)
+        _blocks(sizes_bytes, 0, asked)
         if sizes_bytes is not None
-        else tuple(sorted({max(trace.objects >> shift, 16) for shift in range(7)}))
+        else _blocks([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
     )
     # A trace that never saw PostgreSQL is replayed by the newest rules there are.
     rules = _native.Rules(NEWEST_TESTED_MAJOR)
@@ -198,7 +226,12 @@ def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None) -> Judged
 
 
 def _from_snapshots(
-    evidence: Evidence | JoinedEvidence, sizes_blocks: tuple[int, ...], seed: int, *, any_size: bool
+    evidence: Evidence | JoinedEvidence,
+    sizes_blocks: tuple[int, ...],
+    seed: int,
+    *,
+    any_size: bool,
+    asked: Sequence[Asked] = (),
 ) -> Judged:
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
@@ -207,9 +240,11 @@ def _from_snapshots(
     from pgsweep.sizing.inference.totals import read_totals
     from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
     from pgsweep.sizing.inference.used_snapshots import used_snapshots
+    from pgsweep.sizing.what_if.fitted import changes_of
 
     meta = evidence.meta
     relations = evidence.table("relations")
+    changes = changes_of(asked, relations, meta) if asked else None
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
     rate = BlockSample.from_meta(meta.sampling).rate
@@ -228,6 +263,8 @@ def _from_snapshots(
             estimate=refused(Doubt("refused", why)),
             observed=_observed(meta, 0.0, 0, totals.seconds),
             warnings=_warnings(evidence),
+            relations=relations,
+            database_oid=meta.database_oid,
         )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
@@ -253,6 +290,8 @@ def _from_snapshots(
             observed=observed,
             warnings=warnings,
             no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
+            relations=relations,
+            database_oid=meta.database_oid,
         )
     found = estimate(
         seen.snapshots,
@@ -266,6 +305,7 @@ def _from_snapshots(
         hand_buffers=seen.hand_buffers,
         loads_seen=seen.loads,
         rules=rules_of(meta),
+        changes=changes,
         seed=seed,
     )
     filling = filled_up(seen.used_blocks, meta.shared_buffers_blocks)
@@ -280,6 +320,8 @@ def _from_snapshots(
         estimate=replace(found, level=level, reasons=reasons),
         observed=observed,
         warnings=warnings,
+        relations=relations,
+        database_oid=meta.database_oid,
     )
 
 
@@ -318,7 +360,7 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     return doubts
 
 
-def _from_trace(evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...], seed: int) -> Judged:
+def _from_trace(evidence: TraceTables, sizes_blocks: tuple[int, ...], seed: int) -> Judged:
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -344,10 +386,12 @@ def _from_trace(evidence: Evidence | ExportedTrace, sizes_blocks: tuple[int, ...
         warnings=_warnings(evidence),
         recorded=evidence,
         trace=trace,
+        relations=evidence.table("relations"),
+        database_oid=meta.database_oid,
     )
 
 
-def trace_of(evidence: Evidence | ExportedTrace) -> Trace:
+def trace_of(evidence: TraceTables) -> Trace:
     """Return the accesses of recorded evidence as the simulator takes them.
 
     Raises:
@@ -489,28 +533,44 @@ def _check_sizes(sizes_bytes: Sequence[int]) -> None:
         )
 
 
-def _blocks(sizes_bytes: Sequence[int] | None, pool_blocks: int) -> tuple[int, ...]:
-    if sizes_bytes is not None:
-        return tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
+def _blocks(
+    sizes_bytes: Sequence[int] | None, pool_blocks: int, asked: Sequence[Asked] = ()
+) -> tuple[int, ...]:
+    """Return the sizes in blocks: those named, or some around today's, and those of what-ifs."""
+    from pgsweep.sizing.what_if.grammar import SharedBuffers
+
     largest = LARGEST_BYTES // BLOCK_BYTES
-    return tuple(sorted({min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS}))
+    more = [one.size_bytes for one in asked if isinstance(one, SharedBuffers)]
+    if more:
+        _check_sizes(more)
+    added = [round(size / BLOCK_BYTES) for size in more]
+    if sizes_bytes is not None:
+        found = tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
+        return tuple(sorted({*found, *added})) if added else found
+    around = (min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS)
+    return tuple(sorted({*around, *added}))
 
 
-def _result(found: Judged) -> PredictResult:
-    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
-    estimate, unknown = found.shown()
-    points = [
+def points_of(estimate: Estimate) -> list[CurvePoint]:
+    """Return the points of a curve; a refused one has none."""
+    if estimate.level == "refused":
+        return []
+    columns = (estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high)
+    return [
         CurvePoint(
             shared_buffers_bytes=blocks * BLOCK_BYTES,
             miss_ratio=float(ratio),
             low=float(low),
             high=float(high),
         )
-        for blocks, ratio, low, high in zip(
-            estimate.sizes_blocks, estimate.miss_ratio, estimate.low, estimate.high, strict=True
-        )
-        if estimate.level != "refused"
+        for blocks, ratio, low, high in zip(*columns, strict=True)
     ]
+
+
+def result_of(found: Judged) -> PredictResult:
+    """Return the record of a curve: a refused one has no points, and an unknown size has none."""
+    estimate, unknown = found.shown()
+    points = points_of(estimate)
     return PredictResult(
         source=found.source,
         observed=found.observed,

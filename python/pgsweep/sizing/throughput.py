@@ -26,8 +26,7 @@ from pgsweep.sizing.closed_loop import delay_for, throughput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgsweep.evidence.exported import ExportedTrace
-    from pgsweep.evidence.store import Evidence
+    from pgsweep.evidence.exported import TraceTables
     from pgsweep.records.prediction import CurvePoint
 
 _MOST_REST: Final = 0.5
@@ -73,7 +72,7 @@ class Loop:
 
 
 def predict_throughput(
-    evidence: Evidence | ExportedTrace, observed: Observed, curve: list[CurvePoint], memory: MemoryPrediction
+    evidence: TraceTables, observed: Observed, curve: list[CurvePoint], memory: MemoryPrediction
 ) -> Throughput:
     """Return the throughput at each size that has disk reads, or why there is none.
 
@@ -89,7 +88,7 @@ def predict_throughput(
         return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
 
 
-def measure_loop(evidence: Evidence | ExportedTrace) -> Loop:
+def measure_loop(evidence: TraceTables) -> Loop:
     """Return the loop that the counters show.
 
     Raises:

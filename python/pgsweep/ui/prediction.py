@@ -14,6 +14,7 @@ from pgsweep.ui.svg import curve_svg
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import Rows, View
+from pgsweep.ui.what_if import what_if_columns, what_if_section, what_if_text, what_if_values
 
 _MARKS: dict[Level, tuple[str, Paint]] = {
     "reliable": ("✓ ", "green"),
@@ -72,7 +73,11 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
     if result.memory is not None:
         parts.append(memory_text(result.memory, today, terminal))
+    if result.what_if:
+        parts.append(what_if_text(result, terminal))
     parts.append(verdict_text(result.verdict, terminal))
+    if result.changed is not None:
+        parts.append(verdict_text(result.changed.verdict, terminal, before="With the what-ifs: "))
     return "\n\n".join(parts) + "\n"
 
 
@@ -95,10 +100,14 @@ def _room(found: NoEviction) -> str:
     )
 
 
-def verdict_text(verdict: Verdict, terminal: Terminal) -> str:
-    """Return the verdict in words, its reasons one a line."""
+def verdict_text(verdict: Verdict, terminal: Terminal, *, before: str = "") -> str:
+    """Return the verdict in words, its reasons one a line.
+
+    Args:
+        before: said before it.
+    """
     mark, colour = _MARKS[verdict.level]
-    title = terminal.paint(terminal.pick(mark, ""), colour) + VERDICTS[verdict.level]
+    title = terminal.paint(terminal.pick(mark, ""), colour) + before + VERDICTS[verdict.level]
     lines = [title + (":" if verdict.reasons else "")]
     for reason in verdict.reasons:
         lines += textwrap.wrap(
@@ -113,6 +122,8 @@ def predict_page(result: PredictResult) -> Page:
     sections = [_section(result)]
     if result.memory is not None:
         sections.append(memory_section(result.memory, result.observed.shared_buffers_bytes or None))
+    if result.what_if:
+        sections.append(what_if_section(result))
     return Page(title, lead, sections, verdict=result.verdict, explains_kinds=True)
 
 
@@ -193,7 +204,7 @@ def _section(result: PredictResult) -> Section:
 
 
 def _rows(result: PredictResult) -> Rows:
-    behind = memory_values(result.memory)
+    behind, changed = memory_values(result.memory), what_if_values(result)
     return Rows(
         (
             "shared_buffers_bytes",
@@ -201,9 +212,17 @@ def _rows(result: PredictResult) -> Rows:
             "predicted_low",
             "predicted_high",
             *memory_columns(result.memory),
+            *what_if_columns(result),
         ),
         [
-            (p.shared_buffers_bytes, p.miss_ratio, p.low, p.high, *behind(p.shared_buffers_bytes))
+            (
+                p.shared_buffers_bytes,
+                p.miss_ratio,
+                p.low,
+                p.high,
+                *behind(p.shared_buffers_bytes),
+                *changed(p.shared_buffers_bytes),
+            )
             for p in result.points
         ],
     )

@@ -57,6 +57,23 @@ class Flow:
         return self.scanned_blocks > blocks / 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What visits and scans make of the pages of a group.
+
+    Attributes:
+        flow: of the group.
+        own: visits per clock pass of the observed pool that are no scans', for pages of each grid point.
+        beside: share of time absent of pages that scans pass by in a ring, shape (clock passes, grid).
+        among: misses of scans, and absence, of pages that scans visit as well.
+    """
+
+    flow: Flow
+    own: Floats
+    beside: Floats
+    among: tuple[Floats, Floats]
+
+
 class Curve:
     """Resident pages and misses of all groups as functions of the time of a clock pass.
 
@@ -90,33 +107,38 @@ class Curve:
         self._seconds = seconds
         self.observed_blocks = observed_blocks
         self.pass_seconds = pass_seconds
-        self._own: list[Floats] = []
-        # By group: pages that scans pass by in a ring; misses of other visits, misses of scans and absence of
-        # pages that scans visit as well.
-        self._beside: list[Floats] = []
-        self._among: list[tuple[Floats, Floats]] = []
-        for group, flow in zip(rates, flows, strict=True):
-            scan_visits = flow.scans * pass_seconds
-            own = GRID
-            if scan_visits > 0 and not flow.ringed(observed_blocks):
-                own = np.maximum(GRID - scan_visits, GRID[0])
-            if scan_visits > 0:
-                # What scans leave of the accesses that were counted bounds the other visits.
-                left = max(flow.accesses - flow.scan_accesses, 0.0) * pass_seconds
-                visits = float(group.pages @ own)
-                own = own * min(1.0, left / visits) if visits > 0 else own
-                own = np.maximum(own, 1e-9)
-            self._own.append(own)
-            beside = _absent(own, group)
-            self._beside.append(beside)
-            if scan_visits <= 0:
-                self._among.append((beside, beside))
-            elif loops:
-                missed, absent = loop_absent(scan_visits * PASS_SCALES)
-                self._among.append((beside * missed[:, None], beside * absent[:, None]))
-            else:
-                mixed = _absent(own + scan_visits, group)
-                self._among.append((mixed, mixed))
+        self._loops = loops
+        self.sides = [
+            self.side(group, flow, self._own(group, flow)) for group, flow in zip(rates, flows, strict=True)
+        ]
+
+    def _own(self, group: Rates, flow: Flow) -> Floats:
+        """Return the visits per clock pass that are no scans', for pages of each grid point."""
+        scan_visits = flow.scans * self.pass_seconds
+        own = GRID
+        if scan_visits > 0 and not flow.ringed(self.observed_blocks):
+            own = np.maximum(GRID - scan_visits, GRID[0])
+        if scan_visits > 0:
+            # What scans leave of the accesses that were counted bounds the other visits.
+            left = max(flow.accesses - flow.scan_accesses, 0.0) * self.pass_seconds
+            visits = float(group.pages @ own)
+            own = own * min(1.0, left / visits) if visits > 0 else own
+            own = np.maximum(own, 1e-9)
+        return own
+
+    def side(self, group: Rates, flow: Flow, own: Floats) -> Side:
+        """Return what visits and scans make of a group's pages, given the visits that are no scans'."""
+        scan_visits = flow.scans * self.pass_seconds
+        beside = _absent(own, group)
+        if scan_visits <= 0:
+            among = (beside, beside)
+        elif self._loops:
+            missed, absent = loop_absent(scan_visits * PASS_SCALES)
+            among = (beside * missed[:, None], beside * absent[:, None])
+        else:
+            mixed = _absent(own + scan_visits, group)
+            among = (mixed, mixed)
+        return Side(flow=flow, own=own, beside=beside, among=among)
 
     def miss_rate(self, pages: list[Floats], blocks: int) -> float:
         """Return the misses per second of a pool of that many blocks.
@@ -127,26 +149,39 @@ class Curve:
         resident = np.zeros(len(PASS_SCALES))
         resident_today = 0.0
         misses = np.zeros(len(PASS_SCALES))
-        for index, (flow, group_pages) in enumerate(zip(self.flows, pages, strict=True)):
-            scan_missed, absent = self._tables(index, blocks)
-            _, absent_today = self._tables(index, self.observed_blocks)
-            resident += (1 - absent) @ group_pages
-            resident_today += float((1 - _today(absent_today)) @ group_pages)
-            factor = self._factor(index, group_pages)
-            misses += factor / self.pass_seconds * (absent @ (group_pages * self._own[index]))
-            missed = factor * flow.scans * (scan_missed @ group_pages)
-            misses += np.minimum(missed, flow.scan_accesses) + flow.extensions
+        for index, (side, group_pages) in enumerate(zip(self.sides, pages, strict=True)):
+            resident_today += self.resident_today(side, group_pages)
+            there, missed = self.of_side(side, group_pages, blocks, self.factor(index, group_pages))
+            resident += there
+            misses += missed
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
         resident += self.observed_blocks - resident_today
+        return self.at_size(resident, misses, blocks)
+
+    def resident_today(self, side: Side, pages: Floats) -> float:
+        """Return how many pages of a group are expected in the pool under observation."""
+        _, absent = self._tables(side, self.observed_blocks)
+        return float((1 - _today(absent)) @ pages)
+
+    def of_side(self, side: Side, pages: Floats, blocks: int, factor: float) -> tuple[Floats, Floats]:
+        """Return resident pages and misses per second of a group, by time of a clock pass."""
+        flow = side.flow
+        scan_missed, absent = self._tables(side, blocks)
+        missed = factor * flow.scans * (scan_missed @ pages)
+        misses = factor / self.pass_seconds * (absent @ (pages * side.own))
+        misses = misses + np.minimum(missed, flow.scan_accesses) + flow.extensions
+        return np.asarray((1 - absent) @ pages), np.asarray(misses)
+
+    def at_size(self, resident: Floats, misses: Floats, blocks: int) -> float:
+        """Return the misses where the resident pages fill a pool of that many blocks."""
         at = np.interp(np.log(blocks), np.log(np.maximum(resident, 1e-9)), np.log(PASS_SCALES))
         return float(np.interp(at, np.log(PASS_SCALES), misses))
 
-    def _tables(self, index: int, blocks: int) -> tuple[Floats, Floats]:
+    def _tables(self, side: Side, blocks: int) -> tuple[Floats, Floats]:
         """Return how often a scan misses and the share of time absent, shape (clock passes, grid)."""
-        flow = self.flows[index]
+        flow, beside = side.flow, side.beside
         if not flow.ringed(blocks):
-            return self._among[index]
-        beside = self._beside[index]
+            return side.among
         if flow.scans <= 0:
             return beside, beside
         absent = beside * (1 - self._left_by_rings(flow, blocks))[:, None]
@@ -170,12 +205,13 @@ class Curve:
         return [self._expected(index, group) for index, group in enumerate(pages)]
 
     def _expected(self, index: int, pages: Floats) -> float:
-        flow = self.flows[index]
-        scan_missed, absent = self._tables(index, self.observed_blocks)
-        own = float(_today(absent) @ (pages * self._own[index])) / self.pass_seconds
+        side = self.sides[index]
+        flow = side.flow
+        scan_missed, absent = self._tables(side, self.observed_blocks)
+        own = float(_today(absent) @ (pages * side.own)) / self.pass_seconds
         return own + flow.scans * float(_today(scan_missed) @ pages)
 
-    def _factor(self, index: int, pages: Floats) -> float:
+    def factor(self, index: int, pages: Floats) -> float:
         """Return by what the misses of a group are multiplied, such that today's come out as counted.
 
         A group that hardly ever misses today has no misses to measure that by: what the clock pass says holds

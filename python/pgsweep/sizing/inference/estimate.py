@@ -41,6 +41,11 @@ it in between.
 """
 
 
+KEPT_ROOM: Final = 1.25
+"""A pool that is smaller than this many times the relations kept in it is not predicted: what is left for the
+rest would decide, and what is kept may not fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """A reason against a prediction.
@@ -74,6 +79,10 @@ class Estimate:
         unseen_blocks: of the sizes, those at which what decides takes too short a time for snapshots.
         replayed_today: what replay from the pool's own contents gives at today's size, where `miss_ratio` is
             the counted one.
+        too_small_blocks: of the sizes, those that hold little more than what is kept in the pool.
+        off_today: by how much today's size comes out wrong, where that enters the interval.
+        accesses_per_second: of the database; nan where the evidence says it elsewhere.
+        changed: the curve of the same evidence under a changed load, where one was asked for.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -85,6 +94,10 @@ class Estimate:
     reasons: list[str] = field(default_factory=list)
     unseen_blocks: tuple[int, ...] = ()
     replayed_today: float | None = None
+    too_small_blocks: tuple[int, ...] = ()
+    off_today: float = 0.0
+    accesses_per_second: float = float("nan")
+    changed: Estimate | None = None
 
     @property
     def usable(self) -> bool:

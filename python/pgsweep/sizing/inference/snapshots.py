@@ -12,18 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.sizing.inference.changes import ChangedCurve, Changes
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import (
     BRIEF_PASS_SECONDS,
+    KEPT_ROOM,
     SEVERAL_ACCESSES,
     UNSEEN_PASSES,
-    Doubt,
     Estimate,
     judged,
 )
@@ -43,13 +44,19 @@ from pgsweep.sizing.inference.rates import (
     likelihoods,
     resample,
 )
+from pgsweep.sizing.inference.recording_doubts import (
+    LEAST_SNAPSHOTS,
+    length_doubts,
+    load_doubts,
+    scan_doubts,
+    scan_share,
+)
 from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     Part,
     drift_doubts,
     order_doubts,
     part_doubts,
-    shift_doubts,
     stranger_doubts,
     today_doubts,
     width_doubts,
@@ -62,13 +69,7 @@ Floats = NDArray[np.float64]
 PASSES_APART = 7.0
 """Snapshots of one subset lie at least this many clock passes apart, where enough of them remain."""
 
-_LEAST_SNAPSHOTS = 4
-_PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
-"""Clock passes below which nothing is predicted, and below which a prediction is rough. The states of
-snapshots are taken for independent, which takes many passes; paths are followed where the hand is known."""
 
-
-_MANY_SCANS = 0.1
 _SETTLED_SECONDS = 120.0
 
 _FEWEST_SNAPSHOTS = 10
@@ -93,11 +94,13 @@ def estimate(
     hand_buffers: NDArray[np.int64] | None = None,
     loads_seen: Floats | None = None,
     rules: _native.Rules | None = None,
+    changes: Changes | None = None,
     seed: int = 0,
 ) -> Estimate:
     """Predict the miss ratio of the database at each size from snapshots of a pool of `pool_blocks`.
 
     Args:
+        changes: of the load; the curve with them is the estimate's `changed`.
         rules: the server's; those of its version with the usual settings by default.
         hand_buffers: by number of the snapshot, how many buffers the hand had passed, where it was seen.
         loads_seen: pages loaded until each snapshot, where the hand was not seen.
@@ -114,6 +117,8 @@ def estimate(
         totals.relation_misses / max(totals.relation_misses.sum(), 1e-9),
     )
     important = (share > _OWN_GROUP_SHARE) & (relations["db"] == database_oid)
+    if changes is not None:
+        important[list(changes.relations)] = True
     if hand_buffers is None or not len(hand_buffers):
         followed = follow_hand(snapshots, page_numbers(snapshots, relations), pool_blocks, loads_seen)
         if followed is not None:
@@ -181,7 +186,14 @@ def estimate(
 
     def raw(curve: Curve, pages: list[Floats], sizes: Sequence[int]) -> Floats:
         scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes]
-        return np.array(scaled) * agree / sampling_rate / accesses_per_second + elsewhere
+        missed = np.array(scaled) * agree / sampling_rate
+        if changes is None or not isinstance(curve, ChangedCurve):
+            return missed / accesses_per_second + elsewhere
+        return (missed + elsewhere * accesses_per_second * changes.load) / max(changed_accesses, 1e-9)
+
+    changed_accesses = accesses_per_second
+    if changes is not None:
+        changed_accesses = changes.accesses_per_second(accesses_per_second, seen.groups, flows, sampling_rate)
 
     pages = [r.pages for r in rates]
     make = partial(
@@ -196,31 +208,45 @@ def estimate(
         settled_seconds=_SETTLED_SECONDS,
     )
     curve = make(rates)
-    point = ratios(curve, pages)
-    # How many accesses a visit brings to pages that never leave is bounded, not seen: try both bounds.
-    others = [
-        make([replace(r, hot_batch=hot(r)) for r in rates]) for hot in (lambda r: r.batch, lambda _: SINGLE)
-    ]
-    if any(flow.scans > 0 for flow in flows):
-        # Nor is it seen how regularly scans come, and for how long their rings have gathered in a pool.
-        others += [make(rates, loops=False)]
-        others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
-    bounds = [ratios(other, pages) - point for other in others]
+    scanned_now = any(flow.scans > 0 for flow in flows)
+    added_scans = changes is not None and any(one.scans_per_second for one in changes.relations.values())
 
-    def half(which: int) -> Floats | None:
-        """Return the curve from the snapshots of one half of the recording alone."""
+    def half_rates(which: int) -> list[Rates] | None:
+        """Return the rates from the snapshots of one half of the recording alone."""
         middle = seen.snapshots // 2
         chosen = [subset[(subset < middle) == (which == 0)] for subset in subsets]
         longest = max(chosen, key=len)
-        if len(longest) < _LEAST_SNAPSHOTS:
+        if len(longest) < LEAST_SNAPSHOTS:
             return None
-        found = map_in_threads(fit, repeat(seen), groups, repeat(longest), batches)
-        own = [f.rates for f in found]
-        own_pass_seconds = sum(r.loads_per_pass() for r in own) / max(loads, 1e-9)
-        return ratios(make(own, pass_seconds=own_pass_seconds), [r.pages for r in own])
+        return [f.rates for f in map_in_threads(fit, repeat(seen), groups, repeat(longest), batches)]
 
-    halves = [curve_of_half for which in (0, 1) if (curve_of_half := half(which)) is not None]
-    spread = _replicates(fits, np.random.default_rng(seed), partial(ratios, curve))
+    halves_rates = [own for which in (0, 1) if (own := half_rates(which)) is not None]
+
+    def drawn(make: Callable[..., Curve], *, scans: bool) -> _Drawn:
+        curve = make(rates)
+        point = ratios(curve, pages)
+        # How many accesses a visit brings to pages that never leave is bounded, not seen: try both bounds.
+        others = [
+            make([replace(r, hot_batch=hot(r)) for r in rates])
+            for hot in (lambda r: r.batch, lambda _: SINGLE)
+        ]
+        if scans:
+            # Nor is it seen how regularly scans come, and for how long their rings have gathered in a pool.
+            others += [make(rates, loops=False)]
+            others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
+        halves = []
+        for own in halves_rates:
+            own_pass_seconds = sum(r.loads_per_pass() for r in own) / max(loads, 1e-9)
+            halves.append(ratios(make(own, pass_seconds=own_pass_seconds), [r.pages for r in own]))
+        return _Drawn(
+            point=point,
+            bounds=[ratios(other, pages) - point for other in others],
+            halves=halves,
+            spread=_replicates(fits, np.random.default_rng(seed), partial(ratios, curve)),
+        )
+
+    now = drawn(make, scans=scanned_now)
+    point, halves, spread = now.point, now.halves, now.spread
     passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
     scanned = np.array([flow.scan_accesses for flow in flows])
     missed = np.array([flow.misses - flow.extensions for flow in flows])
@@ -230,20 +256,15 @@ def estimate(
     followers = np.array([float(r.batch @ np.arange(len(r.batch))) for r in rates])
     late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
     relative_size = np.asarray(looked_at) / pool_blocks
-    low, high = interval(
-        point,
-        spread,
-        bounds,
-        relative_size,
-        Beside(
-            noise=totals.miss_ratio_error,
-            short=short_error(passes, by_paths=by_paths),
-            scans=_scan_share(totals),
-            halves=halves,
-            ordered=ordered,
-            late=float((late * missed).sum() / max(float(missed.sum()), 1e-9)),
-        ),
+    beside = Beside(
+        noise=totals.miss_ratio_error,
+        short=short_error(passes, by_paths=by_paths),
+        scans=scan_share(totals),
+        halves=halves,
+        ordered=ordered,
+        late=float((late * missed).sum() / max(float(missed.sum()), 1e-9)),
     )
+    low, high = interval(point, spread, now.bounds, relative_size, beside)
 
     def grown(group: Group) -> float:
         """Return new blocks per second."""
@@ -270,23 +291,24 @@ def estimate(
         for g, group in enumerate(seen.groups)
     ]
     [today] = raw(curve, pages, [pool_blocks])
-    unseen = _unseen(
+    unseen_at = partial(
+        _unseen,
         sizes_blocks,
-        raw(curve, pages, sizes_blocks),
-        pool_blocks,
-        float(today),
-        pass_seconds,
+        pool_blocks=pool_blocks,
+        today=float(today),
+        pass_seconds=pass_seconds,
         followers=float((followers * missed).sum() / max(float(missed.sum()), 1e-9)),
     )
+    unseen = unseen_at(raw(curve, pages, sizes_blocks))
     known = np.flatnonzero(~np.isin(sizes_blocks, unseen))
     known_sizes = [sizes_blocks[at] for at in known.tolist()]
-    length = _length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
+    length = length_doubts(totals, seen.snapshots, pass_seconds, by_paths=by_paths)
     level, reasons = judged(
         [
             *totals.doubts,
             # One sentence on length: a short recording's interval is wide as well.
             *(length or width_doubts(known_sizes, low[known], high[known])),
-            *_load_doubts(totals, relations),
+            *load_doubts(totals, relations),
             *today_doubts(
                 float(today), totals.misses / (totals.hits + totals.misses), totals.miss_ratio_error
             ),
@@ -297,33 +319,86 @@ def estimate(
                 miss_ratio=totals.misses / (totals.hits + totals.misses),
             ),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
-            *_scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
+            *scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
             *order_doubts(ordered),
             *drift_doubts(
                 point[-2:], [curve_of_half[-2:] for curve_of_half in halves], spread[:, -2:].std(axis=0)
             ),
         ]
     )
-    point = corrected(point, halves, relative_size)[: len(sizes_blocks)]
-    return Estimate(
+    count = len(sizes_blocks)
+    found = Estimate(
         sizes_blocks=tuple(sizes_blocks),
-        miss_ratio=point,
-        low=low[: len(sizes_blocks)],
-        high=high[: len(sizes_blocks)],
+        miss_ratio=corrected(point, halves, relative_size)[:count],
+        low=low[:count],
+        high=high[:count],
         pass_seconds=pass_seconds,
         level=level,
         reasons=reasons,
         unseen_blocks=unseen,
     )
+    if changes is None:
+        return found
+    of = [changes.of(group) for group in seen.groups]
+
+    def change(rates: list[Rates], **others: Any) -> ChangedCurve:
+        return ChangedCurve(
+            rates,
+            **{**make.keywords, **others},
+            changes=of,
+            load=changes.load,
+            sampling_rate=sampling_rate,
+            extensions_are_reads=changes.extensions_are_reads,
+        )
+
+    then = drawn(change, scans=scanned_now or added_scans)
+    scanning = changes.scan_share(
+        scan_share(totals), accesses_per_second, changed_accesses, seen.groups, flows
+    )
+    beside = replace(beside, halves=then.halves, scans=scanning)
+    low, high = interval(then.point, then.spread, then.bounds, relative_size, beside)
+    changed_curve = change(rates)
+    kept_blocks = changed_curve.kept_blocks(pages) / sampling_rate
+    # As many misses for each of today's accesses: that is how fast the hand goes.
+    hand = raw(changed_curve, pages, sizes_blocks) * changed_accesses / accesses_per_second
+    return replace(
+        found,
+        changed=replace(
+            found,
+            miss_ratio=corrected(then.point, then.halves, relative_size)[:count],
+            low=low[:count],
+            high=high[:count],
+            unseen_blocks=unseen_at(hand),
+            too_small_blocks=tuple(size for size in sizes_blocks if size < kept_blocks * KEPT_ROOM),
+            accesses_per_second=changed_accesses,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """A curve, and all that it might be as well.
+
+    Attributes:
+        point: the curve.
+        bounds: of what is not seen, minus the curve.
+        halves: curves from each half of the recording alone.
+        spread: curves from pages drawn again, minus the curve.
+    """
+
+    point: Floats
+    bounds: list[Floats]
+    halves: list[Floats]
+    spread: Floats
 
 
 def _unseen(
     sizes_blocks: Sequence[int],
     miss_ratio: Floats,
+    *,
     pool_blocks: int,
     today: float,
     pass_seconds: float,
-    *,
     followers: float,
 ) -> tuple[int, ...]:
     """Return the smaller sizes that snapshots do not tell (`UNSEEN_PASSES`, `BRIEF_PASS_SECONDS`).
@@ -466,77 +541,3 @@ def _replicates(
         picks = random.integers(0, len(fits), len(noise))
         noise = noise + between[picks] / np.sqrt(len(fits))
     return noise
-
-
-def _length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_paths: bool) -> list[Doubt]:
-    """Return whether the recording is too short, in one sentence."""
-    if totals.misses == 0:
-        return [
-            Doubt(
-                "refused",
-                "no miss was counted: the pool holds all that is used, smaller sizes cannot be judged",
-            )
-        ]
-    if snapshots < _LEAST_SNAPSHOTS:
-        return [Doubt("refused", f"there are only {snapshots} snapshots: record for longer")]
-    passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
-    least, enough = _PASSES_OF_PATHS if by_paths else _PASSES_OF_STATES
-    if passes >= enough:
-        return []
-    wanted = 1.25 * totals.seconds * enough / max(passes, 0.1)
-    return [
-        Doubt(
-            "refused" if passes < least else "rough",
-            f"the recording is short, {passes:.1f} clock passes in {snapshots} snapshots: "
-            f"record for {wanted:.0f} s",
-        )
-    ]
-
-
-def _load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
-    """Return whether the load was another one at the end than at the beginning."""
-    doubts = shift_doubts(
-        [str(name) for name in relations["name"]], totals.first_half_accesses, totals.second_half_accesses
-    )
-    if totals.was_reset:
-        doubts.append(Doubt("rough", STATISTICS_RESET))
-    first, second = totals.first_half_miss_ratio, totals.second_half_miss_ratio
-    # The halves of one load differ by twice the error of the whole, and that by chance.
-    if abs(first - second) > 0.1 * max(first, second) + 0.002 + 4 * totals.miss_ratio_error:
-        doubts.append(
-            Doubt(
-                "rough",
-                f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second",
-            )
-        )
-    return doubts
-
-
-def _scan_doubts(totals: Totals, relations: Table, sizes_blocks: Sequence[int]) -> list[Doubt]:
-    """Return whether scans matter, and whether what they do would be the same at all sizes."""
-    share = _scan_share(totals)
-    if share <= _MANY_SCANS:
-        return []
-    blocks = np.maximum(relations["blocks_begin"], relations["blocks_end"])
-    ringed = blocks > max(sizes_blocks) / 4
-    small = blocks < min(sizes_blocks) / 8
-    other = float(totals.relation_scanned_blocks[~ringed & ~small].sum()) / max(
-        float(totals.relation_scanned_blocks.sum()), 1e-9
-    )
-    what = f"{share:.0%} of the accesses are those of sequential scans, which do not come at random"
-    if share * other > _MANY_SCANS:
-        worst = int(np.argmax(np.where(ringed | small, 0.0, totals.relation_scanned_blocks)))
-        name = str(relations["name"][worst])
-        return [
-            Doubt(
-                "refused",
-                f"{what}: how much of `{name}` they find at another size depends on when they run, which "
-                "snapshots do not show; take a trace (record --source trace)",
-            )
-        ]
-    return [Doubt("rough", f"{what}: what they find at another size depends on when they run")]
-
-
-def _scan_share(totals: Totals) -> float:
-    accesses = (totals.hits + totals.misses) / totals.seconds
-    return float(totals.relation_scanned_blocks.sum()) / max(accesses, 1e-9)

@@ -37,12 +37,14 @@ def estimate(
     extensions_are_reads: bool,
     lost_events: int = 0,
     seed: int = 0,
+    as_recorded: bool = True,
 ) -> Estimate:
     """Predict the miss ratio of the database at each size by replaying the trace.
 
     Args:
         pool_blocks: the pool that the trace was taken on.
         extensions_are_reads: the server counts a new block as a read (before 16).
+        as_recorded: what the server itself missed is known; of a changed trace nobody knows it.
 
     Raises:
         ValueError: the trace holds no access of the database.
@@ -58,7 +60,8 @@ def estimate(
         size: replay.at(size, pools, random) for size in sorted({min(s, most) for s in sizes_blocks})
     }
     found = [simulated[min(size, most)] for size in sizes_blocks]
-    check = _Check.of(replay, pools, pool_blocks, simulated, random)
+    checked_blocks = pool_blocks if as_recorded else 0
+    check = _Check.of(replay, pools, checked_blocks, simulated, random)
     exact = check.exact
     if exact is not None:
         found = [exact if size == pool_blocks else one for size, one in zip(sizes_blocks, found, strict=True)]
@@ -80,6 +83,7 @@ def estimate(
         level=level,
         reasons=reasons,
         replayed_today=None if exact is None else exact.ratio,
+        off_today=float(np.hypot(check.drawn_error, check.exact_error)),
     )
 
 
@@ -294,7 +298,8 @@ def _notes(
     trace = replay.trace
     notes: list[str] = []
     early, late = _halves(replay)
-    if abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay)):
+    drifted = abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
+    if drifted and replay.measured_misses.any():
         notes.append(f"the miss ratio went from {early:.4f} in the first half to {late:.4f} in the second")
     width = [one.another_stretch for one in found]
     widest = int(np.argmax(width))

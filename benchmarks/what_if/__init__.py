@@ -1,0 +1,1 @@
+"""What `predict --what-if` says, beside what a server does when the load is really changed."""
