@@ -255,6 +255,22 @@ def test_malformed_requests_end_in_no_500(served: Served) -> None:
     assert served.ask("/healthz")[0] == 200
 
 
+def test_its_threads_share_two_arenas_of_the_allocator(served: Served) -> None:
+    """glibc aligns an arena's heap to 64 MB and reserves as much (HEAP_MAX_SIZE in malloc/arena.c)."""
+    heap_bytes = 64 << 20
+    if os.confstr("CS_GNU_LIBC_VERSION") is None:
+        pytest.skip("the C library has no arenas")
+    found, begin, end = 0, 0, -1
+    for line in Path(f"/proc/{served.process.pid}/maps").read_text().splitlines():
+        fields = line.split()
+        low, high = (int(word, 16) for word in fields[0].split("-"))
+        if fields[1] == "---p" and low == end and (high - begin) == heap_bytes:
+            found += 1
+        begin, end = (low, high) if fields[1] == "rw-p" and low % heap_bytes == 0 else (0, -1)
+    # The first arena lies elsewhere; the second may need a second heap.
+    assert found <= 2
+
+
 def test_the_curve_comes_by_itself(served: Served) -> None:
     """From evidence that is still being recorded."""
     found = served.wait_for(
