@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.reader import Evidence
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
-from pgsweep.serve.forecast import predict_pieces
+from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
 from tests.fix_page import load_running
 
@@ -103,6 +105,42 @@ def test_it_is_evidence_and_can_be_predicted_from(pieces: list[Path], tmp_path: 
     assert answer.result.observed.shared_buffers_bytes == 16 << 20
     assert answer.covered_seconds > 8
     assert predict_pieces([], 900).why is not None
+
+
+def test_a_prediction_keeps_no_memory(pieces: list[Path], tmp_path: Path) -> None:
+    """After a window of two million rows the process holds little more than after one of ten."""
+    joined = JoinedEvidence.of(pieces, 3600, most_snapshots=3)
+    tables = {name: joined.table(name) for name in ("snapshots", "snapshot_times", "counters", "relations")}
+    requests = []
+    for name, rows in (("small", 10), ("large", 2_000_000)):
+        (tmp_path / name).mkdir()
+        snapshots = {n: np.resize(column, rows) for n, column in tables["snapshots"].items()}
+        # A buffer that the pool has not: the window is read, which is what is tested, and not predicted from.
+        snapshots["frame"][-1] = 1 << 20
+        JoinedEvidence(joined.meta, {**tables, "snapshots": snapshots}, []).write(
+            tmp_path / name / "1000.evidence"
+        )
+        requests.append(msgspec.json.encode(Request(str(tmp_path / name), 3600)) + b"\n")
+
+    def resident() -> int:
+        return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
+
+    command = [sys.executable, "-P", "-m", "pgsweep.serve.forecast"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        held = []
+        for request in requests:
+            process.stdin.write(request)
+            process.stdin.flush()
+            assert b"contradict" in process.stdout.readline()
+            held.append(resident())
+        # An answer is written before its memory is returned.
+        until = time.monotonic() + 30
+        while resident() - held[0] > 50 << 20:
+            assert time.monotonic() < until, (held, resident())
+            time.sleep(0.1)
+        process.stdin.close()
 
 
 def test_old_pieces_are_thinned_and_the_oldest_removed(pieces: list[Path], tmp_path: Path) -> None:

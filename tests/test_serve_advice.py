@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pgsweep.records.advice import AdviceResult
 from pgsweep.records.serve import ServeAdvice, ServeAdvised
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
-from pgsweep.serve.metrics import exposed
+from pgsweep.serve.metrics import _Metrics, exposed
+from pgsweep.serve.rules import expressions
 from pgsweep.serve.verification import last_change
 from pgsweep.serve.web.pages import render
 from tests.fix_advice import GB, MB, advised, growing, situation
@@ -99,6 +101,25 @@ def test_metrics_have_the_advice(board: Board) -> None:
     assert found[disk % ("estimate", "slow")] == points[GB].disk_reads_per_second
     assert disk % ("low", "calm") in found
     assert disk % ("estimate", "calm") not in found, "between bounds the middle is no estimate"
+
+
+def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(board: Board) -> None:
+    """Also those without a value yet: of them too the name and the labels are known."""
+    labels = {}
+    for family in _Metrics(board, [], 5).collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels[name] = set(family._labelnames)  # type: ignore[attr-defined]
+    asked: set[str] = set()
+    for expression in expressions():
+        for name, selectors in re.findall(r"(pgsweep_\w+)(?:\{([^}]*)\})?", expression):
+            assert name in labels, expression
+            assert set(re.findall(r"(\w+)[=!]", selectors)) <= labels[name], expression
+            asked.add(name)
+    # What the advice and the predictions say is on the dashboard, but for what snapshots do not predict.
+    shown = {
+        name for name in labels if re.match("pgsweep_(predicted|advised|advice_waiting|prediction)", name)
+    }
+    assert shown - asked == {"pgsweep_predicted_throughput_ratio"}
 
 
 @pytest.mark.parametrize(

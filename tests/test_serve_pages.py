@@ -13,8 +13,11 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.records.prediction import CurvePoint, Observed, PredictResult, Verdict
+from pgsweep.records.serve import ServeCurve, ServeVerification
+from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.consumers import Key, Values, total_key
-from pgsweep.serve.history import History, Interval, sqlite_store
+from pgsweep.serve.history import History, Interval, KeptCurve, KeptVerification, sqlite_store
 from pgsweep.ui.numbers import format_bytes
 from tests.fix_page import load_running
 from tests.fix_serve import Served, serving
@@ -46,14 +49,14 @@ def served(shop: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     folder = tmp_path_factory.mktemp("serve")
     config = folder / "serve.toml"
     config.write_text(f"[[server]]\nname = 'shop'\nconninfo = {json.dumps(shop)}\n")
-    keep_consumers(folder / "history")
+    keep_what_was(folder / "history")
     with serving(folder / "history", options=("--config", str(config))) as running:
         running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
         yield running
 
 
-def keep_consumers(folder: Path) -> None:
-    """Write an interval of consumers as if it had been collected an hour and a half ago."""
+def keep_what_was(folder: Path) -> None:
+    """Write consumers, curves of two hours and a verification as if they had been collected earlier."""
     kept = History(sqlite_store(folder / "history.sqlite"), most_bytes=1 << 30)
     kept.start()
     rows: dict[Key, Values] = {
@@ -62,8 +65,37 @@ def keep_consumers(folder: Path) -> None:
         ("statement", "<b>anna", "paged", "-77"): {"reads": 300.0, "calls": 4.0},
         total_key(): {"reads": 400.0, "calls": 7.0, "active_seconds": 6.0},
     }
-    kept.add(Interval("shop", time.time() - 5400, 60.0, rows))
+    now = time.time()
+    kept.add(Interval("shop", now - 5400, 60.0, rows))
+    kept.add(KeptCurve("shop", flat_curve(now - 7200, 0.4312, 32 << 20)))
+    kept.add(KeptCurve("shop", flat_curve(now - 3600, 0.0123, 16 << 20)))
+    kept.add(KeptVerification("shop", held(now)))
     kept.stop()
+
+
+def flat_curve(at: float, ratio: float, advised: int) -> ServeCurve:
+    """A curve of an hour with one miss ratio at every size."""
+    sizes = [size << 20 for size in (2, 4, 8, 16, 32, 64, 128)]
+    points = [CurvePoint(shared_buffers_bytes=size, miss_ratio=ratio, low=0.0, high=1.0) for size in sizes]
+    observed = Observed(shared_buffers_bytes=16 << 20, miss_ratio=ratio, accesses=1, seconds=1.0)
+    verdict = Verdict(level="reliable", reasons=[])
+    result = PredictResult(source="peek", observed=observed, points=points, verdict=verdict)
+    return ServeCurve(
+        window_seconds=3600, covered_seconds=3600.0, at=at, result=result, advised_bytes=advised
+    )
+
+
+def held(now: float) -> ServeVerification:
+    """A prediction that came true."""
+    value = VerifiedValue(
+        name="misses", unit="ratio", before=0.4, predicted=0.21, low=0.17, high=0.26, measured=0.22,
+        measured_error=0.0, within=True,
+    )  # fmt: skip
+    result = VerifyResult(
+        server_version="18.0", database="paged", before="a", after="b", shared_buffers_before=8 << 20,
+        shared_buffers_after=16 << 20, verdict="as predicted", reasons=[], values=[value], workload=[],
+    )  # fmt: skip
+    return ServeVerification(at=now - 600, changed_at=now - 7000, result=result)
 
 
 class Tab:
@@ -155,10 +187,12 @@ def test_relations_by_keyboard_only(tab: Tab, served: Served) -> None:
 
 def test_consumers_by_each_kind(tab: Tab, served: Served) -> None:
     page = tab.page
-    page.goto(f"{served.address}/servers/shop?range=6h")
+    # A range that is over: what is collected meanwhile would change the averages.
+    over = f"begin={time.time() - 7000:.0f}&end={time.time() - 3600:.0f}"
+    page.goto(f"{served.address}/servers/shop?{over}")
     assert page.locator("[data-consumers=user] tbody th").all_inner_texts()[:2] == ["<b>anna", "bert"]
     cells = page.locator("[data-consumers=user] tbody tr").nth(1).locator("td").all_inner_texts()
-    found = served.json("/servers/shop/consumers.json?range=6h")
+    found = served.json(f"/servers/shop/consumers.json?{over}")
     bert = next(each for each in found["consumers"] if each["user"] == "bert")
     assert (bert["reads"], bert["calls"]) == (100.0, 3.0)
     assert cells[0] == format_bytes(100 * 8192)
@@ -168,10 +202,36 @@ def test_consumers_by_each_kind(tab: Tab, served: Served) -> None:
         page.select_option("#by", "statement")
     page.wait_for_selector("[data-consumers=statement]")
     assert "-77" in page.locator("[data-consumers=statement] tbody").inner_text()
-    rows = served.ask("/servers/shop/consumers.csv?range=6h")[2].splitlines()
+    rows = served.ask(f"/servers/shop/consumers.csv?{over}")[2].splitlines()
     assert rows[0].startswith("kind,user,database,id,")
     assert len(rows) == 1 + len(found["consumers"])
     assert served.ask("/servers/shop/consumers?by=nosuch")[0] == 400
+
+
+def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop?range=6h")
+    page.wait_for_selector("#hours input")
+    assert page.locator("#hours input").count() == 2
+    assert [line.split(": ")[-1] for line in page.locator("#hours label").all_inner_texts()] == [
+        "32 MB",
+        "leave it",
+    ]
+    for number in range(2):
+        page.locator("#hours input").nth(number).check()
+    page.wait_for_selector("[data-chart=curve] canvas")
+    legend = page.locator("[data-chart=curve] .u-legend")
+    over = page.locator("[data-chart=curve] .u-over").bounding_box()
+    assert over is not None
+    # The legend has the values at the size under the pointer; not every curve has every size.
+    for step in range(1, 40):
+        page.mouse.move(over["x"] + over["width"] * step / 40, over["y"] + over["height"] / 2)
+        if "43.12 %" in (said := legend.inner_text()) and "1.23 %" in said:
+            break
+    else:
+        raise AssertionError(legend.inner_text())
+    kept = served.json("/servers/shop/curves.json?range=6h")["hours"]
+    assert [curve["result"]["points"][0]["miss_ratio"] for curve in kept] == [0.4312, 0.0123]
 
 
 def test_the_range_picker_and_the_readers_own_times(tab: Tab, served: Served) -> None:
@@ -205,6 +265,28 @@ def test_it_fits_a_phone_and_paper_and_the_dark(browser: Any, served: Served) ->
     tab.page.click("#theme")
     assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     tab.context.close()
+
+
+def test_the_advice_and_whether_the_last_one_held(tab: Tab, served: Served) -> None:
+    page = tab.page
+    page.goto(f"{served.address}/servers/shop")
+    found = served.json("/servers/shop/advice.json")["verification"]["result"]
+    text = page.locator("#advice").inner_text()
+    assert found["verdict"] == "as predicted"
+    assert "changed from 8MB to 16MB" in text
+    [value] = found["values"]
+    numbers = [f"{100 * value[name]:.0f}" for name in ("predicted", "low", "high", "measured")]
+    shown = re.search(r"Misses: predicted ([\d.]+) % \(([\d.]+) % to ([\d.]+) %\), measured ([\d.]+) %", text)
+    assert shown is not None, text
+    assert [f"{float(word):.0f}" for word in shown.groups()] == numbers
+    # The card itself comes with the first curve, without a reload.
+    served.wait_for("/servers/shop/advice.json", lambda a: a["best"] is not None, patience=240)
+    page.wait_for_selector("#advice [data-fact=advised]")
+    page.reload()
+    best = served.json("/servers/shop/advice.json")["best"]["result"]
+    words = {"set": best["settings"][0]["value"], "leave": "leave it", "unknown": "not known"}
+    assert page.text_content("#advice [data-fact=advised]") == words[best["settings"][0]["action"]]
+    assert page.locator("#advice tr[data-setting]").count() == len(best["settings"])
 
 
 def test_a_page_that_is_open_outlives_a_restart_of_the_server(

@@ -120,9 +120,9 @@ def main() -> None:
     """Run it."""
     refuse_debug_build()
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--relations", type=int, default=20_000)
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     large_settings = {"shared_buffers": "8GB", "max_locks_per_transaction": "4096"}
     samples: dict[str, Any] = {}
@@ -148,10 +148,12 @@ def main() -> None:
                 time.sleep(60.0)
                 begin, before = time.monotonic(), _processor_seconds(process.pid)
                 memory, pages, metrics = [], [], []
+                predicting: list[int] = []
                 while time.monotonic() - begin < 60 * options.minutes:
                     pages.append(_timed(f"{address}servers/large", process.pid))
                     metrics.append(_timed(f"{address}metrics", process.pid))
                     memory.append(_rss_bytes(process.pid))
+                    predicting.append(sum(map(_rss_bytes, _children(process.pid))))
                     time.sleep(5.0)
                 seconds = time.monotonic() - begin
                 share = (_processor_seconds(process.pid) - before) / seconds
@@ -171,12 +173,15 @@ def main() -> None:
             one.write_text(f"[[server]]\nname = 'one'\nconninfo = {json.dumps(small.conninfo(DATABASE))}\n")
             with_it, without = _rates(small, lambda: _start(one, Path(folder, "other"))[0], options.turns)
     half = len(memory) // 2
-    samples |= {"memory_bytes": memory, "page_seconds": pages, "metrics_seconds": metrics, "late": late,
+    samples |= {"memory_bytes": memory, "forecast_memory_bytes": predicting,
+                "page_seconds": pages, "metrics_seconds": metrics, "late": late,
                 "tps_with": with_it, "tps_without": without}  # fmt: skip
     summary = {
         "collector_processor_share": share,
         "forecast_processor_share": forecasts,
         "memory_growth_bytes": int(np.median(memory[half:]) - np.median(memory[: max(1, half)])),
+        "memory_bytes": int(np.median(memory[half:])),
+        "forecast_memory_bytes": int(np.median(predicting[half:])),
         "page_seconds": float(np.median([seconds for seconds, _ in pages])),
         "metrics_seconds": float(np.median([seconds for seconds, _ in metrics])),
         "page_processor_seconds": float(np.median([processor for _, processor in pages])),

@@ -9,6 +9,7 @@ sizes, so it is a second prediction, made more rarely.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import PgsweepError
+from pgsweep.host.allocator import limit_arenas, return_freed_memory
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.serve import ServeAdvised, ServeCurve, ServeVerification
@@ -49,6 +51,9 @@ _SHARE: Final = 0.25
 """Of one processor, at a lower priority, for the predictions of all servers together."""
 
 _LONGEST_SECONDS: Final = 300.0
+
+_ARENAS: Final = 2
+"""Of the C library's allocator in the process that predicts."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -244,6 +249,7 @@ def _answered(request: Request) -> Answer:
 
 def _serve_requests() -> None:
     os.nice(5)
+    limit_arenas(_ARENAS)
     # What libraries may print must not get between the answers.
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     for line in sys.stdin.buffer:
@@ -253,6 +259,17 @@ def _serve_requests() -> None:
         answer = msgspec.structs.replace(answer, processor_seconds=time.process_time() - begin)
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
+        del answer
+        _return_memory()
+
+
+def _return_memory() -> None:
+    """Return what the last answer needed: it is some hundred MB, and the next is asked for in a minute."""
+    gc.collect()
+    # Arrow has an allocator of its own; where nothing was read yet, it is not loaded.
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    return_freed_memory()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,16 @@ _ALERTS: Final = (
         "Predicted from the live workload, for an hour, by a curve that is reliable.",
     ),
     _Alert(
+        "PgsweepAdviceSavesWaiting",
+        "pgsweep_advice_waiting_saved_ratio > 0.1 "
+        "and on (server) pgsweep_advised_shared_buffers_bytes != pgsweep_shared_buffers_bytes",
+        "1h",
+        "info",
+        "{{ $labels.server }} would wait {{ $value | humanizePercentage }} of the time less for reads with "
+        "the advised shared_buffers",
+        "Predicted: seconds of waiting of all sessions, in each second. The server's page has the advice.",
+    ),
+    _Alert(
         "PgsweepPredictionOld",
         "time() - pgsweep_prediction_timestamp_seconds > 3600 and on (server) pgsweep_up == 1",
         "10m",
@@ -102,6 +112,32 @@ _PANELS: Final = (
         "Blocks a second: predicted.",
     ),
     _Panel(
+        "shared_buffers, today and advised",
+        "bytes",
+        (
+            (f"pgsweep_shared_buffers_bytes{_S}", "{{server}} today"),
+            (f"pgsweep_advised_shared_buffers_bytes{_S}", "{{server}} advised"),
+        ),
+        "Advised from the predictions; the same as today's where it is to be left.",
+    ),
+    _Panel(
+        "Waiting for reads that the advice saves",
+        "short",
+        ((f"pgsweep_advice_waiting_saved_ratio{_S}", "{{server}}"),),
+        "Seconds in each second, of all sessions: predicted.",
+    ),
+    _Panel(
+        "Reads from disk by size of shared_buffers",
+        "ops",
+        ((f"pgsweep_predicted_disk_reads_per_second{_S}", "{{server}} {{shared_buffers_bytes}} {{bound}}"),),
+        "Bounds: predicted.",
+    ),
+    _Panel(
+        "Verdict on the last prediction",
+        "short",
+        ((f"pgsweep_prediction_verdict{_S} == 1", "{{server}} {{verdict}}"),),
+    ),
+    _Panel(
         "Relations in the caches",
         "bytes",
         ((f"pgsweep_cached_bytes{_S}", "{{server}} {{where}}"),),
@@ -150,8 +186,9 @@ def alert_rules() -> str:
 
 
 def expressions() -> list[str]:
-    """Return all expressions of the dashboard, with every server for `$server`."""
-    return [e.replace("$server", ".*") for panel in _PANELS for e, _ in panel.expressions]
+    """Return all expressions of the dashboard, with every server for `$server`, then those of the alerts."""
+    panels = [e.replace("$server", ".*") for panel in _PANELS for e, _ in panel.expressions]
+    return panels + [alert.expression for alert in _ALERTS]
 
 
 def grafana_dashboard() -> str:

@@ -17,6 +17,7 @@ import uvicorn
 from pgsweep._native import __version__
 from pgsweep.cache import inspect
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.host.allocator import limit_arenas
 from pgsweep.pg.connect import build_conninfo, place_of
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import CacheMap
@@ -51,6 +52,9 @@ _MAP_SECONDS: Final = 10.0
 
 _MAP_CELLS: Final = 2048
 _MOST_CONNECTIONS: Final = 256
+_ARENAS: Final = 2
+"""Of the C library's allocator: each thread's own would keep what the largest look of its server needed."""
+
 _EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 (compared with, not listened at)
 
 
@@ -331,6 +335,7 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
         UsageError: the address cannot be listened at.
         PgsweepError: the history cannot be opened.
     """
+    limit_arenas(_ARENAS)
     with _listening(config.host, config.port) as listening:
         port = listening.getsockname()[1]
         service = Service(config)
