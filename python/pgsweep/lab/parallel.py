@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -212,7 +213,7 @@ def _watch(parent: int, stop: Event) -> None:
     def watch() -> None:
         while os.getppid() == parent and not stop.is_set():
             time.sleep(_WATCH_SECONDS)
-        os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
 

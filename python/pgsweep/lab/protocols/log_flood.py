@@ -33,6 +33,9 @@ _USES: Final = 3
 """Accesses of each hot page before the flood."""
 _ROUNDS: Final = 16
 _LOOKED_EVERY: Final = 2
+_LEAST_LOOKED_BLOCKS: Final = 8192
+"""Of a pool that is looked into between rounds: a look reads some 200 pages of catalogs, which would push out
+what is measured in a smaller one."""
 _KEEPER_SECONDS: Final = 20.0
 _BULKREAD, _BULKWRITE = 1, 2
 _ROWS_OF_PAGE: Final = 61
@@ -90,6 +93,7 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
     settings = _settings(model)
     hot = model.size_bytes("hot") // 8192
     log = model.size_bytes("log") // 8192
+    looks = model.size_bytes("shared_buffers") // 8192 >= _LEAST_LOOKED_BLOCKS
     with Cluster.create(place.bindir, settings, work_dir=place.work_dir) as cluster:
         cluster.create_extensions(_DATABASE, "pg_prewarm", "pg_buffercache")
         make_spread_table(cluster, _DATABASE, "hot", hot)
@@ -122,7 +126,7 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             read_pages(cluster, _DATABASE, "hot", draws.before)
             setup_seconds = time.monotonic() - begin
             with _other(flood, place, settings) as other, _kept(flood, cluster, model.size_bytes("hot")):
-                over_time = _flood(cluster, other or cluster, draws)
+                over_time = _flood(cluster, other or cluster, draws, looks=looks)
                 values = {f"{job}: measured": _left(cluster)}
             values |= {f"{job}: after {number} rounds": left for number, left in over_time.items()}
             if flood.simulated:
@@ -152,12 +156,12 @@ class _Draws:
         self.between = [random.integers(0, hot, count) for _ in range(_ROUNDS)]
 
 
-def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> dict[int, float]:
+def _flood(cluster: Cluster, logging: Cluster, draws: _Draws, *, looks: bool) -> dict[int, float]:
     """Do what the job does to the log, and read hot pages between.
 
     Returns:
-        Which part of the hot table lies in shared_buffers, by the number of rounds; nothing where a flood has
-        no rounds.
+        With `looks` which part of the hot table lies in shared_buffers, by the number of rounds; nothing
+        where a flood has no rounds.
     """
     rows = draws.round * _ROWS_OF_PAGE
     statements = {
@@ -171,13 +175,13 @@ def _flood(cluster: Cluster, logging: Cluster, draws: _Draws) -> dict[int, float
         before = "SET enable_seqscan = off" if draws.flood.kind == "index" else "SELECT 1"
         run_sql(logging, _DATABASE, before, statement)
         return {}
-    left = {0: _left(cluster)}
+    left = {0: _left(cluster)} if looks else {}
     with open_sessions(logging, _DATABASE, 1) as [session]:
         for number, pages in enumerate(draws.between, 1):
             run_in(session, statement)
             if len(pages):
                 read_pages(cluster, _DATABASE, "hot", pages)
-            if number % _LOOKED_EVERY == 0:
+            if looks and number % _LOOKED_EVERY == 0:
                 left[number] = _left(cluster)
     return left
 
