@@ -22,10 +22,12 @@ from pgsweep.pg.catalog import read_relations, read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.counters import CounterReader
+from pgsweep.pg.prewarm import Prewarm
 from pgsweep.pg.queries import load, name_of
 from pgsweep.pg.shapes import shape_of
 from pgsweep.pg.sharedmemory import read_facts
 from pgsweep.pg.trust import statements_to_create
+from pgsweep.warm.block_ranges import BlockRange
 from tests.fix_cli import run
 from tests.fix_proxy import Plan, Proxy, proxy_before
 from tests.fix_recording import WhenRecording
@@ -214,6 +216,30 @@ def test_a_sum_of_shared_memory_may_be_missing(wheel18: Cluster, monkeypatch: py
     monkeypatch.setattr("pgsweep.pg.sharedmemory.load", other)
     with connect(wheel18.conninfo()) as connection:
         assert read_facts(connection).requested_bytes is None
+
+
+def test_blocks_are_read_only_where_they_were_asked_for(
+    wheel18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`warm plan` ended in an IndexError."""
+    wheel18.create_extensions("postgres", "pg_prewarm")
+    piece = BlockRange(
+        database="postgres",
+        oid=1259,
+        schema="pg_catalog",
+        relation="pg_class",
+        kind="table",
+        fork="main",
+        first_block=0,
+        blocks=1,
+    )
+    with connect(wheel18.conninfo()) as connection:
+        prewarm = Prewarm(connection, "buffer")
+        assert prewarm.read([piece]) == [(1, 1)]
+        asked = prewarm._arguments
+        monkeypatch.setattr(prewarm, "_arguments", lambda stretches: asked([*stretches, *stretches]))
+        with pytest.raises(UnexpectedAnswer, match="2 rows for 1 stretches"):
+            prewarm.read([piece])
 
 
 @pytest.mark.parametrize("answer", ["'public', true, false", "'other', false, false"])

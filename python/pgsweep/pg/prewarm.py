@@ -14,6 +14,7 @@ from psycopg import sql
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
 from pgsweep.pg.userpath import resolve_relation
@@ -89,8 +90,13 @@ class Prewarm:
 
         Returns:
             The number of each, from 1, and how many of its blocks were read; None where it was dropped.
+
+        Raises:
+            UnexpectedAnswer: the server answers for other stretches.
         """
         rows = self._connection.execute(self._query, self._arguments(stretches)).fetchall()
+        if sorted(number for number, _ in rows) != list(range(1, len(stretches) + 1)):
+            raise unexpected(self._connection, f"{len(rows)} rows for {len(stretches)} stretches of blocks")
         return [(number, blocks) for number, blocks in rows]
 
     def read_fork(self, stretches: Sequence[Stretch]) -> int | None:
