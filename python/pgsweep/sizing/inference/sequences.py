@@ -4,6 +4,9 @@ Pages that are loaded one after the other lie in buffers one after the other, be
 relation is read again and again from end to end by other means than a sequential scan, all pages that are new
 in a snapshot stand in the order of their blocks. Such pages do not come at random times, as the law of a
 page assumes: pages that are loaded together stay or are evicted together.
+
+In a small pool, or between two snapshots that follow closely, too few come for a long run. There a loop shows
+by where its new pages lie: in one window of blocks, another in each snapshot.
 """
 
 from __future__ import annotations
@@ -26,8 +29,16 @@ _STEP, _LOOK_BACK = 3, 8
 may read at once, and some of the pages were there already."""
 
 
+_FEWEST_IN_WINDOW: Final = 16
+_WINDOW_SHARE: Final = 0.75
+_WINDOW_LENGTH: Final = 1.5
+_LEAST_WINDOWS: Final = 4
+"""A window holds three quarters of a group's new pages within one and a half times as many of its blocks.
+Ranges that are read at random times lie in several places, but for a snapshot here and there."""
+
+
 def in_order(seen: Observations, appended: Floats) -> Floats:
-    """Return which share of each group's new pages came in long runs of ascending blocks.
+    """Return which share of each group's new pages came in runs of ascending blocks, or window by window.
 
     Args:
         seen: the snapshots.
@@ -38,6 +49,8 @@ def in_order(seen: Observations, appended: Floats) -> Floats:
     order = np.lexsort((seen.buffer, seen.snapshot))
     edges = np.searchsorted(seen.snapshot[order], np.arange(seen.snapshots + 1))
     before = np.zeros(len(seen.page_group), dtype=bool)
+    windows = [_Windows() for _ in seen.groups]
+    rank, size = _ranks(seen.page_group.astype(np.int64), len(seen.groups))
     for number in range(seen.snapshots):
         page = seen.page[order[edges[number] : edges[number + 1]]]
         if number:
@@ -47,9 +60,52 @@ def in_order(seen: Observations, appended: Floats) -> Floats:
                 mine = fresh[group == own]
                 new[own] += len(mine)
                 ordered[own] += _in_runs(mine)
+                windows[own].add(np.sort(rank[mine]), int(size[own]))
         before[:] = False
         before[page] = True
+    ordered = np.maximum(ordered, [one.pages for one in windows])
     return np.asarray(np.maximum(ordered - appended, 0.0) / np.maximum(new - appended, 1.0))
+
+
+class _Windows:
+    """Counts in how many snapshots the new pages of a group lie in one window of its blocks."""
+
+    def __init__(self) -> None:
+        self._looked = self._found = self._inside = 0
+
+    @property
+    def pages(self) -> int:
+        """The new pages inside windows, where nearly all that could be judged form one."""
+        regular = self._found >= max(_LEAST_WINDOWS, _WINDOW_SHARE * self._looked)
+        return self._inside if regular else 0
+
+    def add(self, ranks: NDArray[np.int64], size: int) -> None:
+        """Take in the new pages of a snapshot.
+
+        Args:
+            ranks: which of the group's pages they are, ascending.
+            size: pages of the group.
+        """
+        inside = int(np.ceil(_WINDOW_SHARE * len(ranks)))
+        # Half of all pages lie close together wherever they are.
+        if len(ranks) < _FEWEST_IN_WINDOW or _WINDOW_LENGTH * inside > size / 2:
+            return
+        self._looked += 1
+        around = np.concatenate([ranks, ranks + size])
+        shortest = int((around[inside - 1 : inside - 1 + len(ranks)] - ranks).min()) + 1
+        if shortest <= _WINDOW_LENGTH * inside:
+            self._found += 1
+            self._inside += len(ranks)
+
+
+def _ranks(page_group: NDArray[np.int64], groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the place of each page among those of its group, and how many each group has."""
+    size = np.bincount(page_group, minlength=groups)
+    begins = np.concatenate([[0], np.cumsum(size)[:-1]])
+    order = np.argsort(page_group, kind="stable")
+    rank = np.empty(len(page_group), dtype=np.int64)
+    rank[order] = np.arange(len(page_group)) - begins[page_group[order]]
+    return rank, size
 
 
 def _in_runs(pages: NDArray[np.int64]) -> int:
