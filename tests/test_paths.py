@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.paths import STEPS, _at_rest, _one_step
+from pgsweep.sizing.inference.paths import _FORGOTTEN_PASSES, STEPS, _at_rest, _Chain, _one_step
 from pgsweep.sizing.inference.rates import GRID, SINGLE
 from pgsweep.sizing.predict import judge
 from pgsweep.units import BLOCK_BYTES
@@ -138,3 +140,20 @@ def test_one_snapshot_has_no_path(accesses: np.ndarray[Any, np.dtype[np.uint32]]
     found = judge(path)
     assert found.estimate.level == "refused"
     assert "there are only 1 snapshots: record for longer" in found.estimate.reasons
+
+
+def test_threads_may_share_a_chain() -> None:
+    """Two that needed the same power at once both added it, and all higher ones were wrong."""
+    batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
+    steps = np.array([_FORGOTTEN_PASSES * STEPS - 1])
+    [(_, expected)] = _Chain(batch).logs(steps)
+    for _ in range(10):
+        chain, begin = _Chain(batch), threading.Barrier(4)
+
+        def one(chain: _Chain = chain, begin: threading.Barrier = begin) -> bool:
+            begin.wait()
+            [(_, found)] = chain.logs(steps)
+            return np.array_equal(found, expected)
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(each.result() for each in [threads.submit(one) for _ in range(4)])

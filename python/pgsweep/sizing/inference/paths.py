@@ -12,6 +12,7 @@ the hand.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from math import factorial
@@ -101,6 +102,8 @@ class _Chain:
     def __init__(self, batch: Floats) -> None:
         # The powers of two, as far as they were needed: a megabyte each.
         self._powers = [_one_step(batch)]
+        # Groups with the same law share a chain, and are fitted in several threads.
+        self._growing = threading.Lock()
         self.resting = np.log(np.maximum(_at_rest(self._powers[0]), _LEAST * _LEAST))
 
     @classmethod
@@ -126,13 +129,18 @@ class _Chain:
         """Return a matrix after further steps, by squaring."""
         bit = 0
         while steps:
-            if bit == len(self._powers):
-                self._powers.append(self._powers[-1] @ self._powers[-1])
             if steps & 1:
-                moved = moved @ self._powers[bit]
+                moved = moved @ self._power(bit)
             steps >>= 1
             bit += 1
         return moved
+
+    def _power(self, bit: int) -> Floats:
+        """Return the matrix of so many steps: two to the power of `bit`."""
+        with self._growing:
+            while bit >= len(self._powers):
+                self._powers.append(self._powers[-1] @ self._powers[-1])
+            return self._powers[bit]
 
 
 @lru_cache(maxsize=4)
