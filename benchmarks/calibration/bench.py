@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import multiprocessing
 import sys
 import time
@@ -32,7 +33,7 @@ from pgsweep.testbed.cases import run_case
 from pgsweep.testbed.generator import draw
 
 HERE = Path(__file__).parent
-LINES = HERE / "cases.jsonl"
+LINES = HERE / "cases.jsonl.xz"
 _POINT = ("factor", "truth", "predicted", "low", "high", "truth_noise", "settled", "shown")
 BINDIRS = {"wheel": None, "debian": Path("/usr/lib/postgresql/15/bin")}
 
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds = range(options.seed, options.seed + 2 * options.simulated, 2)
         outcomes += simulated(seeds, options.jobs, options.write)
     if not (options.count or options.reevaluate or options.simulated):
-        outcomes = [o for o in parse_lines(LINES.read_text().splitlines()) if _wanted(o.case, options.seeds)]
+        kept = lzma.decompress(LINES.read_bytes()).decode().splitlines()
+        outcomes = [outcome for outcome in parse_lines(kept) if _wanted(outcome.case, options.seeds)]
     elif options.write is not None and not options.simulated:
         options.write.write_text("".join(line(outcome) + "\n" for outcome in outcomes))
     if options.source:
