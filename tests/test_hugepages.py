@@ -15,6 +15,7 @@ import pytest
 
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import read_pools, read_transparent
+from pgsweep.host.procmem import read_family
 from pgsweep.memory.hugepages.inspect import _of_running, examine, explain_log
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.pg.cluster import Cluster
@@ -23,7 +24,7 @@ from pgsweep.pg.sharedmemory import ScratchServer, read_facts
 from pgsweep.records.hugepages import HugePagesResult
 from tests.fix_cli import run
 from tests.fix_hugepages import MB, PAGE, Pages, give, locked_pages, needs_2mb, start_with
-from tests.fix_process import needs_root
+from tests.fix_process import needs_root, wait_until
 
 SMALL = {"shared_buffers": "16MB", "max_connections": "20", "autovacuum": "off"}
 SETTINGS = (("128kB", 50), ("48MB", 500), ("512MB", 500))
@@ -151,6 +152,12 @@ def test_a_server_starts_with_so_many_and_not_with_one_fewer(server: Cluster) ->
         assert json.loads(done.stdout)["huge_pages_needed"] == needed
 
 
+def client_backends(cluster: Cluster) -> int:
+    """Return how many processes of the server serve a client."""
+    assert cluster.postmaster_pid is not None
+    return sum("[local]" in process.title for process in read_family(cluster.postmaster_pid))
+
+
 @contextmanager
 def touched(cluster: Cluster, backends: int) -> Iterator[None]:
     """Have backends that touched the whole pool."""
@@ -164,6 +171,8 @@ def touched(cluster: Cluster, backends: int) -> Iterator[None]:
             session.execute("SELECT pg_prewarm('wide', 'buffer')")
             session.execute("SET max_parallel_workers_per_gather = 0")
             session.execute("SELECT sum(length(filler)) FROM wide")
+        # Those of sessions that were closed before end a little later.
+        assert wait_until(lambda: client_backends(cluster) == backends)
         yield
     finally:
         for session in sessions:
