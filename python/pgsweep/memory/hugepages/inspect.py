@@ -77,6 +77,7 @@ def examine(
         server = read_server(connection)
         facts = read_facts(connection)
         process = read_postmaster(connection)
+        own_pid = connection.info.backend_pid
     found = search(*process)
     pid = found.pid
     if pid is None and facts.by_socket and len(found.closed) == 1:
@@ -119,7 +120,7 @@ def examine(
             server=facts.server_pages if not changes and page_bytes is None else None,
             vmpeak=None if changes or pid is None else _vmpeak(pid, size_of_page),
         ),
-        page_tables=_page_tables(pid, mapping, size, connections or _connections(facts, changes)),
+        page_tables=_page_tables(pid, own_pid, mapping, size, connections or _connections(facts, changes)),
         pools=[pool_record(p, size.likely_bytes) for p in pools],
         transparent=read_transparent() if here else {},
         steps=[],
@@ -281,9 +282,11 @@ def _vmpeak(pid: int, page_bytes: int) -> int | None:
 
 
 def _page_tables(
-    pid: int | None, mapping: SharedMemory | None, size: _Size, connections: int
+    pid: int | None, own_pid: int, mapping: SharedMemory | None, size: _Size, connections: int
 ) -> PageTables | None:
-    tables = read_family(pid) if pid is not None else []
+    family = read_family(pid) if pid is not None else []
+    # The process of our own session may have ended by now, or be just ending.
+    tables = [process for process in family if process.inner_pid != own_pid]
     now = mapping.size_bytes if mapping is not None else size.likely_bytes
     if not tables or now is None:
         return None
