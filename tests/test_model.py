@@ -55,6 +55,27 @@ def test_batch_and_rates_are_found_again() -> None:
     assert cold == pytest.approx(0.6, abs=0.03)
 
 
+def test_pages_visited_equally_often_between_two_points_of_the_grid_have_single_accesses() -> None:
+    """The grid itself fits them badly, and better with a wrong batch law."""
+    random = np.random.default_rng(5)
+    between = float(np.sqrt(GRID[73] * GRID[74]))
+    law = np.maximum(_native.clock_law(np.array([between]), SINGLE)[0], 0)
+    counts = random.multinomial(25, law / law.sum(), size=360).astype(np.float64)
+    assert fit_batch(counts, np.ones(len(counts)), random).tolist() == SINGLE.tolist()
+
+
+@pytest.mark.parametrize("mean", [1.4, 2.4, 4.0])
+def test_batches_of_zipf_pages_are_found_whatever_their_length(mean: float) -> None:
+    random = np.random.default_rng(7)
+    goes_on = 1 - 1 / mean
+    batch = np.append((1 - goes_on) * goes_on ** np.arange(4), goes_on**4)
+    rates: np.ndarray = (30.0 / np.arange(1, 2001) ** 0.95).astype(np.float64)
+    law = np.maximum(_native.clock_law(rates, batch), 0)
+    counts = np.array([random.multinomial(25, p / p.sum()) for p in law], dtype=np.float64)
+    found = fit_batch(counts, np.ones(len(counts)), random)
+    assert float(found @ np.arange(1, 6)) == pytest.approx(float(batch @ np.arange(1, 6)), rel=0.06)
+
+
 def test_laws_are_probabilities_at_every_rate() -> None:
     for batch in (SINGLE, np.array([0, 0, 0, 0, 1.0]), np.full(5, 0.2)):
         law = _native.clock_law(np.geomspace(1e-9, 1e9, 400), batch)

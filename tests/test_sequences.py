@@ -1,4 +1,4 @@
-"""Loops are found by the order in which pages come, and by where they lie; ranges read at random are not."""
+"""Loops are found by the order in which pages come, where they lie, and by their counts; others are not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from pgsweep.sizing.inference.observations import Group, Observations
-from pgsweep.sizing.inference.sequences import in_order
+from pgsweep.sizing.inference.sequences import in_order, together
 
 LOOP, OTHERS = 300, 700
 """Pages of the two groups."""
 
 BUFFERS = 200
+BEFORE = 30
+"""Rows of visits before the first snapshot."""
 
 
 def observed(loads: Sequence[Sequence[int]]) -> Observations:
@@ -89,3 +91,60 @@ def test_one_window_among_many_snapshots_is_no_loop() -> None:
     rows = [random.integers(0, LOOP, 25).tolist() for _ in range(20)]
     rows[7] = list(range(100, 125))
     assert in_order(observed(mixed(rows, random)), np.zeros(2))[0] == 0
+
+
+def counted(visits: Sequence[Sequence[int]], pages: int = LOOP) -> Observations:
+    """Return snapshots of pages that are all in the pool, whose counts visits raise and a clock pass lowers.
+
+    Args:
+        visits: the pages that are visited before each snapshot; a third of a clock pass lies between two.
+            The first rows bring the counts to what the load makes of them, and no snapshot is taken then.
+    """
+    random = np.random.default_rng(0)
+    count = random.integers(0, 6, pages)
+    third = np.arange(pages) % 3
+    usage = []
+    for number, visited in enumerate(visits):
+        np.add.at(count, np.asarray(visited), 1)
+        count = np.clip(count - (third == number % 3), 0, 5)
+        if number >= BEFORE:
+            usage.append(count.copy())
+    snapshots = len(usage)
+    return Observations(
+        groups=(Group(name="a", relations=(0,), pages=pages),),
+        snapshots=snapshots,
+        page_group=np.zeros(pages, np.int32),
+        page=np.tile(np.arange(pages), snapshots),
+        snapshot=np.repeat(np.arange(snapshots), pages),
+        usage_count=np.concatenate(usage),
+        buffer=np.tile(np.arange(pages), snapshots),
+        hand_buffers=np.zeros(0, np.int64),
+        pool_buffers=pages,
+    )
+
+
+def test_a_loop_that_fits_is_found_by_the_counts_of_neighbours() -> None:
+    """A quarter of it is read between two snapshots, each page four times."""
+    loop = [[(75 * number + k) % LOOP for k in range(75) for _ in range(4)] for number in range(60)]
+    assert together(counted(loop))[0] > 0.3
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_neighbours_visited_at_random_have_little_in_common(skew: float) -> None:
+    """Also where popular pages lie side by side: what a page has all the time is not what moves."""
+    random = np.random.default_rng(2)
+    weights = 1.0 / (1 + np.arange(LOOP)) ** skew
+    rows = [random.choice(LOOP, 150, p=weights / weights.sum()).tolist() for _ in range(70)]
+    assert together(counted(rows))[0] < 0.03
+
+
+def test_a_load_that_comes_and_goes_everywhere_is_no_loop() -> None:
+    random = np.random.default_rng(3)
+    rows = [random.integers(0, LOOP, 40 + 200 * (number % 5 == 0)).tolist() for number in range(70)]
+    assert together(counted(rows))[0] < 0.03
+
+
+def test_few_snapshots_or_pages_show_nothing() -> None:
+    loop = [[(75 * number + k) % LOOP for k in range(75)] for number in range(60)]
+    assert together(counted(loop[: BEFORE + 3])).tolist() == [0]
+    assert together(counted([[k % 40 for k in row] for row in loop], 40)).tolist() == [0]

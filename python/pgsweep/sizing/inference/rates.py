@@ -23,7 +23,13 @@ still 1/x."""
 
 SINGLE: Floats = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
-_SEARCH_EVALUATIONS = 90
+_SEARCH_EVALUATIONS = 160
+_SEARCH_STEPS = 45
+_START_MEANS = (1.02, 1.3, 1.8, 2.7, 4.2)
+_HALF_STEP: float = float(np.log(GRID[1] / GRID[0])) / 2
+_LEAST_GAIN = 4.0
+"""Log-likelihood that a law of four more parameters must gain."""
+
 _ENOUGH_OBSERVATIONS = 200
 _ENOUGH_PAGES = 4000
 _STEPS, _GAIN = 600, 0.05
@@ -88,19 +94,19 @@ def law_of(visits_per_pass: Floats, batch: Floats, hot_batch: Floats) -> Floats:
     return law
 
 
-def likelihoods(classes: Floats, batch: Floats, hot_batch: Floats | None = None) -> tuple[Floats, Floats]:
+def likelihoods(classes: Floats, batch: Floats, *, grid: Floats = GRID) -> tuple[Floats, Floats]:
     """Return the likelihoods of classes at grid points, the largest of each row 1, and the log scales."""
-    law = law_of(GRID[None, :], batch, batch if hot_batch is None else hot_batch)[0]
+    law = law_of(grid[None, :], batch, batch)[0]
     logs = classes @ np.log(np.maximum(law, 1e-300)).T
     scale = logs.max(axis=1)
     return np.ascontiguousarray(np.exp(logs - scale[:, None])), scale
 
 
 def fit_weights(
-    classes: Floats, pages: Floats, batch: Floats, hot_batch: Floats | None = None, *, steps: int = _STEPS
+    classes: Floats, pages: Floats, batch: Floats, *, steps: int = _STEPS
 ) -> tuple[Floats, float]:
-    """Return the weights of the grid points (sum 1) for given batch laws, and the log-likelihood."""
-    like, scale = likelihoods(classes, batch, hot_batch)
+    """Return the weights of the grid points (sum 1) for a given batch law, and the log-likelihood."""
+    like, scale = likelihoods(classes, batch)
     weights, reached = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
     return weights, reached + float(pages @ scale)
 
@@ -142,8 +148,8 @@ def fit_rates(like: Floats, pages: Floats, batch: Floats) -> Rates:
 def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Floats:
     """Return the batch law under which the classes are most likely.
 
-    Too few observations say nothing about batches: then every visit is taken as a single access. Of very many
-    pages a random part is enough.
+    Too few observations say nothing about batches: then every visit is taken as a single access, as it is
+    where another law explains them hardly better. Of very many pages a random part is enough.
     """
     from scipy.optimize import minimize
 
@@ -156,22 +162,41 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Fl
     if observations < _ENOUGH_OBSERVATIONS:
         return SINGLE
 
+    def likely(batch: Floats, shift: float = 0.0) -> float:
+        # Pages that are all visited equally often lie between two points of the grid: unless it may move,
+        # the law that puts them on a point looks the likeliest.
+        like, scale = likelihoods(classes, batch, grid=GRID * np.exp(shift))
+        reached: float = _native.mixture_weights(like, pages, steps=_SEARCH_STEPS, gain=_GAIN)[1]
+        return reached + float(pages @ scale)
+
     def batch_of(theta: Floats) -> Floats:
         odds = np.exp(np.append(0.0, theta) - max(0.0, float(theta.max())))
         return np.asarray(odds / odds.sum(), dtype=np.float64)
 
-    def cost(theta: Floats) -> float:
+    def cost(point: Floats) -> float:
         # A weak pull to the centre keeps probabilities that the data leave open from running away.
-        return -fit_weights(classes, pages, batch_of(theta), steps=45)[1] + 0.02 * float(theta @ theta)
+        return -likely(batch_of(point[:-1]), float(point[-1])) + 0.02 * float(point[:-1] @ point[:-1])
 
-    start = np.array([-2.0, -3.0, -4.0, -4.0])
+    # The search ends at the nearest maximum, so it begins at the best of several laws.
+    starts = [_geometric(mean) for mean in _START_MEANS]
+    start = starts[int(np.argmax([likely(batch) for batch in starts]))]
     found = minimize(
         cost,
-        start,
-        method="Nelder-Mead",
-        options={"maxfev": _SEARCH_EVALUATIONS, "fatol": 1.0, "xatol": 0.05},
+        np.append(np.log(start[1:] / start[0]), 0.0),
+        method="L-BFGS-B",
+        bounds=[(-7.0, 4.0)] * 4 + [(-_HALF_STEP, _HALF_STEP)],
+        options={"maxfun": _SEARCH_EVALUATIONS, "eps": 1e-3, "ftol": 1e-6},
     )
-    return batch_of(np.asarray(found.x, dtype=np.float64))
+    batch = batch_of(np.asarray(found.x[:-1], dtype=np.float64))
+    single = max(likely(SINGLE, shift) for shift in np.linspace(-_HALF_STEP, _HALF_STEP, 5).tolist())
+    return batch if likely(batch, float(found.x[-1])) > single + _LEAST_GAIN else SINGLE
+
+
+def _geometric(mean: float) -> Floats:
+    """Return the batch law of visits that go on with the same probability after each access."""
+    ends = 1 / mean
+    goes_on = (1 - ends) ** np.arange(5)
+    return np.asarray(np.append(ends * goes_on[:4], goes_on[4]))
 
 
 def resample(

@@ -40,6 +40,9 @@ _SHIFT_ROUGH = 0.25
 _ORDER_ROUGH, _ORDER_REFUSED = 0.05, 0.2
 """Of the misses: those on pages that come in the order of their blocks."""
 
+_TOGETHER_ROUGH, _TOGETHER_REFUSED = 0.05, 0.2
+"""Of the accesses: those on relations whose neighbouring pages rise and fall together."""
+
 _DRIFT_ROUGH, _DRIFT_MATTERS, _CERTAIN_ERROR = 1.2, 0.002, 0.0003
 """By how much halves of the recording differ from the whole, in standard errors, and in miss ratio; and an
 error that is there in any case."""
@@ -198,6 +201,25 @@ def order_doubts(share: float) -> list[Doubt]:
             "refused" if share > _ORDER_REFUSED else "rough",
             f"{share:.0%} of the misses read relations from end to end: pages that come round together stay "
             "or go together, which snapshots do not show; take a trace (record --source trace)",
+        )
+    ]
+
+
+def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
+    """Return what speaks against a curve of relations whose pages are visited one after the other.
+
+    Args:
+        shares: such relations, and their share of the accesses.
+    """
+    share = sum(own for _, own in shares)
+    if share <= _TOGETHER_ROUGH:
+        return []
+    worst = max(shares, key=lambda one: one[1])[0]
+    return [
+        Doubt(
+            "refused" if share > _TOGETHER_REFUSED else "rough",
+            f"{share:.0%} of the accesses visit pages one after the other, most of them in `{worst}`: they "
+            "stay or go together, which snapshots do not show; take a trace (record --source trace)",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Find whether pages came into the pool in the order of their blocks, as loops and long ranges load them.
+"""Find whether pages are visited in the order of their blocks, as loops and long ranges visit them.
 
 Pages that are loaded one after the other lie in buffers one after the other, behind the clock hand. Where a
 relation is read again and again from end to end by other means than a sequential scan, all pages that are new
@@ -7,6 +7,9 @@ page assumes: pages that are loaded together stay or are evicted together.
 
 In a small pool, or between two snapshots that follow closely, too few come for a long run. There a loop shows
 by where its new pages lie: in one window of blocks, another in each snapshot.
+
+A loop that the pool holds brings no new pages. It shows by the usage counts: blocks that lie close to each
+other were visited last at the same time, so their counts rise and fall together.
 """
 
 from __future__ import annotations
@@ -35,6 +38,50 @@ _WINDOW_LENGTH: Final = 1.5
 _LEAST_WINDOWS: Final = 4
 """A window holds three quarters of a group's new pages within one and a half times as many of its blocks.
 Ranges that are read at random times lie in several places, but for a snapshot here and there."""
+
+_SECTIONS: Final = 16
+_FEWEST_IN_SECTION: Final = 16
+_FEWEST_SECTIONS: Final = 4
+_FEWEST_SNAPSHOTS: Final = 4
+
+
+def together(seen: Observations) -> Floats:
+    """Return which share of the variation of a page's usage count its neighbours have in common, by group.
+
+    It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks, after the
+    mean of each section over time and of all sections at each time was taken away: near 0 where pages are
+    visited at random, whatever their popularity, and 0 where there is too little to see. On simulated
+    loads (benchmarks/calibration, even seeds) loops and moving windows have .27 to .95, others .03 at most.
+    """
+    groups = len(seen.groups)
+    if seen.snapshots < _FEWEST_SNAPSHOTS:
+        return np.zeros(groups)
+    rank, size = _ranks(seen.page_group.astype(np.int64), groups)
+    sections = np.minimum(_SECTIONS, size // _FEWEST_IN_SECTION)
+    place = rank * sections[seen.page_group] // np.maximum(size[seen.page_group], 1)
+    place += seen.page_group.astype(np.int64) * _SECTIONS
+    # Absent pages stand for 0.
+    value = seen.usage_count + 1.0
+    cells = groups * _SECTIONS
+    members = np.bincount(place, minlength=cells).reshape(groups, _SECTIONS)
+    sums = np.bincount(
+        seen.snapshot * cells + place[seen.page], value, minlength=seen.snapshots * cells
+    ).reshape(seen.snapshots, groups, _SECTIONS)
+    pages = len(seen.page_group)
+    mean = np.bincount(seen.page, value, minlength=pages) / seen.snapshots
+    variance = np.bincount(seen.page, value**2, minlength=pages) / seen.snapshots - mean**2
+    of_pages = np.bincount(seen.page_group, variance, minlength=groups) / np.maximum(size, 1)
+    of_pages *= seen.snapshots / (seen.snapshots - 1)
+    found = np.zeros(groups)
+    for group in np.flatnonzero((sections >= _FEWEST_SECTIONS) & (of_pages > 0)).tolist():
+        count = int(sections[group])
+        means = sums[:, group, :count] / members[group, :count]
+        means -= means.mean(axis=0)
+        means -= means.mean(axis=1, keepdims=True)
+        between = float((means**2).sum()) / ((seen.snapshots - 1) * (count - 1))
+        by_chance = of_pages[group] / float(members[group, :count].mean())
+        found[group] = max(between - by_chance, 0.0) / of_pages[group]
+    return found
 
 
 def in_order(seen: Observations, appended: Floats) -> Floats:

@@ -59,9 +59,10 @@ from pgsweep.sizing.inference.self_consistency import (
     part_doubts,
     stranger_doubts,
     today_doubts,
+    together_doubts,
     width_doubts,
 )
-from pgsweep.sizing.inference.sequences import in_order
+from pgsweep.sizing.inference.sequences import in_order, together
 from pgsweep.sizing.inference.totals import Totals
 
 Floats = NDArray[np.float64]
@@ -77,6 +78,9 @@ _MOST_SNAPSHOTS = 1000
 _REPLICATES = 40
 _SAME_BATCH = 0.01
 _OWN_GROUP_SHARE = 0.002
+_TOGETHER = 0.2
+"""Share of common variation from which on pages are taken to be visited one after the other."""
+
 _GROWTH = 0.02
 """New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
@@ -320,7 +324,7 @@ def estimate(
             ),
             *stranger_doubts(float(resident[-1]) / pool, seen.unknown / pool),
             *scan_doubts(totals, relations, (pool_blocks, *sizes_blocks)),
-            *order_doubts(ordered),
+            *(order_doubts(ordered) or together_doubts(_in_loops(seen, flows, grown))),
             *drift_doubts(
                 point[-2:], [curve_of_half[-2:] for curve_of_half in halves], spread[:, -2:].std(axis=0)
             ),
@@ -373,6 +377,21 @@ def estimate(
             accesses_per_second=changed_accesses,
         ),
     )
+
+
+def _in_loops(
+    seen: Observations, flows: list[Flow], grown: Callable[[Group], float]
+) -> list[tuple[str, float]]:
+    """Return relations whose pages are visited in order, and their share of the accesses, scans left out.
+
+    What grows is visited where it grows, which is another place in each snapshot as well.
+    """
+    total = sum(flow.accesses for flow in flows if np.isfinite(flow.accesses))
+    return [
+        (group.name, max(flow.accesses - flow.scan_accesses, 0.0) / max(total, 1e-9))
+        for group, flow, common in zip(seen.groups, flows, together(seen).tolist(), strict=True)
+        if len(group.relations) == 1 and common > _TOGETHER and grown(group) <= 0
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
