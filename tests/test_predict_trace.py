@@ -97,7 +97,7 @@ def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
     """Its first accesses count as misses; that they need not miss in an old server is in the lower bound."""
     objects, rounds = 400, 500
     loop = np.tile(np.arange(objects, dtype=np.uint32), rounds)
-    found = estimate_cold(loop, objects, sizes_blocks=[100, objects], rules=_native.Rules(18))
+    found = estimate_cold(loop, objects, sizes_blocks=[100, objects], version=18)
     first = 1 / rounds
     assert found.sizes_blocks == (100, objects)
     # A loop over four times the pool finds nothing; where all of it fits only the first round misses.
@@ -114,11 +114,11 @@ def test_a_foreign_trace_is_replayed_from_an_empty_pool() -> None:
 def test_a_foreign_trace_of_many_first_accesses_is_rough() -> None:
     random = np.random.default_rng(1)
     pages = random.integers(0, 1000, 20_000).astype(np.uint32)
-    found = estimate_cold(pages, 1000, sizes_blocks=[250, 500, 2000], rules=_native.Rules(15))
+    found = estimate_cold(pages, 1000, sizes_blocks=[250, 500, 2000], version=15)
     assert found.level == ROUGH
     # Of uniform accesses a pool that is full misses what it cannot hold: between the bounds at each size.
     for blocks, low, high in zip(found.sizes_blocks, found.low, found.high, strict=True):
         assert low <= max(1 - blocks / 1000, 0.0) <= high
     assert np.all(np.diff(found.miss_ratio) < 0)
     with pytest.raises(ValueError, match="no access"):
-        estimate_cold(pages[:0], 0, sizes_blocks=[250], rules=_native.Rules(15))
+        estimate_cold(pages[:0], 0, sizes_blocks=[250], version=15)

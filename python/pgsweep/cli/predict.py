@@ -39,6 +39,12 @@ from pgsweep.units import format_bytes
     "changes together give one curve, beside that of today.",
 )
 @click.option(
+    "--executor",
+    metavar="EXECUTOR",
+    help="Of a trace in oracleGeneral format: replay its sizes beside each other, by processes:N here, or by "
+    "tcp://HOST:PORT of a dask scheduler.",
+)
+@click.option(
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
@@ -55,6 +61,7 @@ def command(
     sizes: list[int] | None,
     memory_bytes: int | None,
     what_if: tuple[str, ...],
+    executor: str | None,
     fail_if: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
@@ -95,6 +102,7 @@ def command(
       pgsweep predict shop.evidence --sizes 1GB,2GB,4GB,8GB -o shop.html
       pgsweep predict shop.evidence --ram 64GB --sizes 8GB,16GB,32GB
       pgsweep predict shop.evidence --what-if 'orders grows 2x' --what-if 'scan items every 60s'
+      pgsweep predict cluster052.oracleGeneral --executor processes:8
       pgsweep predict shop.evidence --json | jq .verdict
       pgsweep predict shop.evidence --fail-if 'verdict!=reliable' -o shop.json
     """
@@ -111,6 +119,10 @@ def command(
     from pgsweep.records.prediction import LEVELS
     from pgsweep.sizing.predict import predict
 
+    if executor is not None:
+        from pgsweep.workers import check_executor
+
+        check_executor(executor)
     conditions = [parse_word_condition(text, {"verdict": LEVELS}) for text in fail_if]
     if sizes and sizes[-1] > machine_memory_bytes():
         settings.warn(
@@ -119,7 +131,9 @@ def command(
         )
     with ConsoleProgress(settings) as shown:
         shown.stage("predicting")
-        result = predict(evidence, sizes_bytes=sizes, memory_bytes=memory_bytes, what_if=what_if)
+        result = predict(
+            evidence, sizes_bytes=sizes, memory_bytes=memory_bytes, what_if=what_if, executor=executor
+        )
     output.write(with_provenance(result, settings.arguments, subject=subject_of(evidence)))
     level = (result.changed or result).verdict.level
     held = [condition for condition in conditions if condition.holds({"verdict": level})]

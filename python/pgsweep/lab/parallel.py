@@ -8,18 +8,11 @@ result says so.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event
-from typing import Any, Final
+from typing import Final
 
-from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.host.machine import describe_machine
 from pgsweep.lab.one import Clock, run_one
 from pgsweep.lab.protocol import NothingRuns, Place, Plan
@@ -27,11 +20,9 @@ from pgsweep.lab.store import Samples
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.lab import LabRun
+from pgsweep.workers import WorkerPool, is_loss
 
 _MOST_LOSSES: Final = 3
-_WATCH_SECONDS: Final = 0.3
-_PROCESSES: Final = "processes:"
-_CLUSTER: Final = ("tcp://", "tls://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,7 @@ def run_cells(
         MissingAbility: there is no such executor here.
         NothingRuns: workers die again and again, or have another server.
     """
-    pool = _Pool(executor)
+    pool = WorkerPool(executor)
     machines: set[str] = set()
     losses = 0
     left = dict(missing)
@@ -99,7 +90,7 @@ def run_cells(
             for future in done:
                 job = futures.pop(future)
                 error = future.exception()
-                if error is not None and not _is_loss(error):
+                if error is not None and not is_loss(error):
                     raise error
                 if error is not None:
                     lost.append(job)
@@ -128,99 +119,6 @@ def run_cells(
     finally:
         pool.close(at_once=not ended)
     return _notes(machines, pool.workers)
-
-
-def check_executor(text: str) -> None:
-    """Refuse what is no executor: `processes:N`, or the address of a dask scheduler.
-
-    Raises:
-        UsageError: it is none.
-        MissingAbility: dask is not installed.
-    """
-    number = text.removeprefix(_PROCESSES)
-    if text.startswith(_PROCESSES) and number.isdecimal() and 1 <= int(number[:6]) <= 1024:
-        return
-    if not text.startswith(_CLUSTER):
-        raise UsageError(
-            f"`{text}` is no executor",
-            cause="it is `processes:N`, or where a dask scheduler listens: `tcp://HOST:PORT`",
-            hint="--executor processes:2",
-        )
-    try:
-        import distributed  # noqa: F401
-    except ImportError as error:
-        raise MissingAbility(
-            "the cluster's client is not installed", cause=str(error), hint="pip install 'pgsweep[cluster]'"
-        ) from error
-
-
-class _Pool:
-    """An executor that can be made anew when its workers died.
-
-    Attributes:
-        executor: the present one.
-        workers: how many there are; 0 where that is not known.
-    """
-
-    def __init__(self, wanted: Executor | str) -> None:
-        self._wanted = wanted
-        self._stop: Event | None = None
-        self._client: Any = None
-        self.workers = 0
-        if isinstance(wanted, str):
-            check_executor(wanted)
-        self.executor = self._made()
-
-    def _made(self) -> Executor:
-        if isinstance(self._wanted, Executor):
-            return self._wanted
-        if self._wanted.startswith(_PROCESSES):
-            self.workers = int(self._wanted.removeprefix(_PROCESSES))
-            # Not forked: a server's keeper and its locks are not to be shared with a worker.
-            context = multiprocessing.get_context("spawn")
-            self._stop = context.Event()
-            return ProcessPoolExecutor(self.workers, context, _watch, (os.getpid(), self._stop))
-        import distributed
-
-        connect: Any = distributed.Client
-        client = connect(self._wanted, timeout="10s", set_as_default=False)
-        self._client = client
-        executor: Executor = client.get_executor(pure=False)
-        return executor
-
-    def renew(self) -> None:
-        """Replace worker processes of ours; a cluster replaces its own."""
-        if isinstance(self._wanted, str) and self._wanted.startswith(_PROCESSES):
-            self.executor.shutdown(wait=True, cancel_futures=True)
-            self.executor = self._made()
-
-    def close(self, *, at_once: bool) -> None:
-        """End it, unless it is the caller's; `at_once` ends also what is being run."""
-        if isinstance(self._wanted, Executor):
-            return
-        if at_once and self._stop is not None:
-            self._stop.set()
-        if self._client is not None:
-            self.executor.shutdown(wait=not at_once)
-            self._client.close()
-            return
-        self.executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _watch(parent: int, stop: Event) -> None:
-    """End this worker when the process that made it is gone or says so; its server ends with it."""
-
-    def watch() -> None:
-        while os.getppid() == parent and not stop.is_set():
-            time.sleep(_WATCH_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _is_loss(error: BaseException) -> bool:
-    """Return whether a worker died, so that the cell is to be done again."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
 
 
 def _check_version(found: CellRuns, version: str) -> None:

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.sizing.sizes import blocks_of, check_sizes
+from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pgsweep import _native
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
@@ -31,17 +34,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.inference.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
-SMALLEST_BYTES = 128 * 1024
-"""shared_buffers has a minimum of 16 blocks (guc_tables.c)."""
-
-LARGEST_BYTES = (2**30 - 1) * BLOCK_BYTES
-"""shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
-
-MOST_SIZES = 1000
-
 SNAPSHOTS = ("sql", "peek")
-
-DEFAULT_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 __all__ = ["predict", "predict_window"]
 
@@ -80,6 +73,7 @@ def predict(
     sizes_bytes: Sequence[int] | None = None,
     memory_bytes: int | None = None,
     what_if: Sequence[str] = (),
+    executor: Executor | str | None = None,
     seed: int = 0,
 ) -> PredictResult:
     """Predict the miss ratio at other sizes of shared_buffers; of traces also what comes from disk.
@@ -93,18 +87,21 @@ def predict(
             disk.
         what_if: changes of the load or of the memory, such as `orders grows 2x`; all of them together give
             a second curve.
+        executor: where a trace in oracleGeneral format is replayed: an executor of `concurrent.futures`,
+            `processes:N`, or the address of a dask scheduler; without, threads of this process.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
         UsageError: a size is too small, a memory is given for evidence that says nothing of the page cache,
-            or a what-if cannot be read or answered.
+            a what-if cannot be read or answered, or an executor is given for other evidence.
+        MissingAbility: there is no such executor here, or its workers die again and again.
     """
     from pgsweep.sizing.what_if.grammar import check_memory, parse
 
     asked = parse(what_if)
     check_memory(asked, memory_bytes)
-    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked)
+    found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
     if found.recorded is None or found.trace is None:
         if memory_bytes is not None:
             raise no_memory(found.source, "--ram")
@@ -137,13 +134,14 @@ def judge(
     sizes_bytes: Sequence[int] | None = None,
     seed: int = 0,
     asked: Sequence[Asked] = (),
+    executor: Executor | str | None = None,
 ) -> Judged:
     """Return the curve as `predict` does, with what is not shown: refused curves, and sizes that are unknown.
 
     It is for judging the method (benchmarks/calibration).
     """
     if sizes_bytes is not None:
-        _check_sizes(sizes_bytes)
+        check_sizes(sizes_bytes)
     _check_threads()
     from pgsweep.evidence.store import Evidence
 
@@ -152,9 +150,11 @@ def judge(
 
         exported = ExportedTrace.open(evidence)
         if exported is None:
-            return _from_foreign_trace(evidence, sizes_bytes, asked)
-        sizes = _blocks(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
+            return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
+        _check_executor(executor, evidence)
+        sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
         return _from_trace(exported, sizes, seed)
+    _check_executor(executor, evidence)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -163,7 +163,7 @@ def judge(
             cause="the recording was cut before the server had answered",
             hint=f"record again: pgsweep record -o {shell_word(str(evidence))}",
         )
-    sizes = _blocks(sizes_bytes, pool_blocks, asked)
+    sizes = blocks_of(sizes_bytes, pool_blocks, asked)
     source = opened.meta.source
     if not opened.complete and not opened.has("accesses") and not opened.has("snapshots"):
         raise EvidenceError(
@@ -195,7 +195,7 @@ def predict_window(
         EvidenceError: it holds no access.
     """
     _check_threads()
-    sizes = _blocks(sizes_bytes, evidence.meta.shared_buffers_blocks)
+    sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
     return result_of(_from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None))
 
 
@@ -204,21 +204,32 @@ def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
     return [*([newer] if newer else []), *evidence.warnings]
 
 
-def _from_foreign_trace(path: Path, sizes_bytes: Sequence[int] | None, asked: Sequence[Asked] = ()) -> Judged:
+def _from_foreign_trace(
+    path: Path,
+    sizes_bytes: Sequence[int] | None,
+    asked: Sequence[Asked],
+    executor: Executor | str | None,
+    seed: int,
+) -> Judged:
     """Predict from a trace in oracleGeneral format; without sizes, a 64th of its pages to all of them."""
-    from pgsweep import _native
     from pgsweep.evidence.oracle_general import read_oracle_general
     from pgsweep.sizing.inference.traces import estimate_cold
 
     trace = read_oracle_general(path)
     sizes = (
-        _blocks(sizes_bytes, 0, asked)
+        blocks_of(sizes_bytes, 0, asked)
         if sizes_bytes is not None
-        else _blocks([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
+        else blocks_of([max(trace.objects >> shift, 16) * BLOCK_BYTES for shift in range(7)], 0, asked)
     )
     # A trace that never saw PostgreSQL is replayed by the newest rules there are.
-    rules = _native.Rules(NEWEST_TESTED_MAJOR)
-    estimate = estimate_cold(trace.pages, trace.objects, sizes_blocks=sizes, rules=rules)
+    estimate = estimate_cold(
+        trace.pages,
+        trace.objects,
+        sizes_blocks=sizes,
+        version=NEWEST_TESTED_MAJOR,
+        executor=executor,
+        seed=seed,
+    )
     observed = Observed(
         shared_buffers_bytes=0, miss_ratio=0.0, accesses=len(trace.pages), seconds=trace.seconds
     )
@@ -512,43 +523,13 @@ def _check_threads() -> None:
             thread.join()
 
 
-def _check_sizes(sizes_bytes: Sequence[int]) -> None:
-    if not sizes_bytes:
-        raise UsageError("no size is given", hint="for example: --sizes 64MB,128MB,1GB")
-    for size in sizes_bytes:
-        if size < SMALLEST_BYTES:
-            raise UsageError(
-                f"{format_bytes(size)} is smaller than the least shared_buffers, 128 kB",
-                hint="give sizes of 128kB or more, for example --sizes 64MB,128MB,1GB",
-            )
-        if size > LARGEST_BYTES:
-            raise UsageError(
-                f"{size} bytes are more than the largest shared_buffers, {format_bytes(LARGEST_BYTES)}",
-                hint="give smaller sizes, for example --sizes 64MB,128MB,1GB",
-            )
-    if len(sizes_bytes) > MOST_SIZES:
+def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
+    if executor is not None:
         raise UsageError(
-            f"{len(sizes_bytes)} sizes are too many, {MOST_SIZES} are possible",
-            hint="give fewer, for example --sizes 64MB,128MB,1GB",
+            f"`{evidence}` is not replayed by other processes",
+            cause="only traces in oracleGeneral format that pgsweep did not export are",
+            hint="leave --executor away",
         )
-
-
-def _blocks(
-    sizes_bytes: Sequence[int] | None, pool_blocks: int, asked: Sequence[Asked] = ()
-) -> tuple[int, ...]:
-    """Return the sizes in blocks: those named, or some around today's, and those of what-ifs."""
-    from pgsweep.sizing.what_if.grammar import SharedBuffers
-
-    largest = LARGEST_BYTES // BLOCK_BYTES
-    more = [one.size_bytes for one in asked if isinstance(one, SharedBuffers)]
-    if more:
-        _check_sizes(more)
-    added = [round(size / BLOCK_BYTES) for size in more]
-    if sizes_bytes is not None:
-        found = tuple(round(size / BLOCK_BYTES) for size in sizes_bytes)
-        return tuple(sorted({*found, *added})) if added else found
-    around = (min(max(round(pool_blocks * factor), 16), largest) for factor in DEFAULT_FACTORS)
-    return tuple(sorted({*around, *added}))
 
 
 def points_of(estimate: Estimate) -> list[CurvePoint]:

@@ -155,7 +155,7 @@ def command(
                 f"{option} goes with a grid, not with --all", hint=f"pgsweep lab run GRID.toml {option} ..."
             )
     if executor is not None:
-        from pgsweep.lab.parallel import check_executor
+        from pgsweep.workers import check_executor
 
         check_executor(executor)
     place = Place(pg_bindir, work_dir, server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from pgsweep.records.prediction import Level
 from pgsweep.sizing.inference.accesses import Trace
 from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Doubt, Estimate, judged
 from pgsweep.sizing.inference.replays import Replay, Replayed
+from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 
@@ -88,27 +90,45 @@ def estimate(
 
 
 def estimate_cold(
-    pages: NDArray[np.uint32], objects: int, *, sizes_blocks: Sequence[int], rules: _native.Rules
+    pages: NDArray[np.uint32],
+    objects: int,
+    *,
+    sizes_blocks: Sequence[int],
+    version: int,
+    executor: Executor | str | None = None,
+    seed: int = 0,
+    long_trace_accesses: int = LONG_TRACE_ACCESSES,
 ) -> Estimate:
     """Replay a foreign trace from empty pools; first accesses count, and the lower bound leaves them out.
 
+    Args:
+        version: of PostgreSQL, whose rules hold.
+        executor: where the sizes are replayed; None is this process.
+        long_trace_accesses: from which length on pages are sampled.
+
     Raises:
         ValueError: the trace holds no access.
+        MissingAbility: there is no such executor.
     """
     if not len(pages):
         raise ValueError("the trace holds no access")
-    windows = np.unique(np.linspace(0, len(pages), 25).astype(np.uint64))
-    counts = _native.replay(pages, list(sizes_blocks), rules, windows=windows)
-    misses, accesses = counts["misses"].astype(np.float64), counts["accesses"].astype(np.float64)
-    total = accesses.sum()
+    edges = np.unique(np.linspace(0, len(pages), 25).astype(np.int64))
+    sampled = len(pages) >= long_trace_accesses
+    found = replay_sizes(
+        pages, objects, sizes_blocks, version, edges, sampled=sampled, executor=executor, seed=seed
+    )
+    total = len(pages)
+    misses = np.array([one.misses for one in found])
     point = misses.sum(axis=1) / total
-    left = misses - point[:, None] * accesses
-    width = _Z90 * np.sqrt((left**2).sum(axis=1)) / total
+    left = misses - point[:, None] * np.diff(edges)
+    width = _Z90 * np.sqrt((left**2).sum(axis=1) + np.array([one.error for one in found]) ** 2) / total
     first = objects / len(pages)
-    reason = (
+    reasons = [
         f"counted from an empty pool: {first:.4f} of the accesses are first ones, and count as misses; in a "
         f"server that has run for long they need not miss, and the lower bounds leave them out"
-    )
+    ]
+    if sampled:
+        reasons.append("replayed by samples of the pages, each in a pool that is smaller in proportion")
     return Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=point,
@@ -116,7 +136,7 @@ def estimate_cold(
         high=np.clip(point + width, 0, 1),
         pass_seconds=float("nan"),
         level=RELIABLE if first <= _WRONG_TODAY else ROUGH,
-        reasons=[reason],
+        reasons=reasons,
     )
 
 

@@ -1,0 +1,166 @@
+"""Workers for tasks that are independent of each other: processes here, or any `concurrent.futures` executor.
+
+An executor is named as `processes:N`, or by the address of a dask scheduler, `tcp://HOST:PORT`. A task whose
+worker dies is done again, so tasks return the same whenever and wherever they run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.synchronize import Event
+from typing import Any, Final, TypeVar
+
+from pgsweep.errors import MissingAbility, UsageError
+
+T = TypeVar("T")
+
+_MOST_LOSSES: Final = 3
+_WATCH_SECONDS: Final = 0.3
+_PROCESSES: Final = "processes:"
+_CLUSTER: Final = ("tcp://", "tls://")
+
+
+def check_executor(text: str) -> None:
+    """Refuse what is no executor: `processes:N`, or the address of a dask scheduler.
+
+    Raises:
+        UsageError: it is none.
+        MissingAbility: dask is not installed.
+    """
+    number = text.removeprefix(_PROCESSES)
+    if text.startswith(_PROCESSES) and number.isdecimal() and 1 <= int(number[:6]) <= 1024:
+        return
+    if not text.startswith(_CLUSTER):
+        raise UsageError(
+            f"`{text}` is no executor",
+            cause="it is `processes:N`, or where a dask scheduler listens: `tcp://HOST:PORT`",
+            hint="--executor processes:2",
+        )
+    try:
+        import distributed  # noqa: F401
+    except ImportError as error:
+        raise MissingAbility(
+            "the cluster's client is not installed", cause=str(error), hint="pip install 'pgsweep[cluster]'"
+        ) from error
+
+
+def run_tasks(
+    executor: Executor | str | None, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]
+) -> list[T]:
+    """Return what a function returns for each task, in their order.
+
+    Args:
+        executor: as `check_executor` takes it; None is as many threads as there are processors.
+        function: of a module, so that workers find it; returns the same for the same task.
+        tasks: arguments of each call.
+
+    Raises:
+        MissingAbility: there is no such executor here, or its workers die again and again.
+    """
+    if executor is None:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+            return list(threads.map(lambda task: function(*task), tasks))
+    pool = WorkerPool(executor)
+    results: dict[int, T] = {}
+    ended = False
+    try:
+        for _ in range(_MOST_LOSSES + 1):
+            futures: dict[int, Future[T]] = {
+                number: pool.executor.submit(function, *task)
+                for number, task in enumerate(tasks)
+                if number not in results
+            }
+            for number, future in futures.items():
+                error = future.exception()
+                if error is None:
+                    results[number] = future.result()
+                elif not is_loss(error):
+                    raise error
+            if len(results) == len(tasks):
+                break
+            pool.renew()
+        else:
+            raise MissingAbility(
+                f"{len(tasks) - len(results)} of {len(tasks)} tasks were lost: workers die again and again",
+                cause="the memory of a machine does not suffice for so many at once, or somebody ends them",
+                hint="--executor processes:1",
+            )
+        ended = True
+    finally:
+        pool.close(at_once=not ended)
+    return [results[number] for number in range(len(tasks))]
+
+
+class WorkerPool:
+    """An executor that can be made anew when its workers died.
+
+    Attributes:
+        executor: the present one.
+        workers: how many there are; 0 where that is not known.
+    """
+
+    def __init__(self, wanted: Executor | str) -> None:
+        self._wanted = wanted
+        self._stop: Event | None = None
+        self._client: Any = None
+        self.workers = 0
+        if isinstance(wanted, str):
+            check_executor(wanted)
+        self.executor = self._made()
+
+    def _made(self) -> Executor:
+        if isinstance(self._wanted, Executor):
+            return self._wanted
+        if self._wanted.startswith(_PROCESSES):
+            self.workers = int(self._wanted.removeprefix(_PROCESSES))
+            # Not forked: a server's keeper and its locks are not to be shared with a worker.
+            context = multiprocessing.get_context("spawn")
+            self._stop = context.Event()
+            return ProcessPoolExecutor(self.workers, context, _watch, (os.getpid(), self._stop))
+        import distributed
+
+        connect: Any = distributed.Client
+        client = connect(self._wanted, timeout="10s", set_as_default=False)
+        self._client = client
+        executor: Executor = client.get_executor(pure=False)
+        return executor
+
+    def renew(self) -> None:
+        """Replace worker processes of ours; a cluster replaces its own."""
+        if isinstance(self._wanted, str) and self._wanted.startswith(_PROCESSES):
+            self.executor.shutdown(wait=True, cancel_futures=True)
+            self.executor = self._made()
+
+    def close(self, *, at_once: bool) -> None:
+        """End it, unless it is the caller's; `at_once` ends also what is being run."""
+        if isinstance(self._wanted, Executor):
+            return
+        if at_once and self._stop is not None:
+            self._stop.set()
+        if self._client is not None:
+            self.executor.shutdown(wait=not at_once)
+            self._client.close()
+            return
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _watch(parent: int, stop: Event) -> None:
+    """End this worker when the process that made it is gone or says so; its server ends with it."""
+
+    def watch() -> None:
+        while os.getppid() == parent and not stop.is_set():
+            time.sleep(_WATCH_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def is_loss(error: BaseException) -> bool:
+    """Return whether a worker died, so that the cell is to be done again."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
