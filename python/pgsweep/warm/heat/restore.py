@@ -26,6 +26,7 @@ import msgspec
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.prewarm import mark_as_warming
 from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
+from pgsweep.progress import Listener
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
@@ -43,9 +44,8 @@ from pgsweep.warm.heat.restore_plan import (
     touches_left,
 )
 from pgsweep.warm.heat.restore_rounds import Remaining, another_round
-from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
+from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
-from pgsweep.warm.run.run import Listener
 from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
 
@@ -79,7 +79,7 @@ def restore(
     options: RestoreOptions,
     *,
     stop: threading.Event,
-    listener: Listener | None = None,
+    listener: Listener[WorkState] | None = None,
 ) -> WarmRestoreResult:
     """Bring saved heat back, and measure the result.
 
@@ -214,7 +214,7 @@ class HeatReader:
 
 
 @contextlib.contextmanager
-def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> Iterator[None]:
+def _marked(conninfo: str, listener: Listener[WorkState] | None, stop: threading.Event) -> Iterator[None]:
     """Announce this warmer to others of this server, and report the others to the user."""
     connection, others = patiently(lambda: _mark(conninfo), PATIENCE_SECONDS, stop)
     with contextlib.closing(connection):
@@ -239,7 +239,7 @@ def _carry_out(
     plan: RestorePlan,
     options: RestoreOptions,
     stop: threading.Event,
-    listener: Listener | None,
+    listener: Listener[WorkState] | None,
     done: _Done,
 ) -> None:
     """Do what was planned: read into the pool, then into the page cache, then touch."""
@@ -285,7 +285,7 @@ def _read_pages(
     plan: RestorePlan,
     options: RestoreOptions,
     stop: threading.Event,
-    listener: Listener | None,
+    listener: Listener[WorkState] | None,
     files: FileReader | None,
 ) -> WorkOutcome:
     def reader() -> PageCacheReader | PrewarmReader:
