@@ -94,6 +94,20 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def test_the_site_has_no_dead_link(tmp_path: Path) -> None:
+    """`make docs` builds it in the same way; links to headings are checked here alone."""
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    done = subprocess.run(
+        [mkdocs, "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site/reference/glossary.html").exists()
+
+
 def test_commands_of_the_readme_do_what_they_say(wheel18: Cluster, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text.partition("## Five commands")[2].partition("\n## ")[0]
