@@ -6,9 +6,10 @@
 What is resident already is not read again, so a restore that was cut short is resumed by starting it anew,
 and one in which the server restarts goes on by itself. Into a pool in use it goes several rounds.
 
-Scattered blocks are first asked of the operating system (pg_prewarm's mode prefetch, posix_fadvise(2)), a
-whole call of them at once, and then read: so the device has many requests to work on, though the server
-reads them one after the other.
+The blocks of a call are first brought into the page cache and then read by the server: so the device has
+several requests to work on, though the server reads one block after the other. On the server's host they are
+few enough that the reads of queries do not wait long behind them (`warm.files`); from elsewhere pg_prewarm's
+mode prefetch asks for the whole call at once.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class HeatReader:
         """
         ahead = call.ahead if isinstance(call, HeatCall) else call.pieces
         if self._files is not None:
-            self._files.ask(ahead)
+            self._files.fetch(ahead)
         elif len(ahead) > 1:
             self._ahead.read(Call(call.number, call.database, ahead))
         return self._buffer.read(call)
