@@ -224,7 +224,7 @@ def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_
     assert {path.name for path in small_disk.iterdir()} == {"ballast"}
 
 
-def test_names_that_are_not_utf8_are_told() -> None:
+def test_names_that_are_not_utf8_are_reported() -> None:
     done = start("warm", "plan", b"db\xe9")
     assert done.returncode == 2
     assert done.stderr.startswith("error: `db\\xe9` is not UTF-8\n")

@@ -307,7 +307,7 @@ def test_any_size_of_screen(quiet: str) -> None:
             yield Live(access)
 
     async def look_at_all_sizes() -> None:
-        app = TopApp(lambda *told: Feed(reopen, 0.2, *told), interval_seconds=0.2)
+        app = TopApp(lambda *callbacks: Feed(reopen, 0.2, *callbacks), interval_seconds=0.2)
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(*parts: str) -> list[str]:
@@ -388,7 +388,7 @@ def test_looking_by_sql_is_held_back(tmp_path: Path) -> None:
             "top", cluster.conninfo("postgres"), "--source", "sql", "--interval", "0.1s"
         ) as screen:
             screen.wait_for("not 0.1 s, to stay cheap", "cost: ")
-            assert b"by pg_buffercache: about" in screen.raw  # told before it began
+            assert b"by pg_buffercache: about" in screen.raw  # reported before it began
 
 
 def test_orders_and_filter(quiet: str) -> None:

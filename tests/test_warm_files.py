@@ -100,7 +100,7 @@ def test_little_is_asked_for_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert wait_until(lambda: cached_bytes(path) == (len(singles) + 4000) * BLOCK, 30)
 
 
-def test_a_device_tells_how_far_it_reads_ahead(tmp_path: Path) -> None:
+def test_how_far_a_device_reads_ahead_is_known(tmp_path: Path) -> None:
     number = tmp_path.stat().st_dev
     queue = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/queue/read_ahead_kb")
     if not queue.exists():
@@ -109,7 +109,9 @@ def test_a_device_tells_how_far_it_reads_ahead(tmp_path: Path) -> None:
     assert files._window_bytes(os.makedev(0, 1)) == 128 << 10
 
 
-def test_a_sink_that_cannot_be_spliced_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_cannot_be_spliced_into_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(bytes(8192))
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
     monkeypatch.setattr(os, "devnull", "/proc/self/comm")  # takes no splices
