@@ -27,9 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and any(uses_a_server(each, known) for each in _functions(item)):
             item.add_marker(pytest.mark.server)
-    # What takes longest begins first; otherwise one long file would keep one processor busy at the end.
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    # What takes longest begins first, and what takes least is left for the end: otherwise one long file would
+    # keep one processor busy while the others have nothing to do.
+    slow, server = (
+        {item.path for item in items if item.get_closest_marker(name)} for name in ("slow", "server")
+    )
+    items.sort(key=lambda item: (item.path not in slow, item.path not in server))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -140,18 +140,18 @@ def test_changed_rows_are_one_sentence(proxied: tuple[Proxy, str]) -> None:
 
 def test_the_command_line_says_it_in_words(proxied: tuple[Proxy, str]) -> None:
     proxy, conninfo = proxied
-    told = ""
+    reported = ""
     for seed in range(20):
         proxy.plan = Plan(seed, 0.3, skip=20, rough=0.0)
         done = run("cache", conninfo)
         assert "Traceback" not in done.stderr
         assert "failed in a way it should not" not in done.stderr
-        told = done.stderr
-        if "the server's answer is not what PostgreSQL 18 gives" in told:
+        reported = done.stderr
+        if "the server's answer is not what PostgreSQL 18 gives" in reported:
             break
-    assert "error: the server's answer is not what PostgreSQL 18 gives" in told
-    assert "cause: a proxy in between changes answers" in told
-    assert "hint: connect to the server itself" in told
+    assert "error: the server's answer is not what PostgreSQL 18 gives" in reported
+    assert "cause: a proxy in between changes answers" in reported
+    assert "hint: connect to the server itself" in reported
 
 
 def test_a_server_that_falls_silent_is_not_waited_for(

@@ -124,7 +124,7 @@ def test_settings_are_read_in_bytes(server: Cluster) -> None:
         assert 16 * MB < settings.shared_memory < 64 * MB
 
 
-def test_a_work_mem_of_ones_own_is_told(server: Cluster) -> None:
+def test_a_work_mem_of_ones_own_is_reported(server: Cluster) -> None:
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         for statement in (
             'CREATE ROLE "re\'port"',

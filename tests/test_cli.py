@@ -27,9 +27,10 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.secrets import without_secrets
 from pgsweep.ui.results import to_json
-from tests.fix_cli import PGSWEEP, start
+from tests.fix_cli import PGSWEEP, run, start
 from tests.fix_disk import fill_disk
 from tests.fix_results import MB, demo_result, predict_result
+from tools.reference import all_commands
 
 
 def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> tuple[float, float]:
@@ -175,6 +176,20 @@ def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.html", "a.txt", "x.json"]
 
 
+@pytest.mark.parametrize("text", [None, "{", "{}"], ids=["no file", "no JSON", "no schema"])
+def test_the_error_of_report_lists_the_commands_that_make_results(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text or "")
+    done = run("report", *([] if text is None else [str(path)]))
+    assert done.returncode == 2
+    listed = re.sub(r"\s+", " ", done.stderr).partition("--json or -o FILE: ")[2]
+    found = listed.partition(" hint:")[0].strip().split(", ")
+    made = {words for words, one in all_commands() if "as_json" in {option.name for option in one.params}}
+    made -= {"report", "top", "import", "convert"}  # their JSON is for other programs
+    assert set(found) == made
+    assert len(found) == len(made)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -209,7 +224,7 @@ def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_
     assert {path.name for path in small_disk.iterdir()} == {"ballast"}
 
 
-def test_names_that_are_not_utf8_are_told() -> None:
+def test_names_that_are_not_utf8_are_reported() -> None:
     done = start("warm", "plan", b"db\xe9")
     assert done.returncode == 2
     assert done.stderr.startswith("error: `db\\xe9` is not UTF-8\n")

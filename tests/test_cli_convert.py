@@ -46,8 +46,8 @@ def test_convert(tmp_path: Path) -> None:
     again = run("convert", "x.evidence", "x.oracleGeneral", cwd=tmp_path)
     assert again.returncode == 1
     assert "exists already" in again.stderr
-    told = run("convert", "x.evidence", "y.oracleGeneral", "--json", cwd=tmp_path)
-    assert json.loads(told.stdout)["schema"] == "pgsweep.export/1"
+    reported = run("convert", "x.evidence", "y.oracleGeneral", "--json", cwd=tmp_path)
+    assert json.loads(reported.stdout)["schema"] == "pgsweep.export/1"
 
 
 def test_convert_of_nothing(tmp_path: Path) -> None:

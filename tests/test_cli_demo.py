@@ -15,7 +15,7 @@ from tests.fix_cli import PGSWEEP, run
 from tests.fix_process import wait_until
 
 
-def test_a_folder_without_a_server_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_server_is_reported(tmp_path: Path) -> None:
     done = run("demo", "--pg-bindir", str(tmp_path), cwd=tmp_path)
     assert done.returncode in (1, 2, 4)
     assert done.stderr.startswith("error: ")
@@ -23,7 +23,7 @@ def test_a_folder_without_a_server_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_for_the_report_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+def test_a_place_for_the_report_that_cannot_be_written_is_reported_before_the_work(tmp_path: Path) -> None:
     begin = time.monotonic()
     done = run("demo", "-o", "absent/demo.html", cwd=tmp_path)
     assert done.returncode == 2

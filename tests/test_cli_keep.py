@@ -47,7 +47,7 @@ def test_a_signal_ends_it_with_its_record(shop: str, number: signal.Signals, tmp
     assert "Kept relations" in out.read_text()
 
 
-def test_the_text_tells_residence_and_cost_and_what_flatters(shop: str, tmp_path: Path) -> None:
+def test_the_text_shows_residence_and_cost_and_what_flatters(shop: str, tmp_path: Path) -> None:
     saved = tmp_path / "kept.json"
     done = keep("hot", "-d", shop, "--indexes", "--for", "1s", "-o", str(saved))
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_a_dry_run_prints_the_statements(shop: str) -> None:
         (("hot", "-p", "1"), 3, "hint:"),
     ],
 )
-def test_what_cannot_be_is_told_in_words(
+def test_what_cannot_be_is_reported_in_words(
     shop: str, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     done = keep(*arguments, "-d", shop)

@@ -53,7 +53,7 @@ def test_record_with_psqls_options(wheel18: Cluster, tmp_path: Path) -> None:
     assert result["schema"] == "pgsweep.record/1"
     assert result["path"] == "x.evidence"
     assert result["provenance"]["command"].startswith("pgsweep record -h ")
-    assert "expected cost" in done.stderr, "the cost is told before it is spent"
+    assert "expected cost" in done.stderr, "the cost is reported before it is spent"
     assert Evidence.open(tmp_path / "x.evidence").complete
     again = run("record", *options, "-o", "x.evidence", cwd=tmp_path)
     assert again.returncode == 2
@@ -141,7 +141,7 @@ def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:
     assert Evidence.open(tmp_path / "x.evidence").meta.ended_by == "time"
 
 
-def test_evidence_killed_before_its_first_part_is_told_as_that(wheel18: Cluster, tmp_path: Path) -> None:
+def test_evidence_killed_before_its_first_part_is_reported_as_that(wheel18: Cluster, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
         cwd=tmp_path,
@@ -153,11 +153,11 @@ def test_evidence_killed_before_its_first_part_is_told_as_that(wheel18: Cluster,
     process.kill()
     process.wait()
     assert not (tmp_path / "x.evidence" / "snapshots").exists()
-    told = run("predict", "x.evidence", cwd=tmp_path)
-    assert told.returncode == 1
-    assert "holds no observation" in told.stderr
-    assert "cut short before its first part" in told.stderr
-    assert "another database" not in told.stderr
+    reported = run("predict", "x.evidence", cwd=tmp_path)
+    assert reported.returncode == 1
+    assert "holds no observation" in reported.stderr
+    assert "cut short before its first part" in reported.stderr
+    assert "another database" not in reported.stderr
 
 
 @pytest.mark.parametrize("room_kb", [20, 28, 40, 60])
@@ -186,7 +186,7 @@ def test_auto_looks_into_the_servers_memory_where_it_may(server: Cluster, tmp_pa
     done = run("record", server.conninfo(), "--for", "2s", "-o", "x.evidence", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["source"] == "peek"
-    assert "takes this process" in done.stderr, "the cost is told before it is spent"
+    assert "takes this process" in done.stderr, "the cost is reported before it is spent"
     assert Evidence.open(tmp_path / "x.evidence").complete
 
 
@@ -245,7 +245,7 @@ def test_trace_by_somebody_else_says_what_to_do(wheel18: Cluster) -> None:
             check=False,
             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
         )
-        # Not even the socket's folder may be entered, which is told as a failed connection.
+        # Not even the socket's folder may be entered, which is reported as a failed connection.
         assert done.returncode in (3, 4), done.stderr
         assert "hint: " in done.stderr
         assert "Traceback" not in done.stderr

@@ -240,7 +240,7 @@ def test_a_living_run_is_not_reaped(own_tmpdir: Path) -> None:
     assert wait_until(victim.nothing_left)
 
 
-def test_a_crashed_server_is_told(own_tmpdir: Path) -> None:
+def test_a_crashed_server_is_reported(own_tmpdir: Path) -> None:
     with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
         assert cluster.postmaster_pid is not None
         os.kill(cluster.postmaster_pid, signal.SIGKILL)

@@ -278,7 +278,7 @@ def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tm
             hba = cluster.data_directory / "pg_hba.conf"
             hba.write_text("local all all peer\n")
             connection.execute("SELECT pg_reload_conf()")
-            # The postmaster reads the file some time after it was told to.
+            # The postmaster reads the file some time after the signal.
             loaded = "SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'peer'"
             wait_until(lambda: connection.execute(loaded).fetchone() == (1,))
         wait_until(lambda: refused_as_root(cluster))

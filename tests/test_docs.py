@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
 from pgsweep.pg.cluster import Cluster
+from pgsweep.versions import NEWEST_TESTED_MAJOR, OLDEST_MAJOR, TESTED
 from tests.fix_shop import shop_under_load
 from tools.reference import MANUAL, ROOT, all_commands, command_of, outdated
 
@@ -93,6 +94,20 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def test_the_site_has_no_dead_link(tmp_path: Path) -> None:
+    """`make docs` builds it in the same way; links to headings are checked here alone."""
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    done = subprocess.run(
+        [mkdocs, "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site/reference/glossary.html").exists()
+
+
 def test_commands_of_the_readme_do_what_they_say(wheel18: Cluster, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text.partition("## Five commands")[2].partition("\n## ")[0]
@@ -117,6 +132,25 @@ def test_commands_of_the_readme_do_what_they_say(wheel18: Cluster, tmp_path: Pat
             assert done.returncode == 0, done.stderr
             assert done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"shop.evidence", "shop.html"}
+
+
+def test_the_docs_name_the_tested_versions_in_the_same_words() -> None:
+    said = {}
+    for path in PAGES:
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        for match in re.finditer(r"PostgreSQL 14 ?(?:to|-|–)", text):
+            begin = match.start()
+            said[f"{path.relative_to(ROOT)}:{begin}"] = text[begin : begin + len(TESTED)]
+    assert "README.md" in {place.partition(":")[0] for place in said}
+    assert set(said.values()) == {TESTED}, said
+
+
+def test_the_matrix_is_of_the_tested_versions() -> None:
+    lines = (ROOT / "tools/postgresql-matrix.txt").read_text(encoding="utf-8").splitlines()
+    majors = [int(line.split()[0]) for line in lines if not line.startswith("#")]
+    assert majors == list(range(OLDEST_MAJOR, NEWEST_TESTED_MAJOR))
+    first, last = majors[0], majors[-1]
+    assert f"PostgreSQL {first} to {last} and the third beta of {NEWEST_TESTED_MAJOR}" == TESTED
 
 
 def test_exit_codes_stand_in_the_docs() -> None:

@@ -195,7 +195,7 @@ def test_a_hosted_server(own: Cluster) -> None:
 
 
 def as_somebody_else(conninfo: str) -> DoctorResult:
-    """Return what a user without any right on this host is told; everything is imported before the change."""
+    """Return what a user without any right on this host reads; everything is imported before the change."""
     script = textwrap.dedent("""
         import os, sys
         import encodings.idna, pwd

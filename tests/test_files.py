@@ -191,9 +191,9 @@ def test_a_state_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> N
     for mode in (0o777, 0o1777, 0o775):
         folder.chmod(mode)
         for refused in (check_private, make_private):
-            with pytest.raises(Untrusted) as told:
+            with pytest.raises(Untrusted) as reported:
                 refused(folder)
-            assert f"{mode:04o}" in str(told.value.cause)
+            assert f"{mode:04o}" in str(reported.value.cause)
         with pytest.raises(Untrusted):
             read_private(folder / "kept")
         with pytest.raises(Untrusted):
@@ -201,9 +201,9 @@ def test_a_state_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> N
     folder.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to(folder)
-    with pytest.raises(Untrusted) as told:
+    with pytest.raises(Untrusted) as reported:
         make_private(link)
-    assert told.value.cause == "it is a link"
+    assert reported.value.cause == "it is a link"
     (folder / "kept").unlink()
     (folder / "kept").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
@@ -216,14 +216,14 @@ def test_for_root_the_folders_above_count_and_so_does_the_owner(tmp_path: Path) 
     folder = above / "state"
     make_private(folder)
     os.chown(folder, *NOBODY)
-    with pytest.raises(Untrusted) as told:
+    with pytest.raises(Untrusted) as reported:
         check_private(folder)
-    assert "belongs to the user" in str(told.value.cause)
+    assert "belongs to the user" in str(reported.value.cause)
     os.chown(folder, 0, 0)
     os.chown(above, *NOBODY)
-    with pytest.raises(Untrusted) as told:
+    with pytest.raises(Untrusted) as reported:
         check_private(folder)
-    assert str(above) in str(told.value.cause)
+    assert str(above) in str(reported.value.cause)
     os.chown(above, 0, 0)
     check_private(folder)
 

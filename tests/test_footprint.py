@@ -135,7 +135,7 @@ def test_what_is_written_is_rolled_back(table: str) -> None:
         ("SELECT pg_sleep(20)", PgsweepError, "statement timeout"),
     ],
 )
-def test_what_cannot_run_is_told_in_words(
+def test_what_cannot_run_is_reported_in_words(
     table: str, statement: str, error: type[PgsweepError], words: str
 ) -> None:
     with pytest.raises(error) as caught:

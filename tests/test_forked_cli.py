@@ -47,7 +47,7 @@ print(sys.argv, os.getpid(), sorted(os.environ))
     assert "PYTHON" not in first.stdout
 
 
-def test_its_end_is_told() -> None:
+def test_its_end_is_reported() -> None:
     assert run_code("import os; os.kill(os.getpid(), 9)").returncode == -signal.SIGKILL
     failed = run_code("import atexit; atexit.register(print, 'at the end'); raise ValueError('x')")
     assert (failed.returncode, failed.stdout) == (1, "at the end\n")

@@ -177,13 +177,13 @@ def test_the_command_is_interrupted(number: signal.Signals, server: Cluster, tmp
             while process.poll() is None and not (state / "hugepages.json").exists():
                 time.sleep(0.001)
             process.send_signal(number)
-            _, told = process.communicate(timeout=60)
+            _, reported = process.communicate(timeout=60)
         if number == signal.SIGKILL or process.returncode == 0:  # the signal came when all was done
             undone = run("hugepages", "--undo", *places)
             assert undone.returncode == 0, undone.stderr
         else:
-            assert process.returncode == 130, told
-            assert b"putting back" in told
+            assert process.returncode == 130, reported
+            assert b"putting back" in reported
         assert pages.pool().persistent == before
         assert not state.exists()
         assert list(sysctl.iterdir()) == []

@@ -76,7 +76,7 @@ def open_to_all(folder: Path) -> Iterator[None]:
 
 @needs_root
 def test_a_server_that_is_not_seen_from_here() -> None:
-    """In a PID namespace of our own no process is the server's: its kernel's pages are not told."""
+    """In a PID namespace of our own no process is the server's: its kernel's pages are not reported."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.load.copying import CopyState, Silent
+from pgsweep.load.copying import CopyState, SilentLoad
 from pgsweep.load.document import LocalJournal
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
@@ -67,7 +67,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-class At(Silent):
+class At(SilentLoad):
     """Does something once, when a stage begins or the first rows are copied; keeps the notes."""
 
     def __init__(self, work: Callable[[], object] = lambda: None, *, stage: str = "") -> None:
@@ -79,11 +79,12 @@ class At(Silent):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def stage(self, title: str) -> None:
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
         if title == self._stage:
             self._once()
 
-    def state(self, state: CopyState) -> None:
+    def state(self, state: object) -> None:
+        assert isinstance(state, CopyState)
         if not self._stage and state.rows:
             self._once()
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.load.crash import SETTINGS
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load.copying import CopyState, Silent
+from pgsweep.load.copying import CopyState, SilentLoad
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
@@ -45,7 +45,7 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-class Crash(Silent):
+class Crash(SilentLoad):
     """Stops the server at once when a stage begins, or when so many rows are copied."""
 
     def __init__(self, cluster: Cluster, *, stage: str = "", rows: int = 1 << 30) -> None:
@@ -54,11 +54,12 @@ class Crash(Silent):
         self._rows = rows
         self.done = False
 
-    def stage(self, title: str) -> None:
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
         if title == self._stage:
             self._crash()
 
-    def state(self, state: CopyState) -> None:
+    def state(self, state: object) -> None:
+        assert isinstance(state, CopyState)
         if state.rows >= self._rows:
             self._crash()
 

@@ -170,7 +170,7 @@ def test_pieces_and_compression_make_no_difference(tmp_path: Path, monkeypatch: 
         read_oracle_general(packed)
 
 
-def test_troubles_are_told(tmp_path: Path) -> None:
+def test_troubles_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.oracleGeneral"
     with pytest.raises(EvidenceError, match="does not exist"):
         read_oracle_general(path)
@@ -203,7 +203,7 @@ def test_troubles_are_told(tmp_path: Path) -> None:
     assert trace.block_size_bytes == 8192
 
 
-def test_troubles_of_export_are_told(tmp_path: Path) -> None:
+def test_troubles_of_export_are_reported(tmp_path: Path) -> None:
     evidence, output = tmp_path / "a.evidence", tmp_path / "a.oracleGeneral"
     with EvidenceWriter(evidence, EvidenceMeta(source="sql")):
         pass

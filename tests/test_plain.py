@@ -131,10 +131,10 @@ def test_the_commands_of_doctor_can_be_pasted(nasty_server: Cluster, tmp_path: P
     assert now["pg_monitor"]
     for name in NASTY:
         command = f"psql -XAt {conninfo_options(conninfo)} -d {database_word(name)} -c 'SELECT 1'"
-        told = subprocess.run(
+        reported = subprocess.run(
             ["bash", "-c", command], check=True, capture_output=True, text=True, env=environment
         )
-        assert told.stdout == "1\n"
+        assert reported.stdout == "1\n"
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for name in NASTY:
             text = f"SELECT 1 FROM {sql_identifier(name)}.{sql_identifier(name)}"
@@ -170,9 +170,9 @@ def test_a_result_file_cannot_write_to_the_terminal(tmp_path: Path) -> None:
         assert harmless(done.stdout) or form == "--csv"
     broken = tmp_path / "a\x1b[31mb.json"
     broken.write_text('{"schema": "\x1b[31m"}')
-    told = pgsweep("report", "--from", str(broken)).stderr
-    assert harmless(told)
-    assert "a\\x1b[31mb.json" in told
+    reported = pgsweep("report", "--from", str(broken)).stderr
+    assert harmless(reported)
+    assert "a\\x1b[31mb.json" in reported
 
 
 def test_csv_has_no_formula_and_gives_every_name_back() -> None:
@@ -261,7 +261,7 @@ def closed(numbers: tuple[int, ...], *arguments: str, cwd: Path) -> subprocess.C
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["doctor", "-h", "/nowhere"]], ids=str)
-def test_a_closed_stdout_is_told(arguments: list[str], tmp_path: Path) -> None:
+def test_a_closed_stdout_is_reported(arguments: list[str], tmp_path: Path) -> None:
     done = closed((1,), *arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: stdout is closed\ncause: ")

@@ -200,7 +200,7 @@ def test_memory_of_our_own_is_found_by_every_way() -> None:
 
 @needs_root
 def test_another_users_process_is_a_reason_not_a_number(wheel18: Cluster) -> None:
-    """Who may not look is told so; the status anybody may read is there all the same."""
+    """Who may not look learns so; the status anybody may read is there all the same."""
     script = (
         "import os, sys\n"
         "from pgsweep.host.procmem import read_family, read_memory\n"

@@ -49,7 +49,7 @@ def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_pat
     assert 1 < evidence.meta.seconds < 20
 
 
-def test_a_full_disk_is_told_and_keeps_what_was_complete(
+def test_a_full_disk_is_reported_and_keeps_what_was_complete(
     server: Cluster, database: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small_disk / "a.evidence"

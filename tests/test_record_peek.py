@@ -106,23 +106,23 @@ def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
 
 def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
     with connect(server.conninfo(database)) as connection:
-        told_by_it = read_server(connection)
+        by_the_server = read_server(connection)
         relations, databases = read_relations(connection), read_databases(connection)
         connection.execute("SELECT count(*) FROM public.page")
         pool = reader_of(connection, server.version_num).read()
-        assert disagreement(pool, told_by_it, None, None) is None
-        assert peek._unknown_names(pool, told_by_it, relations, databases) is None
-        other_size = msgspec.structs.replace(told_by_it, shared_buffers_blocks=4096)
-        told = disagreement(pool, other_size, None, None)
-        assert told == "the pool has 2048 buffers there, shared_buffers is 4096"
-        assert "databases" in str(peek._unknown_names(pool, told_by_it, relations, {7: "other"}))
+        assert disagreement(pool, by_the_server, None, None) is None
+        assert peek._unknown_names(pool, by_the_server, relations, databases) is None
+        other_size = msgspec.structs.replace(by_the_server, shared_buffers_blocks=4096)
+        reported = disagreement(pool, other_size, None, None)
+        assert reported == "the pool has 2048 buffers there, shared_buffers is 4096"
+        assert "databases" in str(peek._unknown_names(pool, by_the_server, relations, {7: "other"}))
         shifted: Any = {**pool, "rel": pool["rel"] + np.uint32(100000)}
-        assert "relations" in str(peek._unknown_names(shifted, told_by_it, relations, databases))
+        assert "relations" in str(peek._unknown_names(shifted, by_the_server, relations, databases))
         impossible: Any = {**pool, "usage_count": pool["usage_count"] + np.uint8(9)}
-        assert "impossible" in str(disagreement(impossible, told_by_it, None, None))
+        assert "impossible" in str(disagreement(impossible, by_the_server, None, None))
         columns = {name: value[:0] for name, value in pool.items() if isinstance(value, np.ndarray)}
         empty: Any = {**pool, **columns}
-        assert disagreement(empty, told_by_it, None, None) == "not a single buffer holds a page there"
+        assert disagreement(empty, by_the_server, None, None) == "not a single buffer holds a page there"
 
 
 def test_the_servers_own_count_must_agree(
@@ -150,9 +150,9 @@ def test_no_extension_and_no_privilege_is_needed(server: Cluster, tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_another_user_is_told_what_to_do(server: Cluster, tmp_path: Path) -> None:
-    told = recorded_by_nobody(server, "peek", tmp_path / "a.evidence")
-    assert "may not be read" in told
-    assert "sudo pgsweep" in told
-    assert "--source sql" in told
+def test_another_user_learns_what_to_do(server: Cluster, tmp_path: Path) -> None:
+    reported = recorded_by_nobody(server, "peek", tmp_path / "a.evidence")
+    assert "may not be read" in reported
+    assert "sudo pgsweep" in reported
+    assert "--source sql" in reported
     assert not (tmp_path / "a.evidence").exists()

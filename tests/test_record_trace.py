@@ -257,13 +257,13 @@ def test_a_server_elsewhere_cannot_be_traced(
     assert not (tmp_path / "x.evidence").exists()
 
 
-def test_an_unprivileged_user_is_told_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
-    told = recorded_by_nobody(wheel18, "trace", tmp_path / "x.evidence")
-    assert "may not be read" in told
-    assert "sudo" in told
+def test_an_unprivileged_user_learns_to_use_root(wheel18: Cluster, tmp_path: Path) -> None:
+    reported = recorded_by_nobody(wheel18, "trace", tmp_path / "x.evidence")
+    assert "may not be read" in reported
+    assert "sudo" in reported
 
 
-def test_a_full_disk_is_told_and_what_was_written_stays(
+def test_a_full_disk_is_reported_and_what_was_written_stays(
     wheel18: Cluster, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "FLUSH_SECONDS", 1.0)  # so that the disk is full soon

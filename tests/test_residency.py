@@ -233,7 +233,7 @@ def test_who_may_not_know_gets_no_number(folder: Path, method: str) -> None:
     path.chmod(0o644)
     refused, nothing = f"{1 << 20} 0 EPERM", f"{1 << 20} 0 0"
     answer = ask_as_nobody(path, method)
-    # Before the restriction cachestat(2) told the truth to everybody.
+    # Before the restriction cachestat(2) answered everybody truly.
     assert answer == refused or (method == "cachestat" and answer == nothing)
     assert ask_as_nobody(path, method, maps=True) == refused
     path.chmod(0o666)

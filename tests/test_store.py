@@ -155,7 +155,7 @@ def test_two_writers_exclude_each_other(tmp_path: Path) -> None:
         EvidenceWriter(path, META, overwrite=True)
 
 
-def test_what_is_no_evidence_is_told(tmp_path: Path) -> None:
+def test_what_is_no_evidence_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     with pytest.raises(EvidenceError, match="does not exist"):
         Evidence.open(path)

@@ -1,4 +1,4 @@
-"""Whatever cuts a recording short or breaks a part later, the rest is read, and what happened is told."""
+"""Whatever cuts a recording short or breaks a part later, the rest is read, and what happened is reported."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_kill_of_the_writer_keeps_complete_parts(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in path.iterdir()) == ["accesses", "meta.json"]
 
 
-def test_a_full_disk_is_told_and_keeps_what_was_complete(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_keeps_what_was_complete(small_disk: Path) -> None:
     path = small_disk / "a.evidence"
     written = 0
     with EvidenceWriter(path, META) as writer:
@@ -172,7 +172,7 @@ def test_a_disk_full_from_the_start_leaves_nothing(small_disk: Path, but_bytes: 
     assert not (small_disk / "a.evidence").exists()
 
 
-def test_a_limit_on_file_size_is_told(tmp_path: Path) -> None:
+def test_a_limit_on_file_size_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     process = run_writer(
         path,
@@ -195,7 +195,7 @@ def test_a_limit_on_file_size_is_told(tmp_path: Path) -> None:
     assert not evidence.complete
 
 
-def test_a_folder_without_permission_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError) as caught:
         EvidenceWriter(tmp_path / "missing" / "a.evidence", META)
     assert caught.value.hint is not None

@@ -74,7 +74,7 @@ def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(s
     """Bitmap scans by four sessions in a pool too small for them: every access is there, and counted alike.
 
     Each scans its own part of the table: two that want one block at the same moment are the exception that
-    docs/concepts/tracing.md tells of.
+    docs/concepts/tracing.md describes.
     """
     with database(server, "beside") as connection:
         fill(connection, rows=160_000)

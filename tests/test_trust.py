@@ -170,7 +170,7 @@ def test_a_hint_follows_the_path_of_who_pastes_it(server: Cluster, database: str
         assert require_prewarm(session) == "extensions"
 
 
-def test_doctor_tells_how_to_create_extensions_that_it_then_finds(server: Cluster, database: str) -> None:
+def test_doctor_says_how_to_create_extensions_that_it_then_finds(server: Cluster, database: str) -> None:
     with closing(enter(server, database)) as admin:
         admin.execute("DROP EXTENSION pg_buffercache; DROP EXTENSION pg_prewarm; DROP SCHEMA extensions")
     env = {"PATH": f"{server.bindir}:{os.environ['PATH']}"}

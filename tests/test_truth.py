@@ -51,7 +51,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_pgbench_that_takes_too_long_is_told() -> None:
+def test_pgbench_that_takes_too_long_is_reported() -> None:
     with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
         with pytest.raises(ClusterError, match=r"did not fill its tables within 0\.01 s") as caught:
             create_database(cluster, 100, timeout_seconds=0.01)

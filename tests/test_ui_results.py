@@ -96,13 +96,13 @@ def test_later_fields_are_ignored() -> None:
         (b'{"schema": "pgsweep.predict/1"}', "damaged"),
     ],
 )
-def test_wrong_json_is_told(text: bytes, message: str) -> None:
+def test_wrong_json_is_reported(text: bytes, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         from_json(text, "x.json")
     assert caught.value.hint
 
 
-def test_wrong_files_are_told(tmp_path: Path) -> None:
+def test_wrong_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PgsweepError, match="cannot read"):
         read_result(tmp_path / "absent.json")
     page = tmp_path / "page.html"

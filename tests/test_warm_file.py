@@ -1,4 +1,4 @@
-"""FILE and DBNAME in each other's place: told, with the command as it should be."""
+"""FILE and DBNAME in each other's place: reported, with the command as it should be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URI = "postgresql://ann:sesame@db1/shop"
         (("check", "shop", "there.heat"), "pgsweep warm check there.heat shop"),
     ],
 )
-def test_the_right_command_is_told(words: tuple[str, ...], hint: str, tmp_path: Path) -> None:
+def test_the_right_command_is_named(words: tuple[str, ...], hint: str, tmp_path: Path) -> None:
     (tmp_path / "there.heat").write_bytes(b"")
     done = run("warm", *words, cwd=tmp_path)
     assert done.returncode == 2

@@ -273,7 +273,7 @@ def test_a_dry_run_names_statements_and_bytes_and_touches_nothing(shop: str) -> 
     assert resident(shop) == set(range(HOT_BLOCKS))
 
 
-def test_a_role_without_rights_is_told_what_to_grant(shop: str) -> None:
+def test_a_role_without_rights_learns_what_to_grant(shop: str) -> None:
     with psycopg.connect(shop, autocommit=True) as connection:
         connection.execute("CREATE ROLE keep_reader LOGIN; GRANT pg_monitor TO keep_reader")
         try:

@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from pgsweep.progress import Silent
 from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions, prepare
-from pgsweep.warm.run.run import Listener, run
+from pgsweep.warm.run.run import run
 from tests.fix_process import needs_root
 from tests.fix_standby import PRIMARY, standby_of
 from tests.fix_warm import (
@@ -80,7 +81,7 @@ def test_relations_in_another_tablespace_come_into_the_page_cache(server: Cluste
     }
 
 
-class Promoting(Listener):
+class Promoting(Silent):
     """Promotes a stand-by once a third is read."""
 
     def __init__(self, conninfo: str) -> None:
@@ -88,10 +89,8 @@ class Promoting(Listener):
         self.promoted_at = 0
         self._thread: threading.Thread | None = None
 
-    def note(self, text: str) -> None:
-        pass
-
-    def state(self, state: WorkState) -> None:
+    def state(self, state: object) -> None:
+        assert isinstance(state, WorkState)
         if self._thread is None and state.done_bytes > state.total_bytes / 3:
             self.promoted_at = state.done_bytes
             self._thread = threading.Thread(target=self._promote)

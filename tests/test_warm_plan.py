@@ -203,7 +203,7 @@ def test_indexes_nobody_has_used_yet_are_as_hot_as_their_table(fresh: str) -> No
         connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
         connection.execute("SELECT * FROM loaded WHERE g = 7")
     assert wait_until(lambda: counted(fresh, "loaded_g")[1] > 0)
-    # One of them used: the other tells that it is not. Planning alone reads a block of it now and then.
+    # One of them used: the other shows that it is not. Planning alone reads a block of it now and then.
     result = planned(fresh, "loaded")
     other = next(row for row in result.relations if row.relation == "loaded_other")
     assert "as hot" not in other.why
@@ -308,7 +308,7 @@ def test_never_more_than_the_pool_of_a_real_server(fresh: str) -> None:
     assert [b.planned_bytes for b in both.budgets] == [16 * MB, 4 * MB]
 
 
-def test_a_plain_client_is_told_what_it_may_not_read(towarm: str) -> None:
+def test_a_plain_client_sees_what_it_may_not_read(towarm: str) -> None:
     result = planned(as_reader(towarm), selection=Selection(schemas=["public"]))
     refused = {trouble.relation for trouble in result.refused}
     assert {"secret", "scratch"} <= refused

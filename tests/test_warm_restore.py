@@ -199,7 +199,7 @@ def test_touching_is_left_to_queries_that_push_out_what_was_read(heated: tuple[C
         assert touches_left(plan, access) is None
 
 
-def test_what_may_not_be_read_is_told_and_the_rest_restored(heated: tuple[Cluster, str, Path]) -> None:
+def test_what_may_not_be_read_is_reported_and_the_rest_restored(heated: tuple[Cluster, str, Path]) -> None:
     cluster, conninfo, path = heated
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE ROLE warmer LOGIN; GRANT pg_monitor TO warmer")

@@ -162,10 +162,10 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
     assert stopped["work"]["stopped"]
     assert 0 < stopped["work"]["read_bytes"] < stopped["work"]["asked_bytes"]
     assert sum(row["read_bytes"] for row in stopped["relations"]) == stopped["work"]["read_bytes"]
-    told = from_json(out.encode(), "stdout")
-    assert isinstance(told, WarmResult)
-    read = next(row.read_bytes for row in told.relations if row.relation == "orders")
-    [line] = [line for line in warm_text(told, Terminal()).splitlines() if " orders " in line]
+    reported = from_json(out.encode(), "stdout")
+    assert isinstance(reported, WarmResult)
+    read = next(row.read_bytes for row in reported.relations if row.relation == "orders")
+    [line] = [line for line in warm_text(reported, Terminal()).splitlines() if " orders " in line]
     size = known_bytes(read).split()  # 0 has no unit
     assert line.split()[4 : 4 + len(size)] == size, "what was read, not what was planned"
     rest = result_of(warm(conninfo, "run", "--resume", "--json", folder=tmp_path))
@@ -252,7 +252,7 @@ def test_system_catalogs_are_one_line_of_text(towarm: str, tmp_path: Path) -> No
         (("run", "--journal", "/absent/file"), "may not be written"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     words: tuple[str, ...],
     message: str,
     wheel18: Cluster,
@@ -264,7 +264,7 @@ def test_mistakes_are_told(
     assert "hint:" in done.stderr
 
 
-def test_what_was_pushed_out_again_is_told(towarm: str, tmp_path: Path) -> None:
+def test_what_was_pushed_out_again_is_reported(towarm: str, tmp_path: Path) -> None:
     result = result_of(warm(towarm, "run", "--relations", "orders", "--json", folder=tmp_path))
     assert "pushed out" not in warm_text(result, Terminal())
     assert result.verified is not None

@@ -240,7 +240,7 @@ def test_what_is_no_heat_file_is_not_moved(saved: tuple[str, Path]) -> None:
     assert pgsweep("warm", "save", str(heat), conninfo).returncode == 0, "nothing is moved"
 
 
-def test_a_file_of_another_database_is_told(saved: tuple[str, Path], wheel18: Cluster) -> None:
+def test_a_file_of_another_database_is_reported(saved: tuple[str, Path], wheel18: Cluster) -> None:
     with database_to_warm(wheel18, "unknown") as conninfo:
         result = planned(conninfo, saved[1])
     assert "holds none of these relations" in result.heat_source
@@ -289,9 +289,11 @@ def test_the_command_line_shows_the_order_and_refuses_bad_files(
         (newer, "written by a newer pgsweep"),
         (tmp_path / "absent.heat", "there is no file"),
     ):
-        told = [pgsweep("warm", *verb, str(path), *words[4:]) for verb in (("plan", "--heat"), ("restore",))]
-        assert [one.returncode for one in told] == [1, 1]
-        assert message in told[0].stderr
-        assert told[0].stderr == told[1].stderr
+        reported = [
+            pgsweep("warm", *verb, str(path), *words[4:]) for verb in (("plan", "--heat"), ("restore",))
+        ]
+        assert [one.returncode for one in reported] == [1, 1]
+        assert message in reported[0].stderr
+        assert reported[0].stderr == reported[1].stderr
     clash = pgsweep("warm", "run", "--resume", "--heat", str(heat), *words[4:])
     assert clash.returncode == 2

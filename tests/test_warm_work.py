@@ -1,4 +1,4 @@
-"""The executor on real servers: all is read, in order, and what cannot be read is told and left out."""
+"""The executor on real servers: all is read, in order, and what cannot be read is reported and left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fix_warm import as_reader, carry_out, database_to_warm, evict_all, pi
 
 
 class OnceBegun:
-    """Does something in a thread of its own as soon as a first call is done; to be told of the state."""
+    """Does something in a thread of its own as soon as a first call is done; to receive the state."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=action)
@@ -104,7 +104,7 @@ def test_many_stretches_of_a_fork_are_read_each_once(towarm: str) -> None:
     assert resident_blocks(towarm, "notes") == notes.blocks
 
 
-def test_of_many_stretches_those_that_fail_are_told(fresh: str) -> None:
+def test_of_many_stretches_those_that_fail_are_reported(fresh: str) -> None:
     orders, secret, scratch = (piece_of(fresh, name) for name in ("orders", "secret", "scratch"))
     longer = stretches_of(orders, orders.blocks + 20)
     pieces = [*stretches_of(secret, 40), *longer, *stretches_of(scratch, scratch.blocks)]
@@ -123,7 +123,7 @@ def test_of_many_stretches_those_that_fail_are_told(fresh: str) -> None:
     }
 
 
-def test_a_database_without_pg_prewarm_is_told(towarm: str, server: Cluster) -> None:
+def test_a_database_without_pg_prewarm_is_reported(towarm: str, server: Cluster) -> None:
     elsewhere = msgspec.structs.replace(piece_of(towarm, "orders"), database="template1")
     outcome = carry_out(towarm, [elsewhere, piece_of(towarm, "notes")])
     assert outcome.read_blocks == piece_of(towarm, "notes").blocks

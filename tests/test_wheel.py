@@ -93,7 +93,7 @@ def test_it_works_without_rust_and_without_a_checkout(
         check=True,
     )
     assert shown.stdout.startswith("pgsweep ")
-    told = subprocess.run(
+    done = subprocess.run(
         [installed / "python", "-c", DEMO, tmp_path / "demo"],
         env=bare,
         cwd=tmp_path,
@@ -101,7 +101,7 @@ def test_it_works_without_rust_and_without_a_checkout(
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_that_newcomers_begin_with(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_command_that_newcomers_begin_with(request: pytest.FixtureRequest, t
     if not request.config.getoption("--demo"):
         pytest.skip("takes minutes: make test-wheel runs it")
     programs: Path = request.getfixturevalue("installed")
-    told = subprocess.run(
+    done = subprocess.run(
         [programs / "pgsweep", "demo", "-o", "demo.json", "-o", "demo.html"],
         env=request.getfixturevalue("bare"),
         cwd=tmp_path,
@@ -117,7 +117,7 @@ def test_the_command_that_newcomers_begin_with(request: pytest.FixtureRequest, t
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo.html").stat().st_size > 10_000
     (workload,) = json.loads((tmp_path / "demo.json").read_text())["workloads"]
     assert len(workload["rows"]) == 5

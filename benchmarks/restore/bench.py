@@ -207,6 +207,13 @@ def early_hits(run: Run, until: float = 5.0) -> float:
     return statistics.fmean(ratios) if ratios else 0.0
 
 
+def first_transactions(run: Run, until: float = 5.0) -> float:
+    """Return the transactions of the first seconds after connections are accepted."""
+    ends = [0.0, *(at - run.ready_seconds for at in run.seconds)]
+    steps = zip(ends, ends[1:], run.tps, strict=False)
+    return sum(tps * (end - begin) for begin, end, tps in steps if end < until + 0.5)
+
+
 def measure() -> list[Run]:
     """Return all runs, in turns."""
     WORK_DIR.mkdir(exist_ok=True)
@@ -243,6 +250,8 @@ def main() -> None:
         "autoprewarm_seconds_to_95_percent": median(
             "autoprewarm", lambda run: seconds_to(run, 0.95 * steady)
         ),
+        "first_transactions": median("restore", first_transactions),
+        "autoprewarm_first_transactions": median("autoprewarm", first_transactions),
         "early_hit_ratio": median("restore", early_hits),
         "autoprewarm_early_hit_ratio": median("autoprewarm", early_hits),
         "steady_tps": round(steady),

@@ -299,7 +299,7 @@ def load_compare(
         files: names or patterns; a sample of the first is used.
         table: as SQL has it.
         options: how to read the files.
-        progress: is told how far it is.
+        progress: receives how far it is.
         stop: ends it after the practice that is under way.
     """
     return load_practices.compare_practices(

@@ -15,7 +15,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
-from pgsweep.ui.numbers import count, format_bytes
+from pgsweep.ui.numbers import byte_rate, count, format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ class LoadProgress:
         words = [f"{count(state.rows)} rows", format_bytes(state.done_bytes)]
         if state.rejected:
             words.append(f"{count(state.rejected)} rejected")
-        words.append(f"{format_bytes(int(state.bytes_per_second))}/s")
+        words.append(byte_rate(state.bytes_per_second))
         left = state.left_seconds
         if left is not None and left >= 1:
             words.append(f"{seconds_text(left)} left")

@@ -164,7 +164,7 @@ _ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled":
 
 
 _OF_SCRIPT = {"script", "seconds"}
-"""Parameters of the command that a script has; where it connects, psql is told."""
+"""Parameters of the command that a script has; the server is named to psql."""
 
 
 def _print_script(settings: Settings, ctx: click.Context, seconds: float | str | None) -> None:

@@ -48,13 +48,13 @@ def command(
       pgsweep report --from demo.html --csv
     """
     from pgsweep.regular import read_bounded
-    from pgsweep.ui.results import MOST_BYTES, from_json, read_result
+    from pgsweep.ui.results import MOST_BYTES, from_json, makers, read_result
 
     settings = settings_of(ctx)
     if (result is None) == (source is None):
         raise UsageError(
             "name one result to show",
-            cause="a result is a file that a command wrote with --json or -o FILE, or an HTML report",
+            cause=f"a result is a file that one of these wrote with --json or -o FILE: {makers()}",
             hint="pgsweep report RESULT.json -o REPORT.html",
         )
     path = result if result is not None else source

@@ -341,7 +341,7 @@ class Recording:
 def judged(
     server: Server, clock: PassClock, accesses: float, wanted_seconds: float, *, was_reset: bool
 ) -> tuple[list[str], list[str]]:
-    """Return what a reader of this evidence must know, and what only who recorded it is told.
+    """Return what a reader of this evidence must know, and what only the user who recorded it learns.
 
     Args:
         server: that was observed.

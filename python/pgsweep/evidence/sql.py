@@ -24,6 +24,7 @@ from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
+from pgsweep.units import format_plain
 
 
 def record_sql(
@@ -107,8 +108,10 @@ class _SqlView:
 
     def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         share = schedule.share + counters_share
-        count = math.ceil(schedule.seconds / schedule.interval_seconds) if schedule.seconds else None
-        length = "" if count is None else f", about {count} in {schedule.seconds:g} s"
+        length = ""
+        if schedule.seconds:
+            count = math.ceil(schedule.seconds / schedule.interval_seconds)
+            length = f", about {count} in {format_plain(schedule.seconds)} s"
         sentences = [
             f"expected cost: one snapshot of {self._server.shared_buffers_blocks} buffers takes "
             f"{schedule.cost_seconds * 1e3:.1f} ms of one backend{length}; "

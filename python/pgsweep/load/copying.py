@@ -25,50 +25,18 @@ from pgsweep.load.source import (
     terminator_of,
 )
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError
+from pgsweep.pg.failures import DeadlockDetected, DriverError, SerializationFailure
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import BadRow, copy_piece, copy_piece_carefully, open_session
 from pgsweep.pg.load_journal import Piece
 from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
+from pgsweep.pg.retry import repeated
+from pgsweep.progress import Listener, Silent
 
 _TRIES: Final = 5
-_RETRIED: Final = ("40P01", "40001")
-"""deadlock_detected, serialization_failure: the server undid the piece, and it can be copied again."""
-
+_PAUSE_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 0.2
-
-
-class Listener(Protocol):
-    """Shows the progress of a load."""
-
-    def stage(self, title: str) -> None:
-        """Say that a stage begins."""
-
-    def state(self, state: CopyState) -> None:
-        """Say how far the copying is."""
-
-    def building(self, name: str, phase: str, done_ratio: float) -> None:
-        """Say how far an index is."""
-
-    def note(self, text: str) -> None:
-        """Say one line that the user should see."""
-
-
-class Silent:
-    """Listens to nothing."""
-
-    def stage(self, title: str) -> None:
-        """Ignore it."""
-
-    def state(self, state: CopyState) -> None:
-        """Ignore it."""
-
-    def building(self, name: str, phase: str, done_ratio: float) -> None:
-        """Ignore it."""
-
-    def note(self, text: str) -> None:
-        """Ignore it."""
 
 
 @dataclass
@@ -98,6 +66,23 @@ class CopyState:
         if self.total_bytes is None or not self.own_bytes:
             return None
         return max(0.0, (self.total_bytes - self.done_bytes) / self.bytes_per_second)
+
+
+class LoadListener(Listener[CopyState], Protocol):
+    """Listens to a load."""
+
+    def stage(self, title: str) -> None:
+        """Receive the title of a stage that begins."""
+
+    def building(self, name: str, phase: str, done_ratio: float) -> None:
+        """Receive how far an index is."""
+
+
+class SilentLoad(Silent):
+    """A `LoadListener` that ignores everything."""
+
+    def building(self, name: str, phase: str, done_ratio: float) -> None:
+        """Ignore it."""
 
 
 class Refused(PgsweepError):
@@ -138,7 +123,7 @@ class Copier:
         columns: of the table.
         done: the pieces that are in the journal.
         rejected: records that were refused before.
-        listener: is told how far it is.
+        listener: receives how far it is.
         stop: ends it after the pieces that are under way.
     """
 
@@ -151,7 +136,7 @@ class Copier:
         done: Sequence[Piece],
         *,
         rejected: int,
-        listener: Listener,
+        listener: LoadListener,
         stop: threading.Event,
     ) -> None:
         self._conninfo = conninfo
@@ -260,15 +245,13 @@ class Copier:
             self._fail(error)
 
     def _copy(self, connection: Connection, chunk: Chunk) -> None:
-        rows = rejected = 0
-        for attempt in range(_TRIES):
-            try:
-                rows, rejected = self._copied(connection, chunk)
-                break
-            except DriverError as error:
-                if error.sqlstate not in _RETRIED or attempt + 1 == _TRIES:
-                    raise
-                time.sleep(0.1 * (attempt + 1))
+        # After either error the server has undone the piece, and it can be copied again.
+        rows, rejected = repeated(
+            lambda: self._copied(connection, chunk),
+            (DeadlockDetected, SerializationFailure),
+            tries=_TRIES,
+            pause_seconds=_PAUSE_SECONDS,
+        )
         with self._lock:
             self.state.rows += rows
             self.state.rejected += rejected

@@ -23,13 +23,13 @@ from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import shell_word
 
 
-def remove_leftovers(conninfo: str, connection: Connection, told: Callable[[str], None]) -> None:
+def remove_leftovers(conninfo: str, connection: Connection, note: Callable[[str], None]) -> None:
     """Remove local journals of loads of this database that have ended; say what is left of the others.
 
     Args:
         conninfo: of the connection; a journal of another server is left alone.
         connection: outside a transaction.
-        told: hears a line about each file.
+        note: receives a line about each file.
     """
     mine = (place_of(conninfo), connection.info.dbname)
     found = [
@@ -40,15 +40,15 @@ def remove_leftovers(conninfo: str, connection: Connection, told: Callable[[str]
     known = {load_id for load_id, *_ in read_unfinished(connection)} if has_journal(connection) else set()
     for path, journal in found:
         if journal.load_id not in known:
-            _settle(connection, path, journal, told)
+            _settle(connection, path, journal, note)
 
 
-def _settle(connection: Connection, path: Path, journal: LocalJournal, told: Callable[[str], None]) -> None:
+def _settle(connection: Connection, path: Path, journal: LocalJournal, note: Callable[[str], None]) -> None:
     try:
         oid = resolve_relation(connection, journal.table)
     except UsageError:
         remove_local(str(path))
-        told(f"removed {path}: the journal of a load of {journal.table}, a table that is gone")
+        note(f"removed {path}: the journal of a load of {journal.table}, a table that is gone")
         return
     # It is written before the database knows of the load, by a run that has claimed the table.
     if is_claimed(connection, oid):
@@ -56,9 +56,9 @@ def _settle(connection: Connection, path: Path, journal: LocalJournal, told: Cal
     changes = differences(journal.before, read_facts(connection, oid))
     if not changes:
         remove_local(str(path))
-        told(f"removed {path}: the journal of a load of {journal.table} that has ended")
+        note(f"removed {path}: the journal of a load of {journal.table} that has ended")
         return
-    told(
+    note(
         f"{path} is the journal of a load of {journal.table} that the database does not know any more, and "
         f"the table is not as it was ({changes[0]}); if something is missing, run the statements under "
         f"`restore` in it; then: rm {shell_word(str(path))}"

@@ -20,7 +20,7 @@ from pgsweep.load.plan import Prepared
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
 from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
-from pgsweep.pg.load_work import Told
+from pgsweep.pg.load_work import Note
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.records.load import LoadChoice, LoadObject, LoadStep
 
@@ -49,10 +49,10 @@ class NewPartition:
         """Make the table in the transaction that is open, and return what is on it."""
         return make_partition(connection, self.parent.table, self.catalog.table, self.bound)
 
-    def attach(self, connection: Connection, table: Catalog, told: Told) -> list[LoadStep]:
+    def attach(self, connection: Connection, table: Catalog, note: Note) -> list[LoadStep]:
         """Add its foreign keys and attach it, in the transaction that is open."""
         begin = time.monotonic()
-        attach_partition(connection, self.parent, table.table, self.bound, _keys(self.parent), told=told)
+        attach_partition(connection, self.parent, table.table, self.bound, _keys(self.parent), note=note)
         return [
             LoadStep(
                 what=f"attaching to {self.parent.table.quoted}", seconds=round(time.monotonic() - begin, 3)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError
-from pgsweep.load.copying import Copier, Listener, Refused
+from pgsweep.load.copying import Copier, LoadListener, Refused
 from pgsweep.load.document import LoadDocument, LocalJournal, remove_local, with_table, write_local
 from pgsweep.load.rebuild import Rebuild
 from pgsweep.load.rejects import write_rejects
@@ -60,7 +60,7 @@ class PieceRun:
         load_id: str,
         document: LoadDocument,
         columns: Sequence[Column],
-        listener: Listener,
+        listener: LoadListener,
         stop: threading.Event,
     ) -> None:
         self._conninfo = conninfo
@@ -127,7 +127,7 @@ class PieceRun:
 
         begin = time.monotonic()
         lock = lock_statement(table, "ACCESS EXCLUSIVE" if objects else "SHARE")
-        in_short_lock(self._control, table, lock, work, told=self._listener.note)
+        in_short_lock(self._control, table, lock, work, note=self._listener.note)
         self._step("dropping", begin)
 
     def begin_again_after_crash(self, phase: Phase) -> Phase:
@@ -139,7 +139,7 @@ class PieceRun:
             return phase
         table = self._document.table
         self._listener.note(f"a crash of the server has emptied {table.quoted}, which was UNLOGGED")
-        begin_again(self._control, table, self._load_id, told=self._listener.note)
+        begin_again(self._control, table, self._load_id, note=self._listener.note)
         if phase == "rebuilding":
             set_phase(self._control, self._load_id, "copying")
             return "copying"
@@ -217,7 +217,7 @@ class PieceRun:
             read_pieces(self._control, self._load_id),
             first_xid=self._document.first_xid,
             may_truncate=self._document.may_truncate,
-            told=self._listener.note,
+            note=self._listener.note,
         )
         self._step("removing rows", started)
         problems, whole = self._rebuild()

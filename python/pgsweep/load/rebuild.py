@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from pgsweep.load.copying import Listener
+from pgsweep.load.copying import LoadListener
 from pgsweep.load.document import LoadDocument
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError
@@ -48,7 +48,7 @@ class Rebuild:
         load_id: str,
         document: LoadDocument,
         *,
-        listener: Listener,
+        listener: LoadListener,
         stop: threading.Event,
     ) -> None:
         self._conninfo = conninfo
@@ -142,7 +142,7 @@ class Rebuild:
                 load_id=self._load_id,
                 memory_bytes=memory,
                 workers=workers,
-                told=self._listener.note,
+                note=self._listener.note,
             )
         except CannotMake as problem:
             with self._lock:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load.copying import Listener, Silent
+from pgsweep.load.copying import LoadListener, SilentLoad
 from pgsweep.load.document import LoadDocument, journal_place, parse_document, with_table
 from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
@@ -73,7 +73,7 @@ def load_files(
     table: str,
     options: LoadOptions,
     *,
-    listener: Listener | None = None,
+    listener: LoadListener | None = None,
     stop: threading.Event | None = None,
     journal: Path | None = None,
     rejects: Path | None = None,
@@ -87,7 +87,7 @@ def load_files(
     Raises:
         PgsweepError: nothing of the load is in the table then, unless the message says otherwise.
     """
-    listener, stop = listener or Silent(), stop or threading.Event()
+    listener, stop = listener or SilentLoad(), stop or threading.Event()
     inputs = find_inputs(files, options)
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained(table):
@@ -128,7 +128,7 @@ def load_files(
         if not own_rows_can_be_told(control, catalog.table, xid):
             raise UsageError(
                 "old rows of the table have transaction numbers that this load is going to use again",
-                cause="the server's numbers have wrapped, so rows of a load could not be told from old ones",
+                cause="the server's numbers have wrapped, so a load's rows could not be recognized",
                 hint="load in one transaction: --single-transaction; or VACUUM FULL the table first",
             )
         load_id = str(uuid.uuid4())
@@ -149,7 +149,7 @@ def load_files(
 
 
 def resume(
-    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+    conninfo: str, table: str, *, listener: LoadListener | None = None, stop: threading.Event | None = None
 ) -> LoadResult:
     """Finish a load that was cut short: copy what is not in the journal, make all objects again.
 
@@ -158,7 +158,7 @@ def resume(
         PgsweepError: it cannot go on; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
-    listener = listener or Silent()
+    listener = listener or SilentLoad()
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
@@ -188,7 +188,7 @@ def resume(
 
 
 def keep_as_is(
-    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+    conninfo: str, table: str, *, listener: LoadListener | None = None, stop: threading.Event | None = None
 ) -> LoadResult:
     """End a load whose rows are all in the table, without the objects that the rows do not allow.
 
@@ -197,7 +197,7 @@ def keep_as_is(
         PgsweepError: the server refuses it.
     """
     begin = time.monotonic()
-    listener = listener or Silent()
+    listener = listener or SilentLoad()
     with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
         run = PieceRun(
@@ -214,7 +214,7 @@ def keep_as_is(
 
 
 def roll_back(
-    conninfo: str, table: str, *, listener: Listener | None = None, stop: threading.Event | None = None
+    conninfo: str, table: str, *, listener: LoadListener | None = None, stop: threading.Event | None = None
 ) -> LoadResult:
     """Undo a load that was cut short: its rows go, everything dropped is made again.
 
@@ -223,7 +223,7 @@ def roll_back(
         PgsweepError: it cannot be undone; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
-    listener = listener or Silent()
+    listener = listener or SilentLoad()
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)

@@ -14,7 +14,15 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import ConnectionFailed, PgsweepError
-from pgsweep.load.copying import CopyState, Listener, chunks_of, line_of, records_of, refused_in_one, too_many
+from pgsweep.load.copying import (
+    CopyState,
+    LoadListener,
+    chunks_of,
+    line_of,
+    records_of,
+    refused_in_one,
+    too_many,
+)
 from pgsweep.load.document import LoadDocument
 from pgsweep.load.objects import journal_indexes, which_indexes
 from pgsweep.load.partition import NewPartition
@@ -62,7 +70,7 @@ def load_in_one(
     document: LoadDocument,
     objects: list[JournalObject],
     *,
-    listener: Listener,
+    listener: LoadListener,
     stop: threading.Event,
     partition: NewPartition | None = None,
 ) -> LoadOutcome:
@@ -93,7 +101,7 @@ def load_in_one(
                 work = _Work(control, document, catalog.columns, listener, stop)
             # Within the transaction: COPY FREEZE wants the table truncated by the same (sub)transaction.
             if objects or document.target.freeze:
-                lock_now(control, table, "ACCESS EXCLUSIVE", told=listener.note)
+                lock_now(control, table, "ACCESS EXCLUSIVE", note=listener.note)
             xid = current_xid(control)
             if document.target.freeze:
                 if is_empty(control, table):
@@ -163,7 +171,7 @@ class _Work:
         connection: Connection,
         document: LoadDocument,
         columns: list[Column],
-        listener: Listener,
+        listener: LoadListener,
         stop: threading.Event,
     ) -> None:
         self._connection = connection

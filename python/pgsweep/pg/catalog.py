@@ -17,7 +17,7 @@ import psycopg
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
+from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import decode_name
 
@@ -351,21 +351,11 @@ def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> 
     Raises:
         MissingAbility: the extension is not created here, is not installed, or may not be read by this role.
     """
-    database = connection.info.dbname
     if found.schema is None:
-        if not found.installed:
-            raise MissingAbility(
-                "pg_buffercache is not installed on the server",
-                hint="install the contrib package of the server's version: on Debian it is part of "
-                "`postgresql-NN`, elsewhere `postgresql-contrib`",
-            )
-        raise MissingAbility(
-            f"the extension pg_buffercache does not exist in database `{database}`",
-            hint=as_superuser(connection, statements_to_create(connection, "pg_buffercache")),
-        )
+        raise missing_extension(connection, "pg_buffercache", installed=found.installed)
     if not found.readable:
         raise MissingAbility(
-            f"role {found.role} may not read pg_buffercache in database `{database}`",
+            f"role {found.role} may not read pg_buffercache in database `{connection.info.dbname}`",
             cause=f"the role has pg_monitor, but no access to schema {found.schema}"
             if found.monitor
             else "the role is not a member of pg_monitor",

@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import sql
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.connect import explained
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
+from pgsweep.pg.trust import as_superuser, require_extension
 from pgsweep.plain import decode_name
 
 EXTENSION: Final = "pg_stat_statements"
@@ -90,7 +88,7 @@ class Statements:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         with explained():
-            schema = _required_schema(connection)
+            schema = require_extension(connection, EXTENSION, instead="sample the activity, as is done now")
         version_num = connection.info.server_version
         self._query = compose("statements", version_num, schema=schema).encode()
         self._texts = compose("statement_texts", version_num, schema=schema).encode()
@@ -149,28 +147,3 @@ def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 def _name(value: bytes | None) -> str | None:
     return None if value is None else decode_name(value)
-
-
-def _required_schema(connection: psycopg.Connection[Any]) -> str:
-    found = read_extension(connection, EXTENSION, EXTENSION)
-    database = connection.info.dbname
-    if found.schema is None:
-        if found.available is None:
-            raise MissingAbility(
-                "pg_stat_statements is not installed on the server",
-                hint="install the contrib package of the server's version",
-            )
-        raise MissingAbility(
-            f"the extension pg_stat_statements does not exist in database `{database}`",
-            hint=as_superuser(connection, statements_to_create(connection, EXTENSION)),
-        )
-    if not found.usable:
-        role = sql.Identifier(connection.info.user).as_string(connection)
-        grant = f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"
-        raise MissingAbility(
-            f"this role may not use pg_stat_statements in database `{database}`",
-            cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=as_superuser(connection, [grant]),
-        )
-    require_trusted(connection, EXTENSION, (EXTENSION,), instead="sample the activity, as is done now")
-    return found.schema

@@ -10,7 +10,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
 from pgsweep.pg.queries import compose
-from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
+from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
@@ -36,10 +36,7 @@ def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -
     function = "pg_buffercache_evict" if version_num < 180000 else "pg_buffercache_evict_relation"
     found = read_extension(connection, _NAME, function)
     if found.created is None or found.schema is None:
-        raise MissingAbility(
-            f"the extension {_NAME} does not exist in database `{connection.info.dbname}`",
-            hint=as_superuser(connection, statements_to_create(connection, _NAME)),
-        )
+        raise missing_extension(connection, _NAME, installed=found.available is not None)
     if not found.usable:
         raise MissingAbility(
             f"this role may not execute {function}, or {_NAME} {found.created} does not have it",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import psycopg
 from psycopg.errors import (
     AdminShutdown,
+    DeadlockDetected,
     InsufficientPrivilege,
     InvalidParameterValue,
     LockNotAvailable,
     QueryCanceled,
+    SerializationFailure,
     UndefinedObject,
     UndefinedTable,
 )
@@ -22,11 +24,13 @@ from pgsweep.errors import ConnectionFailed
 
 __all__ = [
     "AdminShutdown",
+    "DeadlockDetected",
     "DriverError",
     "InsufficientPrivilege",
     "InvalidParameterValue",
     "LockNotAvailable",
     "QueryCanceled",
+    "SerializationFailure",
     "ServerError",
     "SessionEnded",
     "SessionLost",

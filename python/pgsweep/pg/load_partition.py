@@ -13,7 +13,7 @@ from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, read_catalog
-from pgsweep.pg.load_work import Told, named, retried
+from pgsweep.pg.load_work import Note, named, retried
 from pgsweep.pg.queries import load
 
 BOUND_CHECK: Final = "pgsweep_bound"
@@ -126,7 +126,7 @@ def attach_partition(
     bound: str,
     keys: Sequence[KeyFacts],
     *,
-    told: Told,
+    note: Note,
 ) -> None:
     """Add foreign keys to a table and attach it, in the transaction that is open.
 
@@ -142,11 +142,11 @@ def attach_partition(
             if key.add.startswith(prefix):
                 rest = sql.SQL(key.add.removeprefix(prefix).removesuffix(" NOT VALID"))
                 statement = sql.SQL("ALTER TABLE ONLY {} ADD CONSTRAINT {}").format(named(table), rest)
-                retried(connection, parent.table, statement, told=told)
+                retried(connection, parent.table, statement, note=note)
         attach = sql.SQL("ALTER TABLE {} ATTACH PARTITION {} {}").format(
             named(parent.table), named(table), sql.SQL(bound)
         )
-        retried(connection, parent.table, attach, told=told)
+        retried(connection, parent.table, attach, note=note)
         drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT IF EXISTS {}")
         connection.execute(drop.format(named(table), sql.Identifier(BOUND_CHECK)))
     except (psycopg.ProgrammingError, psycopg.IntegrityError) as error:

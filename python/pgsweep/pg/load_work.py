@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
@@ -29,6 +28,7 @@ from pgsweep.pg.load_journal import (
     set_present,
 )
 from pgsweep.pg.queries import load
+from pgsweep.pg.retry import repeated
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class CannotMake(PgsweepError):
     entry_kind: str = ""
 
 
-Told = Callable[[str], None]
+Note = Callable[[str], None]
 """Shows one line to the user."""
 
 
@@ -66,7 +66,7 @@ def in_short_lock(
     statement: sql.Composed | None,
     work: Callable[[], T],
     *,
-    told: Told | None = None,
+    note: Note | None = None,
 ) -> T:
     """Run a transaction that waits at most 2 s for each lock, and try again after a pause.
 
@@ -77,28 +77,47 @@ def in_short_lock(
         table: that the load is of.
         statement: takes the first lock.
         work: the rest of the transaction.
-        told: hears once who is waited for.
+        note: receives once who is waited for.
 
     Raises:
         PgsweepError: a lock cannot be had, or the table is not there any more.
     """
-    failed: psycopg.Error | None = None
-    for attempt in range(_LOCK_TRIES):
-        if attempt:
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        try:
-            with connection.transaction():
-                connection.execute(_LOCK_TIMEOUT)
-                if statement is not None:
-                    connection.execute(statement)
-                    check_same(connection, table)
-                return work()
-        except (sqlstates.LockNotAvailable, sqlstates.DeadlockDetected) as error:
-            failed = error
-            if attempt == 0 and told is not None:
-                told(f"waiting for a lock: {_holders(connection, table)}")
-    assert failed is not None
-    raise _not_locked(connection, table, failed) from failed
+
+    def attempt() -> T:
+        with connection.transaction():
+            connection.execute(_LOCK_TIMEOUT)
+            if statement is not None:
+                connection.execute(statement)
+                check_same(connection, table)
+            return work()
+
+    errors = (sqlstates.LockNotAvailable, sqlstates.DeadlockDetected)
+    return _until_locked(connection, table, attempt, errors, note)
+
+
+def _until_locked(
+    connection: Connection,
+    table: TableFacts,
+    attempt: Callable[[], T],
+    errors: tuple[type[psycopg.Error], ...],
+    note: Note | None,
+) -> T:
+    """Return what an attempt returns; where it cannot lock, it is repeated after a pause, 20 times at most.
+
+    Raises:
+        PgsweepError: it failed each time with one of these errors.
+    """
+
+    def waiting() -> None:
+        if note is not None:
+            note(f"waiting for a lock: {_holders(connection, table)}")
+
+    try:
+        return repeated(
+            attempt, errors, tries=_LOCK_TRIES, pause_seconds=_LOCK_PAUSE_SECONDS, waiting=waiting
+        )
+    except errors as error:
+        raise _not_locked(connection, table, error) from error
 
 
 def _holders(connection: Connection, table: TableFacts) -> str:
@@ -141,37 +160,32 @@ def lock_statement(table: TableFacts, mode: str) -> sql.Composed:
     return sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, named(table), sql.SQL(mode))
 
 
-def lock_now(connection: Connection, table: TableFacts, mode: str, *, told: Told | None = None) -> None:
+def lock_now(connection: Connection, table: TableFacts, mode: str, *, note: Note | None = None) -> None:
     """Lock the table in the transaction that is open, waiting at most 2 s at a time, for 20 times.
 
     Raises:
         PgsweepError: it cannot be had.
     """
-    retried(connection, table, lock_statement(table, mode), told=told)
+    retried(connection, table, lock_statement(table, mode), note=note)
     check_same(connection, table)
 
 
-def retried(connection: Connection, table: TableFacts, statement: sql.Composed, *, told: Told | None) -> None:
+def retried(connection: Connection, table: TableFacts, statement: sql.Composed, *, note: Note | None) -> None:
     """Run a statement in the transaction that is open, waiting for locks at most 2 s at a time, for 20 times.
 
     Raises:
         PgsweepError: they cannot be had.
     """
-    connection.execute(_LOCK_TIMEOUT)
-    for attempt in range(_LOCK_TRIES):
-        try:
-            with connection.transaction():
-                connection.execute(statement)
-        except sqlstates.LockNotAvailable as error:
-            if attempt + 1 == _LOCK_TRIES:
-                raise _not_locked(connection, table, error) from error
-            if attempt == 0 and told is not None:
-                told(f"waiting for a lock: {_holders(connection, table)}")
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        except sqlstates.UndefinedTable as error:
-            raise dropped(first_line(error)) from error
-        else:
-            return
+
+    def attempt() -> None:
+        with connection.transaction():
+            connection.execute(_LOCK_TIMEOUT)
+            connection.execute(statement)
+
+    try:
+        _until_locked(connection, table, attempt, (sqlstates.LockNotAvailable,), note)
+    except sqlstates.UndefinedTable as error:
+        raise dropped(first_line(error)) from error
 
 
 @contextmanager
@@ -212,7 +226,7 @@ def make_object(
     load_id: str | None,
     memory_bytes: int,
     workers: int | None = None,
-    told: Told | None = None,
+    note: Note | None = None,
 ) -> None:
     """Make an object again and note it, in one transaction.
 
@@ -220,7 +234,7 @@ def make_object(
         load_id: of the journal; None where all of the load is one transaction, which is open.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
-        told: hears who is waited for.
+        note: receives who is waited for.
 
     Raises:
         CannotMake: the data, the disk or another object does not allow it.
@@ -255,7 +269,7 @@ def make_object(
             with connection.transaction():
                 work()
         else:
-            in_short_lock(connection, table, lock, work, told=told)
+            in_short_lock(connection, table, lock, work, note=note)
     except (sqlstates.UndefinedTable, sqlstates.InvalidSchemaName) as error:
         raise dropped(first_line(error)) from error
     except (sqlstates.IntegrityError, psycopg.DataError, *_ROOM, sqlstates.InsufficientPrivilege) as error:
@@ -385,7 +399,7 @@ def remove_rows(
     *,
     first_xid: int,
     may_truncate: bool,
-    told: Told | None = None,
+    note: Note | None = None,
 ) -> int:
     """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
 
@@ -395,7 +409,7 @@ def remove_rows(
     Args:
         first_xid: the number from which the load counts.
         may_truncate: the table was empty and nothing refers to it: it is truncated if it has no other rows.
-        told: hears who is waited for.
+        note: receives who is waited for.
 
     Raises:
         PgsweepError: rows of the load were changed or deleted by others.
@@ -405,7 +419,7 @@ def remove_rows(
     wanted = sum(piece.rows for piece in pieces)
     if not all(piece.own and first_xid <= piece.xid < first_xid + XID_SPAN for piece in pieces):
         raise PgsweepError(
-            "the rows of this load can no longer be told from others",
+            "the rows of this load can no longer be distinguished from others",
             cause="the database was restored from a dump since, or too many transactions have passed",
             hint="finish the load: pgsweep load --resume TABLE",
         )
@@ -429,7 +443,7 @@ def remove_rows(
 
     mode = "ACCESS EXCLUSIVE" if may_truncate else "SHARE ROW EXCLUSIVE"
     try:
-        return in_short_lock(connection, table, lock_statement(table, mode), remove, told=told)
+        return in_short_lock(connection, table, lock_statement(table, mode), remove, note=note)
     except sqlstates.ForeignKeyViolation as error:
         raise PgsweepError(
             f"the rows of this load cannot be removed: {first_line(error)}",
@@ -438,7 +452,7 @@ def remove_rows(
         ) from error
 
 
-def begin_again(connection: Connection, table: TableFacts, load_id: str, *, told: Told | None = None) -> None:
+def begin_again(connection: Connection, table: TableFacts, load_id: str, *, note: Note | None = None) -> None:
     """Forget the pieces of a load into an unlogged table that a crash of the server has emptied.
 
     A session that came back before the others knew of the crash may have copied a piece since: it goes too.
@@ -449,7 +463,7 @@ def begin_again(connection: Connection, table: TableFacts, load_id: str, *, told
         forget_pieces(connection, load_id)
         mark_alive(connection, load_id)
 
-    in_short_lock(connection, table, lock_statement(table, "SHARE ROW EXCLUSIVE"), work, told=told)
+    in_short_lock(connection, table, lock_statement(table, "SHARE ROW EXCLUSIVE"), work, note=note)
 
 
 def _numbers(pieces: Sequence[Piece]) -> str:

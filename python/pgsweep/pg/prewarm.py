@@ -10,13 +10,10 @@ from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
-from psycopg import sql
 
-from pgsweep.errors import MissingAbility
-from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.trust import as_superuser, require_trusted, statements_to_create
+from pgsweep.pg.trust import require_extension
 from pgsweep.pg.userpath import resolve_relation
 
 _MANY: Final = 16
@@ -182,32 +179,6 @@ def require_prewarm(connection: psycopg.Connection[Any]) -> str:
         MissingAbility: the extension is not created here, is not installed, may not be used by this role, or
             is not trusted.
     """
-    found = read_extension(connection, "pg_prewarm", "pg_prewarm")
-    database = connection.info.dbname
-    if found.schema is None:
-        if found.available is None:
-            raise MissingAbility(
-                "pg_prewarm is not installed on the server",
-                cause="the server has no contrib modules",
-                hint="install the contrib package of the server's version; on the server's host "
-                "`--into page-cache` needs no extension",
-            )
-        raise MissingAbility(
-            f"the extension pg_prewarm does not exist in database `{database}`",
-            hint=as_superuser(connection, statements_to_create(connection, "pg_prewarm")),
-        )
-    if not found.usable:
-        role = sql.Identifier(connection.info.user).as_string(connection)
-        grant = f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"
-        raise MissingAbility(
-            f"this role may not use pg_prewarm in database `{database}`",
-            cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=as_superuser(connection, [grant]),
-        )
-    require_trusted(
-        connection,
-        "pg_prewarm",
-        ("pg_prewarm",),
-        instead="on the server's host `--into page-cache` needs no extension",
+    return require_extension(
+        connection, "pg_prewarm", instead="on the server's host `--into page-cache` needs no extension"
     )
-    return found.schema

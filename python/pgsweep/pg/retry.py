@@ -1,4 +1,4 @@
-"""Waiting for a server that is away: trying again at once, or after pauses that grow."""
+"""Trying again: where the server is away, and where other sessions are in the way."""
 
 from __future__ import annotations
 
@@ -36,6 +36,33 @@ def patiently(step: Callable[[], T], seconds: float, stop: threading.Event) -> T
             if time.monotonic() > until or stop.is_set():
                 raise
         stop.wait(_TRY_AGAIN_SECONDS)
+
+
+def repeated(
+    step: Callable[[], T],
+    errors: tuple[type[Exception], ...],
+    *,
+    tries: int,
+    pause_seconds: float,
+    waiting: Callable[[], None] | None = None,
+) -> T:
+    """Return what a step returns; it is tried again after a pause where it fails with one of these errors.
+
+    Args:
+        step: undoes what it did where it fails.
+        errors: any other one is raised at once.
+        tries: the error of the last is raised.
+        pause_seconds: between two.
+        waiting: called before the first pause.
+    """
+    for number in range(1, tries):
+        try:
+            return step()
+        except errors:
+            if number == 1 and waiting is not None:
+                waiting()
+        time.sleep(pause_seconds)
+    return step()
 
 
 class Pauses:

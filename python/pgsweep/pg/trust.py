@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import creation_schema
 from pgsweep.plain import database_word, decode_name, shell_word, sql_identifier
@@ -161,6 +163,57 @@ def require_trusted(
         f"the extension {extension} in database `{connection.info.dbname}` is {found.problem}",
         cause=found.cause,
         hint="; ".join(way for way in ways if way),
+    )
+
+
+def require_extension(connection: psycopg.Connection[Any], name: str, *, instead: str) -> str:
+    """Return the quoted schema of an extension, after checking that this session may use it.
+
+    Args:
+        connection: as for `find_distrust`.
+        name: the extension, which has a function of the same name.
+        instead: as for `require_trusted`.
+
+    Raises:
+        MissingAbility: it is not created here, is not installed, may not be used by this role, or is not
+            trusted.
+    """
+    found = read_extension(connection, name, name)
+    if found.schema is None:
+        raise missing_extension(connection, name, installed=found.available is not None, instead=instead)
+    if not found.usable:
+        role = sql.Identifier(connection.info.user).as_string(connection)
+        raise MissingAbility(
+            f"this role may not use {name} in database `{connection.info.dbname}`",
+            cause=f"it may not enter schema {found.schema}, or not execute the function",
+            hint=as_superuser(connection, [f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"]),
+        )
+    require_trusted(connection, name, (name,), instead=instead)
+    return found.schema
+
+
+def missing_extension(
+    connection: psycopg.Connection[Any], name: str, *, installed: bool, instead: str = ""
+) -> MissingAbility:
+    """Return the error of an extension that the session's database does not have.
+
+    Args:
+        connection: as for `find_distrust`.
+        name: the extension.
+        installed: whether its files are on the server's host.
+        instead: as for `require_trusted`; nothing where there is no other way.
+    """
+    if installed:
+        return MissingAbility(
+            f"the extension {name} does not exist in database `{connection.info.dbname}`",
+            hint=as_superuser(connection, statements_to_create(connection, name)),
+        )
+    package = (
+        "install the contrib package of the server's version: on Debian it is part of `postgresql-NN`, "
+        "elsewhere `postgresql-contrib`"
+    )
+    return MissingAbility(
+        f"{name} is not installed on the server", hint=f"{package}; or {instead}" if instead else package
     )
 
 

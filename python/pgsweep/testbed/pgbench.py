@@ -24,6 +24,7 @@ from pgsweep.pg.bindir import ServerBinaries, installed_servers
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.server import Server, for_programs
 from pgsweep.testbed.workloads import Workload
+from pgsweep.units import format_plain
 
 DATABASE = "bench"
 _A_DAY_SECONDS = 86_400
@@ -85,7 +86,7 @@ def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: st
     except subprocess.TimeoutExpired as error:
         _end(run)
         raise ClusterError(
-            f"pgbench did not fill its tables within {timeout_seconds:g} s",
+            f"pgbench did not fill its tables within {format_plain(timeout_seconds)} s",
             cause="the machine or its disk is busy with other work",
             hint="see what runs: top; then try again",
         ) from error

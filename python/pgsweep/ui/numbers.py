@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes, format_count
+from pgsweep.units import format_bytes, format_count, format_minutes
 
 __all__ = [
+    "byte_rate",
     "count",
     "format_bytes",
     "format_seconds",
     "known_bytes",
     "percent",
     "points",
+    "rough_percent",
+    "rough_seconds",
     "seconds",
     "server_name",
     "times",
@@ -28,6 +31,12 @@ def percent(ratio: float | None, *, sign: bool = True) -> str:
     return f"{text} %" if sign else text
 
 
+def rough_percent(ratio: float) -> str:
+    """Return a share in two digits, for narrow places: `15 %`, `0.4 %`."""
+    value = 100 * ratio
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
 def points(ratio: float | None) -> str:
     """Return a difference of two ratios in percentage points, with its sign: `+0.12`."""
     if ratio is None or math.isnan(ratio):
@@ -39,6 +48,11 @@ def points(ratio: float | None) -> str:
 def known_bytes(value: int | None) -> str:
     """Return bytes in a readable unit; `0` for none, `–` where it is not known."""
     return "–" if value is None else format_bytes(value) if value else "0"
+
+
+def byte_rate(bytes_per_second: float) -> str:
+    """Return a rate in bytes: `1.5 MB/s`; `0/s` for none."""
+    return f"{known_bytes(round(bytes_per_second))}/s"
 
 
 def server_name(version: str) -> str:
@@ -58,10 +72,8 @@ def times(number: int) -> str:
 
 def seconds(value: float) -> str:
     """Return a time to three digits or so: `28 s`, `3 min 20 s`, `1 h 5 min`."""
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 10:
-        return f"{value:.1f} s"
+    if value < 9.95:
+        return format_seconds(value)
     whole = round(value)
     if whole < 100:
         return f"{whole} s"
@@ -72,6 +84,13 @@ def seconds(value: float) -> str:
     return f"{hours} h {rest // 60} min" if rest >= 60 else f"{hours} h"
 
 
+def rough_seconds(value: float) -> str:
+    """Return a time in one unit, for narrow places: `28 s`, `3 min`, `2 h`."""
+    if value < 99.5:
+        return seconds(value)
+    return format_minutes(value) if value < 5970 else f"{value / 3600:.0f} h"
+
+
 def format_seconds(value: float) -> str:
-    """Return a short time: `12 ms`, `1.3 s`."""
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+    """Return a measured time to a tenth of a second: `12 ms`, `1.3 s`."""
+    return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.1f} s"

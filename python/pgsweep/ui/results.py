@@ -182,13 +182,15 @@ def from_json(text: bytes, name: str) -> Result:
         raise UsageError(
             f"`{name}` is no result of pgsweep",
             cause=f"it is not readable as JSON: {error}",
-            hint=f"give a file that one of these wrote with --json or -o FILE: {_makers()}",
+            hint=f"give a file that one of these wrote with --json or -o FILE: {makers()}",
         ) from error
     if schema not in MODULES:
         raise UsageError(
             f"`{name}` holds a result that this pgsweep does not know",
             cause=f'its schema is "{schema}"' if schema else "it names no schema",
-            hint=f"known are {', '.join(sorted(MODULES))}; a newer pgsweep may know more",
+            hint=f"known are {', '.join(sorted(MODULES))}; a newer pgsweep may know more"
+            if schema
+            else f"give a file that one of these wrote with --json or -o FILE: {makers()}",
         )
     try:
         result: Result = msgspec.json.decode(text, type=view_of(schema).record)
@@ -201,28 +203,17 @@ def from_json(text: bytes, name: str) -> Result:
     return result
 
 
-def _makers() -> str:
+def makers() -> str:
     """Return the commands whose results can be shown."""
     groups = {
-        "warm": "plan, run, save, check, restore, keep",
-        "memory": "budget, kernel",
-        "lab": "list, run, compare",
+        "": ("predict", "advise", "verify", "demo", "record", "prove", "doctor", "cache", "footprint"),
+        "memory": ("", "budget", "kernel"),
+        "hugepages": ("",),
+        "warm": ("plan", "run", "save", "check", "restore", "keep"),
+        "load": ("",),
+        "lab": ("list", "run", "compare"),
     }
-    plain_ones = (
-        "predict",
-        "advise",
-        "verify",
-        "demo",
-        "record",
-        "prove",
-        "doctor",
-        "cache",
-        "footprint",
-        "hugepages",
-        "memory",
-        "load",
-    )
-    return ", ".join([*plain_ones, *(f"{group} {names}" for group, names in groups.items())])
+    return ", ".join(f"{group} {name}".strip() for group, names in groups.items() for name in names)
 
 
 def _damaged(name: str, cause: str) -> UsageError:

@@ -17,10 +17,20 @@ from pgsweep.records.top import TopBackends, TopRates, TopRelation, TopSample
 from pgsweep.ui.cache import heat
 from pgsweep.ui.line import Line, Span, cut, padded, painted, shortened_apart, spaced
 from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, server_name
+from pgsweep.ui.numbers import (
+    byte_rate,
+    count,
+    format_bytes,
+    format_seconds,
+    known_bytes,
+    rough_percent,
+    rough_seconds,
+    server_name,
+)
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
+from pgsweep.units import format_plain
 
 KEYS = {
     "pool": ("p", "Pool"),
@@ -72,7 +82,7 @@ def _pool(sample: TopSample, terminal: Terminal) -> list[Line]:
     pool = sample.pool
     size = max(1, pool.size_bytes)
     words = (
-        f" {_percent(pool.used_bytes / size)} of {format_bytes(pool.size_bytes)} used, "
+        f" {rough_percent(pool.used_bytes / size)} of {format_bytes(pool.size_bytes)} used, "
         f"dirty {known_bytes(pool.dirty_bytes)}, pinned {known_bytes(pool.pinned_bytes)}"
     )
     room = max(8, min(60, terminal.width - _LABEL - 2 - text_width(words)))
@@ -104,7 +114,7 @@ def _pass(buffers: int, rates: TopRates) -> str:
     speed = rates.hand_buffers_per_second or 0.0
     if speed <= 0:
         return "–"
-    return _short_time(buffers / speed)
+    return rough_seconds(buffers / speed)
 
 
 def _files(sample: TopSample, terminal: Terminal) -> Line:
@@ -116,6 +126,7 @@ def _files(sample: TopSample, terminal: Terminal) -> Line:
             _words("page cache not seen from here" if seen else "looking at the page cache"),
         ]
     pool = max(1, sample.pool.used_bytes)
+    twice = rough_percent(min(1.0, cache.both_bytes / pool))
     wide = terminal.width >= 90
     return [
         _label("files"),
@@ -123,10 +134,10 @@ def _files(sample: TopSample, terminal: Terminal) -> Line:
         _words(", page cache "),
         _value(known_bytes(cache.page_cache_bytes)),
         _words(", held twice " if wide else ", twice "),
-        _value(f"{known_bytes(cache.both_bytes)} ({_percent(min(1.0, cache.both_bytes / pool))} of pool)"),
+        _value(f"{known_bytes(cache.both_bytes)} ({twice} of pool)"),
         _words(", neither "),
         _value(known_bytes(cache.neither_bytes)),
-        (f", {_short_time(cache.age_seconds)} ago" if wide else "", ("dim",)),
+        (f", {rough_seconds(cache.age_seconds)} ago" if wide else "", ("dim",)),
     ]
 
 
@@ -145,7 +156,7 @@ def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend:
         _words(f"{'of ' + count(round(rates.hits_per_second + rates.reads_per_second)) + '/s':<15}"),
         _words("reads "),
         _value(f"{count(round(rates.reads_per_second)) + '/s':<10}"),
-        _words(f"{_rate(rates.reads_per_second * block):<10} "),
+        _words(f"{byte_rate(rates.reads_per_second * block):<10} "),
         (_chart(trend.reads, width, terminal), ("cyan",)),
     ]
     evicted = "–" if rates.evictions_per_second is None else f"{count(round(rates.evictions_per_second))}/s"
@@ -294,22 +305,7 @@ def _change(row: TopRelation) -> str:
 
 def _hot_share(row: TopRelation) -> str:
     total = sum(row.usage_counts)
-    return _percent(sum(row.usage_counts[4:]) / total) if total else "–"
-
-
-def _percent(ratio: float) -> str:
-    value = 100 * ratio
-    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{known_bytes(round(bytes_per_second))}/s"
-
-
-def _short_time(value: float) -> str:
-    if value < 99.5:
-        return format_seconds(value) if value < 9.95 else f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
+    return rough_percent(sum(row.usage_counts[4:]) / total) if total else "–"
 
 
 def _level(ratio: float, terminal: Terminal) -> str:
@@ -332,7 +328,8 @@ def cost_line(sample: TopSample, asked_seconds: float) -> str:
     else:
         text = f"cost: {share}; a look by SQL takes {took}"
     if sample.held_back:
-        text = f"every {sample.interval_seconds:.1f} s, not {asked_seconds:g} s, to stay cheap; {text}"
+        asked = format_plain(asked_seconds)
+        text = f"every {sample.interval_seconds:.1f} s, not {asked} s, to stay cheap; {text}"
     return text
 
 

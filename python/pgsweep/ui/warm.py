@@ -9,7 +9,7 @@ from pgsweep.plain import shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, seconds, times
+from pgsweep.ui.numbers import byte_rate, count, format_bytes, format_seconds, known_bytes, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -270,7 +270,7 @@ def _section(result: WarmResult) -> Section:
     if result.left_out_bytes:
         facts.append(Fact(format_bytes(result.left_out_bytes), "does not fit"))
     if result.work is not None:
-        facts.append(Fact(f"{format_bytes(result.work.bytes_per_second)}/s", "read", Measured))
+        facts.append(Fact(byte_rate(result.work.bytes_per_second), "read", Measured))
     if result.verified is not None:
         facts.append(Fact(known_bytes(result.verified.pool_bytes), "in shared_buffers of it", Measured))
         facts.append(Fact(known_bytes(result.verified.page_cache_bytes), "in the page cache of it", Measured))

@@ -17,7 +17,7 @@ from pgsweep.cli.settings import Settings
 from pgsweep.cli.warm.options import WARM_NAMES, latency_option, options_of, warm_options
 from pgsweep.errors import INTERRUPTED, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.ui.numbers import format_bytes
+from pgsweep.ui.numbers import byte_rate, format_bytes
 from pgsweep.ui.numbers import seconds as seconds_text
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class WarmProgress:
         elif state.paused:
             words.append("paused: the server answers late")
         elif state.rate_bytes_per_second > 0:
-            words.append(f"{format_bytes(state.rate_bytes_per_second)}/s")
+            words.append(byte_rate(state.rate_bytes_per_second))
             if state.left_seconds is not None and state.left_seconds >= 1:
                 words.append(f"{seconds_text(state.left_seconds)} left")
         self._shown.portion(state.done_bytes / max(1, state.total_bytes), ", ".join(words))

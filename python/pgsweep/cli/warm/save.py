@@ -14,6 +14,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, check_writable
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.errors import PgsweepError
+from pgsweep.units import format_plain
 
 if TYPE_CHECKING:
     import threading
@@ -116,5 +117,5 @@ def _again_and_again(
         try:
             once()
         except PgsweepError as error:
-            settings.warn(f"{error.message}; trying again in {every:g} s")
+            settings.warn(f"{error.message}; trying again in {format_plain(every)} s")
         due = max(due + every, time.monotonic())

@@ -6,9 +6,10 @@
 What is resident already is not read again, so a restore that was cut short is resumed by starting it anew,
 and one in which the server restarts goes on by itself. Into a pool in use it goes several rounds.
 
-Scattered blocks are first asked of the operating system (pg_prewarm's mode prefetch, posix_fadvise(2)), a
-whole call of them at once, and then read: so the device has many requests to work on, though the server
-reads them one after the other.
+The blocks of a call are first brought into the page cache and then read by the server: so the device has
+several requests to work on, though the server reads one block after the other. On the server's host they are
+few enough that the reads of queries do not wait long behind them (`warm.files`); from elsewhere pg_prewarm's
+mode prefetch asks for the whole call at once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import msgspec
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.prewarm import mark_as_warming
 from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
+from pgsweep.progress import Listener
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
@@ -43,9 +45,8 @@ from pgsweep.warm.heat.restore_plan import (
     touches_left,
 )
 from pgsweep.warm.heat.restore_rounds import Remaining, another_round
-from pgsweep.warm.outcome import WorkOutcome, nothing_at_all
+from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
-from pgsweep.warm.run.run import Listener
 from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
 
@@ -79,7 +80,7 @@ def restore(
     options: RestoreOptions,
     *,
     stop: threading.Event,
-    listener: Listener | None = None,
+    listener: Listener[WorkState] | None = None,
 ) -> WarmRestoreResult:
     """Bring saved heat back, and measure the result.
 
@@ -197,7 +198,7 @@ class HeatReader:
         """
         ahead = call.ahead if isinstance(call, HeatCall) else call.pieces
         if self._files is not None:
-            self._files.ask(ahead)
+            self._files.fetch(ahead)
         elif len(ahead) > 1:
             self._ahead.read(Call(call.number, call.database, ahead))
         return self._buffer.read(call)
@@ -214,7 +215,7 @@ class HeatReader:
 
 
 @contextlib.contextmanager
-def _marked(conninfo: str, listener: Listener | None, stop: threading.Event) -> Iterator[None]:
+def _marked(conninfo: str, listener: Listener[WorkState] | None, stop: threading.Event) -> Iterator[None]:
     """Announce this warmer to others of this server, and report the others to the user."""
     connection, others = patiently(lambda: _mark(conninfo), PATIENCE_SECONDS, stop)
     with contextlib.closing(connection):
@@ -239,7 +240,7 @@ def _carry_out(
     plan: RestorePlan,
     options: RestoreOptions,
     stop: threading.Event,
-    listener: Listener | None,
+    listener: Listener[WorkState] | None,
     done: _Done,
 ) -> None:
     """Do what was planned: read into the pool, then into the page cache, then touch."""
@@ -285,7 +286,7 @@ def _read_pages(
     plan: RestorePlan,
     options: RestoreOptions,
     stop: threading.Event,
-    listener: Listener | None,
+    listener: Listener[WorkState] | None,
     files: FileReader | None,
 ) -> WorkOutcome:
     def reader() -> PageCacheReader | PrewarmReader:

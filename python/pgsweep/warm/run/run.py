@@ -13,10 +13,10 @@ import datetime
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.prewarm import statement_text
+from pgsweep.progress import Listener, Silent
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
@@ -29,26 +29,6 @@ from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
 from pgsweep.warm.session import PrewarmSession, Read, others_note
 from pgsweep.warm.work import Reader, Work
-
-
-class Listener(Protocol):
-    """Receives lines for the user and the progress."""
-
-    def note(self, text: str) -> None:
-        """Receive a line that the user should see."""
-
-    def state(self, state: WorkState) -> None:
-        """Receive the state of the reading."""
-
-
-class NullListener:
-    """Ignores everything."""
-
-    def note(self, text: str) -> None:
-        """Ignore the line."""
-
-    def state(self, state: WorkState) -> None:
-        """Ignore the state."""
 
 
 def plan(
@@ -103,7 +83,7 @@ def run(
     options: WarmOptions,
     *,
     stop: threading.Event | None = None,
-    listener: Listener | None = None,
+    listener: Listener[WorkState] | None = None,
     journal: Path | None = None,
     resume: Path | None = None,
 ) -> WarmResult:
@@ -122,7 +102,7 @@ def run(
         ConnectionFailed: the server cannot be reached, or went away and stayed away.
         MissingAbility: pg_prewarm is not there, or nothing may be read.
     """
-    heard = listener or NullListener()
+    heard = listener or Silent()
     planned = prepare(conninfo, options, resume=resume)
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
@@ -189,7 +169,7 @@ def _carry_out(
     planned: Planned,
     both: tuple[list[Call], list[Call]],
     stop: threading.Event,
-    listener: Listener,
+    listener: Listener[WorkState],
     journal: Journal | None,
     read: ReadBlocks,
 ) -> WorkOutcome:
