@@ -110,7 +110,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
         scale: the default.
         largest_scale: above it the sizes are too small to judge a conclusion by.
         seconds: what it takes at that scale on two processors; assumed.
-        protocol: name of the steps, which lab/plan.py knows.
+        protocol: name of the steps: the module of lab/protocols, with `-` for `_`.
         needs: without which it cannot run; `huge pages` only leaves out cells.
         sizes: the article's, in bytes or numbers, which the scale divides.
         parameters: what the scale does not change.

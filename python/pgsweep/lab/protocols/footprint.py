@@ -81,4 +81,4 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             yield step
 
 
-FOOTPRINT = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

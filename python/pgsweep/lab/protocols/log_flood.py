@@ -299,4 +299,4 @@ def _max_backends(cluster: Cluster) -> int:
     return sum(int(value) for (value,) in rows) + 2
 
 
-LOG_FLOOD = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

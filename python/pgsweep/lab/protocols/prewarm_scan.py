@@ -71,4 +71,4 @@ def _counted(cluster: Cluster, name: str) -> dict[str, float]:
     return {f"{name}: seconds": found["seconds"], **blocks}
 
 
-PREWARM_SCAN = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

@@ -142,4 +142,4 @@ def _postmaster(cluster: Cluster) -> int:
     return cluster.postmaster_pid
 
 
-PROCESS_MEMORY = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

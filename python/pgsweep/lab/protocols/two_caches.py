@@ -232,4 +232,4 @@ def _exact_pages(cluster: Cluster, sizes: list[str]) -> Done:
     return Done(values, measure_seconds=time.monotonic() - begin)
 
 
-TWO_CACHES = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)
