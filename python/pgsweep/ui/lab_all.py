@@ -36,7 +36,8 @@ def all_page(result: LabAllResult) -> Page:
         Section(
             title="Verdicts",
             ident="verdicts",
-            lead="A conclusion holds where every pair of runs is within its bounds.",
+            lead="A conclusion is a ratio of two figures. It holds where its 95 % interval (with fewer than "
+            "5 runs every ratio of two runs) is within its bounds.",
             facts=[],
             figures=[],
             groups=[],
@@ -65,7 +66,7 @@ def all_page(result: LabAllResult) -> Page:
 def _title(result: LabAllResult) -> tuple[str, str]:
     claims = Counter(_verdicts(result))
     title = (
-        f"{count(len(result.results))} published experiments run again: {claims['holds']} of "
+        f"{count(len(result.results))} experiments run here: {claims['holds']} of "
         f"{claims.total()} conclusions hold here, {claims['does not hold here']} do not, "
         f"{claims['cannot tell']} cannot be told"
     )
