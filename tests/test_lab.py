@@ -365,8 +365,9 @@ def test_control_runs_become_the_noise_of_the_machine() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (8e-05, "seconds", "0.08 ms"),
-        (0.000123456, "seconds", "0.123 ms"),
+        (8e-05, "seconds", "80 µs"),
+        (0.000123456, "seconds", "123 µs"),
+        (0.0123456, "seconds", "12.3 ms"),
         (12.345, "seconds", "12.3 s"),
         (0.0, "bytes", "0"),
         (None, "bytes", "–"),

@@ -97,8 +97,8 @@ def _claims_section(experiment: LabExperiment) -> Section:
     return Section(
         title="Does it hold here?",
         ident="claims",
-        lead="Each is a ratio of two cells, below it its 95 % interval (with fewer than 5 runs of a cell the "
-        "smallest and the largest ratio of two runs). It holds where all of that is within the bounds.",
+        lead="Each is a figure or the ratio of two, below it its 95 % interval (with fewer than 5 runs the "
+        "smallest and the largest that runs give). It holds where all of that is within the bounds.",
         facts=[],
         figures=[],
         groups=[],
@@ -125,7 +125,14 @@ def _title(result: LabResult) -> tuple[str, str]:
     )
     if result.experiment is None:
         return f"{result.name}: {count(len(result.cells))} cells", lead
-    return f"{result.name}: {result.experiment.question} Verdict: {result.experiment.verdict}", lead
+    return f"{result.name}: {result.experiment.question} {held_text(result.experiment)} here", lead
+
+
+def held_text(experiment: LabExperiment) -> str:
+    """Return how many conclusions hold, as `3 of 4 conclusions hold`."""
+    holding = sum(claim.verdict == "holds" for claim in experiment.claims)
+    every = len(experiment.claims)
+    return f"{holding} of {every} conclusion{'s' * (every != 1)} {'hold' if holding != 1 else 'holds'}"
 
 
 def _claim_cells(claim: LabClaim) -> list[Cell]:
