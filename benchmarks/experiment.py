@@ -19,16 +19,17 @@ from pgsweep.records.lab import LabCell, LabResult
 ROUNDS = 3
 
 
-def run_experiment(name: str, scale: float) -> tuple[LabResult, list[dict[str, Any]]]:
+def run_experiment(name: str, scale: float, rounds: int = ROUNDS) -> tuple[LabResult, list[dict[str, Any]]]:
     """Run an experiment at a scale, or at that of --scale; return its result and its runs.
 
     Args:
         name: of the experiment.
         scale: by what the article's sizes are divided.
+        rounds: runs of each job, unless --rounds asks for others.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {sys.argv[0]}")
     parser.add_argument("--scale", type=float, default=scale, help="divide the article's sizes by it")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each")
+    parser.add_argument("--rounds", type=int, default=rounds, help="runs of each")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "samples.jsonl"

@@ -21,7 +21,7 @@ from pgsweep.lab.plan import plan_of
 from pgsweep.lab.protocol import CellPlan
 from pgsweep.lab.run import run_lab
 from pgsweep.lab.runner import controls_of
-from pgsweep.lab.statistics import median_interval, ratio_interval
+from pgsweep.lab.statistics import median_interval, ratio_bounds, ratio_interval
 from pgsweep.lab.store import opened_samples, read_samples
 from pgsweep.pg.bindir import ServerBinaries
 from pgsweep.records.lab import LabCell, LabPlot, LabResult, LabRun
@@ -254,7 +254,7 @@ def made_of(cell: CellPlan) -> LabCell:
 
 
 def test_every_experiment_is_whole() -> None:
-    assert [each.number for each in experiments().values()] == list(range(1, 10))
+    assert [each.number for each in experiments().values()] == list(range(1, 11))
     for each in experiments().values():
         keys = [cell.key for cell in each.cells]
         plan = plan_of(each, each.scale)
@@ -297,7 +297,8 @@ def test_a_conclusion_holds_where_all_runs_say_so(over: list[float], verdict: st
     if verdict == "does not hold here":
         assert told.reason == "it is another machine"
     if len(over) == 2 and verdict == "cannot tell":
-        assert told.reason.endswith("the machine is noisy (its control runs, disk, differ by 110 %)")
+        assert "the machine is noisy (its control runs, disk, differ by 110 %)" in told.reason
+        assert told.reason.endswith("it is another machine")
 
 
 def test_all_results_together_count_the_conclusions() -> None:
@@ -305,6 +306,18 @@ def test_all_results_together_count_the_conclusions() -> None:
     assert "1 of 1 conclusions hold here" in text
     assert "skipped: no memory cgroup can be made here" in text
     assert "machine noise, disk: 9 control runs" in text
+
+
+def test_one_run_apart_from_the_others_does_not_decide_from_five_runs_on() -> None:
+    under = [100.0, 101.0, 99.0, 100.0, 100.0, 102.0, 98.0]
+    over = [80.0, 81.0, 79.0, 80.0, 82.0, 78.0, 150.0]
+    found = ratio_bounds(over, under)
+    assert found is not None
+    assert 0.7 < found[0] < 0.8 < found[1] < 1
+    assert ratio_bounds(over[-2:], under) == (78 / 102, 150 / 98)
+    assert ratio_bounds([0.0], None) == (0.0, 0.0)
+    assert ratio_bounds([3.0] * 5, None) == (3.0, 3.0)
+    assert ratio_bounds([1.0], [0.0]) is ratio_bounds([], None) is None
 
 
 @pytest.mark.parametrize("arguments", [(), ("residency", "--all")])
@@ -352,8 +365,9 @@ def test_control_runs_become_the_noise_of_the_machine() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (8e-05, "seconds", "0.08 ms"),
-        (0.000123456, "seconds", "0.123 ms"),
+        (8e-05, "seconds", "80 µs"),
+        (0.000123456, "seconds", "123 µs"),
+        (0.0123456, "seconds", "12.3 ms"),
         (12.345, "seconds", "12.3 s"),
         (0.0, "bytes", "0"),
         (None, "bytes", "–"),

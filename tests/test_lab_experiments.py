@@ -52,7 +52,7 @@ def test_all_of_them_run_or_say_why_not(every: Every) -> None:
     result, folder = every
     names = [each.name for each in result.results] + [each.name for each in result.skipped]
     assert sorted(names) == sorted(experiments())
-    assert len(names) == 9
+    assert len(names) == 10
     assert all(each.why for each in result.skipped)
     assert all(each.runs_done == each.runs_planned for each in result.results)
     if os.geteuid() == 0:
@@ -95,6 +95,11 @@ def test_residency_sees_both_caches(every: Every) -> None:
 def test_footprint_measures_what_a_scan_leaves(every: Every) -> None:
     found = values(every, "footprint")
     assert found["seq scan: into the page cache"] > found["seq scan: into shared_buffers"] > 0
+    assert found["seq scan: table into the page cache"] > found["seq scan: indexes into the page cache"]
+    assert found["rows inserted: into shared_buffers"] >= 0.9 * found["rows inserted: size"] > 0
+    [scan] = [run for run in read_samples(every[1] / "footprint.samples.jsonl")[1] if run.job == "seq scan"]
+    stretches = scan.raw["seq scan: visits into shared_buffers"]
+    assert sum(stretches[1::2]) * 8192 == pytest.approx(found["seq scan: table into shared_buffers"], rel=0.2)
 
 
 def test_prewarm_scan_makes_each_state_of_the_caches(every: Every) -> None:
@@ -142,6 +147,15 @@ def test_log_flood_is_simulated_and_kept(every: Every) -> None:
     # At this scale the flood may be over before the keeper's next round.
     assert 0 <= found["inserts, hot data kept: measured"] <= 1
     assert 0 <= found["inserts, hot data in use: simulated"] <= 1
+
+
+def test_keep_measures_the_hot_reads_and_what_keeping_costs(every: Every) -> None:
+    found = {key.rpartition(": ")[2]: value for key, value in values(every, "keep").items()}
+    assert 0 < found["hit ratio"] <= 1
+    assert 0 < found["median"] <= found["95 % below"]
+    assert found["flood"] > 0
+    assert 0 < found["resident"] <= 1
+    assert 0 < found["time of a backend"] <= 1
 
 
 def test_huge_pages_counts_page_tables(every: Every) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pgsweep.errors import UsageError
+from pgsweep.ui.pictures import to_svg
 from pgsweep.ui.report import to_html
 from pgsweep.ui.view import Result
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
@@ -189,3 +191,14 @@ def test_no_table_is_cut_off_at_1200_pixels(result: Result, tmp_path: Path) -> N
         check=True,
     )
     assert "<title>cut: 0, page: false, broken words: 0</title>" in done.stdout
+
+
+def test_the_pictures_alone_are_one_svg_that_stands_by_itself() -> None:
+    result = predict_result()
+    root = ET.fromstring(to_svg(result))
+    nested = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert len(nested) == to_html(result).count("<figure>") > 0
+    assert float(root.attrib["height"]) > sum(float(each.attrib["height"]) for each in nested)
+    assert "--snapshots: #0072b2" in (root.findtext("{http://www.w3.org/2000/svg}style") or "")
+    with pytest.raises(UsageError, match="has no pictures"):
+        to_svg(doctor_result())

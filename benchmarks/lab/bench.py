@@ -134,8 +134,9 @@ def verdicts(result: LabAllResult) -> str:
     lines = [
         "# Verdicts",
         "",
-        f"PostgreSQL {result.server_version}, {result.machine}. Ratios of medians; in brackets the smallest",
-        "and the largest ratio that two runs give. Made by `benchmarks/lab/bench.py`; all figures: lab.html.",
+        f"PostgreSQL {result.server_version}, {result.machine}. Ratios of medians; in brackets their 95 %",
+        "intervals, with fewer than 5 runs the smallest and the largest ratio that two runs give. Made by",
+        "`benchmarks/lab/bench.py`; all figures: lab.html.",
     ]
     for each in result.results:
         assert each.experiment is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgsweep.ui.view import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
-SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text"}
+SUFFIXES = {".json": "json", ".csv": "csv", ".html": "html", ".htm": "html", ".txt": "text", ".svg": "svg"}
 
 
 def output_options(function: F) -> F:
@@ -73,7 +73,7 @@ class Output:
             if kind is None:
                 raise UsageError(
                     f"the suffix of `{path}` does not name a format",
-                    hint="end its name in .html, .json, .csv or .txt",
+                    hint="end its name in .html, .json, .csv or .txt, or in .svg for the pictures",
                 )
             self._files.append((path, kind))
         for path, _ in self._files:
@@ -116,6 +116,10 @@ class Output:
             from pgsweep.ui.report import to_html
 
             return to_html(result)
+        if kind == "svg":
+            from pgsweep.ui.pictures import to_svg
+
+            return to_svg(result)
         from pgsweep.ui.results import to_text
         from pgsweep.ui.terminal import Terminal
 

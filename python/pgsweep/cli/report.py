@@ -39,13 +39,14 @@ def command(
 
     RESULT is a JSON file that a command wrote with --json, or an HTML report, which carries its result
     within; `-` reads from stdin. Without an option for the output, a JSON file becomes an HTML report beside
-    it, and an HTML report is shown as text.
+    it, and an HTML report is shown as text. A file that ends in .svg gets the pictures alone.
 
     \b
     Examples:
       pgsweep report demo.json
       pgsweep report demo.json -o slides/demo.html
       pgsweep report --from demo.html --csv
+      pgsweep report lab.json -o lab.svg
     """
     from pgsweep.regular import read_bounded
     from pgsweep.ui.results import MOST_BYTES, from_json, makers, read_result

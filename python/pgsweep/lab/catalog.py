@@ -18,7 +18,7 @@ from pgsweep.host import cgroup
 from pgsweep.host.hugepages import pool_file, read_pools
 from pgsweep.lab.grid import Scalar
 from pgsweep.lab.protocol import CellPlan
-from pgsweep.lab.statistics import ratio_range
+from pgsweep.lab.statistics import FEWEST_RUNS, ratio_bounds
 from pgsweep.records.lab import (
     LabCell,
     LabClaim,
@@ -105,12 +105,12 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         number: the order in which they are listed.
-        published_on: version and machine of the article.
+        published_on: version and machine of the article; nothing where the question is this project's own.
         model: what is scaled, in words; `{scale}` is replaced.
         scale: the default.
         largest_scale: above it the sizes are too small to judge a conclusion by.
         seconds: what it takes at that scale on two processors; assumed.
-        protocol: name of the steps, which lab/plan.py knows.
+        protocol: name of the steps: the module of lab/protocols, with `-` for `_`.
         needs: without which it cannot run; `huge pages` only leaves out cells.
         sizes: the article's, in bytes or numbers, which the scale divides.
         parameters: what the scale does not change.
@@ -119,7 +119,6 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     name: str
     question: str
-    published_on: str
     model: str
     protocol: str
     scale: float
@@ -127,6 +126,7 @@ class Experiment(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float
     claim: list[ClaimOf]
     cell: list[CellOf]
+    published_on: str = ""
     plot: list[PlotOf] = msgspec.field(default_factory=list)
     repetitions: int = 3
     beyond: str = ""
@@ -247,34 +247,39 @@ def conclude(
 
 def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabControl]) -> LabClaim:
     over = cells[claim.over].runs
-    under = cells[claim.under].runs if claim.under else [1.0]
-    bounds = ratio_range(over, under)
+    under = cells[claim.under].runs if claim.under else None
+    bounds = ratio_bounds(over, under)
     low, high = claim.at_least, claim.at_most
+    fewest = min(len(over), len(over if under is None else under))
     verdict: LabVerdict = "cannot tell"
     reason = ""
     if bounds is None:
         lacking = claim.over if not over else claim.under
         reason = next(iter(cells[lacking].failures), f"{lacking}: not measured")
-    elif _is_time(cells[claim.over]) and min(len(over), len(cells[claim.under or claim.over].runs)) < 2:
+    elif _is_time(cells[claim.over]) and fewest < 2:
         reason = "one run of a time says too little: --repeat 3"
     elif (low is None or bounds[0] >= low) and (high is None or bounds[1] <= high):
         verdict = "holds"
     elif (low is not None and bounds[1] < low) or (high is not None and bounds[0] > high):
         verdict, reason = "does not hold here", claim.otherwise
     else:
-        reason = "the runs are on both sides of the bound"
+        reason = "the bound is within what the runs allow"
+        if fewest < FEWEST_RUNS:
+            reason += f", and they are few: --repeat {FEWEST_RUNS}"
         noisy = [each for each in controls if each.spread_ratio > _NOISY_RATIO]
         if noisy and _is_time(cells[claim.over]):
             worst = max(noisy, key=lambda each: each.spread_ratio)
             reason += f"; the machine is noisy (its control runs, {worst.what}, differ by "
             reason += f"{format_plain(round(100 * worst.spread_ratio))} %)"
+        if claim.otherwise:
+            reason += f"; what speaks against it here: {claim.otherwise}"
     return LabClaim(
         text=claim.text,
         over=claim.over,
         under=claim.under,
         expected=_expected(low, high),
         published=_published(claim, cells),
-        here=None if bounds is None else statistics.median(over) / statistics.median(under),
+        here=None if bounds is None else statistics.median(over) / statistics.median(under or [1.0]),
         low=bounds and bounds[0],
         high=bounds and bounds[1],
         verdict=verdict,
@@ -284,7 +289,7 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabCont
 
 def _is_time(cell: LabCell) -> bool:
     """Return whether a cell differs from run to run, as times do and bytes hardly."""
-    return cell.unit in ("seconds", "transactions/s", "rows/s")
+    return cell.unit in ("seconds", "transactions/s", "rows/s", "blocks/s")
 
 
 def _published(claim: ClaimOf, cells: dict[str, LabCell]) -> float | None:

@@ -5,35 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
 
 from pgsweep.lab.catalog import Experiment
 from pgsweep.lab.grid import Grid, Task, Variant
 from pgsweep.lab.protocol import Advance, CellPlan, Done, Place, Plan, Work
-from pgsweep.lab.protocols.bulk_load import BULK_LOAD
-from pgsweep.lab.protocols.footprint import FOOTPRINT
-from pgsweep.lab.protocols.huge_pages import HUGE_PAGES
-from pgsweep.lab.protocols.log_flood import LOG_FLOOD
-from pgsweep.lab.protocols.prewarm_scan import PREWARM_SCAN
-from pgsweep.lab.protocols.process_memory import PROCESS_MEMORY
-from pgsweep.lab.protocols.residency import RESIDENCY
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, kilobytes
-from pgsweep.lab.protocols.two_caches import TWO_CACHES
 from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress
 from pgsweep.testbed.pgbench import find_pgbench
 from pgsweep.units import format_plain
-
-_PROTOCOLS: Final[Mapping[str, Protocol]] = {
-    "residency": RESIDENCY,
-    "prewarm-scan": PREWARM_SCAN,
-    "two-caches": TWO_CACHES,
-    "process-memory": PROCESS_MEMORY,
-    "bulk-load": BULK_LOAD,
-    "footprint": FOOTPRINT,
-    "log-flood": LOG_FLOOD,
-    "huge-pages": HUGE_PAGES,
-}
 
 
 @dataclass(frozen=True)
@@ -102,11 +83,18 @@ class Steps:
 
     @property
     def _protocol(self) -> Protocol:
-        return _PROTOCOLS[self.experiment.protocol]
+        return _steps_of(self.experiment.protocol)
 
     @property
     def _model(self) -> Scaled:
         return Scaled(self.experiment, self.scale)
+
+
+def _steps_of(name: str) -> Protocol:
+    """Return the steps of that name: `PROTOCOL` of a module of lab/protocols, which nothing else names."""
+    module = import_module(f"pgsweep.lab.protocols.{name.replace('-', '_')}")
+    steps: Protocol = module.PROTOCOL
+    return steps
 
 
 def plan_of(experiment: Experiment, scale: float) -> Plan:

@@ -31,11 +31,19 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> tuple[float
     return _interval([over, under], lambda x, y, axis: np.median(x, axis=axis) / np.median(y, axis=axis))
 
 
-def ratio_range(over: Sequence[float], under: Sequence[float]) -> tuple[float, float] | None:
-    """Return the smallest and the largest ratio of two runs; None where there are none, or one is zero."""
-    if not over or not under or min(under) <= 0:
+def ratio_bounds(over: Sequence[float], under: Sequence[float] | None) -> tuple[float, float] | None:
+    """Return between what the ratio of two medians lies; of one median without the other.
+
+    That is the 95 % interval, or with fewer than five runs on a side the smallest and the largest ratio of
+    two runs; None where there are none, or one is zero.
+    """
+    if not over or (under is not None and min(under, default=0.0) <= 0):
         return None
-    return min(over) / max(under), max(over) / min(under)
+    interval = median_interval(over) if under is None else ratio_interval(over, under)
+    if interval is not None:
+        return interval
+    below = under or [1.0]
+    return min(over) / max(below), max(over) / min(below)
 
 
 def relative_spread(runs: Sequence[float]) -> float | None:

@@ -19,7 +19,8 @@ class LabRun(msgspec.Struct, frozen=True, kw_only=True):
         repetition: from 1.
         at: when it ended, UTC, ISO 8601.
         values: by the key of a cell, its value.
-        raw: by the same key, what the value was made of: one number a second, a client or an execution.
+        raw: by the same key, what the value was made of: one number a second, a client or an execution; of
+            many transactions the hundredths; of blocks the first of each stretch, then how many they are.
         setup_seconds: of restarting, emptying and filling caches.
         warm_up_seconds: until the workload was steady.
         measure_seconds: of measuring.
@@ -82,7 +83,8 @@ class LabClaim(msgspec.Struct, frozen=True, kw_only=True):
         expected: the bound in words.
         published: the ratio of the article's figures.
         here: the ratio of the medians.
-        low: the smallest ratio that two runs give; high: the largest.
+        low: lower end of its 95 % interval; with fewer than 5 runs on a side the smallest ratio of two runs.
+        high: upper end, or the largest ratio of two runs.
     """
 
     text: str
@@ -141,8 +143,9 @@ class LabExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: by what the article's sizes were divided.
+        published_on: version and machine of the article; nothing where no article asks this.
         model: what was scaled, in words.
-        beyond: what is shown here and not in the article.
+        beyond: what is shown here and not in the article, and what else is to be known.
     """
 
     number: int

@@ -29,6 +29,8 @@ from pgsweep.units import format_plain
 DATABASE = "bench"
 _A_DAY_SECONDS = 86_400
 _BUILTIN = "builtin:"
+_LOG = "transactions"
+_LOGGED_FIELDS = 6
 _PROGRESS = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps", re.MULTILINE)
 _TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 # Room for one more version of a row on each page: updates stay on their page (HOT), so that the tables do not
@@ -162,6 +164,8 @@ class RunningWorkload:
         scale: of the tables, where it is known: else a session asks for it first.
         timed: note the transactions of each second.
         longest_seconds: when it ends by itself, also where nobody is left to end it.
+        rate_per_second: begin so many transactions a second, at random times; None for as many as can be.
+        logged: note the time of each transaction, for `latencies`.
     """
 
     def __init__(
@@ -173,6 +177,8 @@ class RunningWorkload:
         scale: int | None = None,
         timed: bool = False,
         longest_seconds: float = _A_DAY_SECONDS,
+        rate_per_second: float | None = None,
+        logged: bool = False,
     ) -> None:
         if scale is None:
             scale = _scale(server) if workload.needs_pgbench_tables else 1
@@ -188,6 +194,8 @@ class RunningWorkload:
             f"--random-seed={seed}",
             f"--scale={scale}",
             *(("--progress=1",) if timed else ()),
+            *((f"--rate={rate_per_second}",) if rate_per_second is not None else ()),
+            *(("--log", f"--log-prefix={self._folder / _LOG}") if logged else ()),
             *_scripts(workload, self._folder),
         ]
         conninfo, environment = for_programs(server, DATABASE)
@@ -217,6 +225,25 @@ class RunningWorkload:
         """
         said = self._said.read_text(errors="replace")
         return [(float(at), float(tps)) for at, tps in _PROGRESS.findall(said)]
+
+    def latencies(self, begin: float, end: float) -> list[float]:
+        """Return the seconds of each transaction that ended between two times of `time.time`.
+
+        The time by which pgbench itself began late is not in them. pgbench writes its notes in pieces: what
+        ended in the last second before `stop` may be missing.
+        """
+        found = []
+        for path in self._folder.glob(f"{_LOG}.{self._process.pid}*"):
+            for line in path.read_text(errors="replace").splitlines():
+                # client, transaction, time, script, epoch, microseconds, lag (pgbench's documentation)
+                fields = line.split()
+                if len(fields) < _LOGGED_FIELDS:
+                    continue  # cut short when it was ended
+                at = int(fields[4]) + int(fields[5]) / 1e6
+                if begin <= at < end:
+                    lag = int(fields[6]) if len(fields) > _LOGGED_FIELDS else 0
+                    found.append((int(fields[2]) - lag) / 1e6)
+        return found
 
     def stop(self) -> None:
         """End pgbench; may be repeated."""

@@ -13,7 +13,7 @@ from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
-_CLAIM_HEAD = ["conclusion of the article", "expected", "published", "here", "verdict"]
+_CLAIM_HEAD = ["conclusion", "expected", "published", "here", "verdict"]
 _CAPTIONS = {
     "boxes": "Each dot is a run; boxes hold the middle half of the runs, lines in them are medians.",
     "bars": "Each dot is a run; the bar is the median.",
@@ -41,9 +41,7 @@ def lab_text(result: LabResult, terminal: Terminal) -> str:
 def _experiment_text(experiment: LabExperiment, terminal: Terminal) -> str:
     columns = [Column(word, left=index in (0, 4)) for index, word in enumerate(_CLAIM_HEAD)]
     lines = [
-        f"Published on: {experiment.published_on}.",
-        f"Here: {experiment.model}.",
-        *([f"Beyond the article: {experiment.beyond}."] if experiment.beyond else []),
+        *_about(experiment),
         "",
         "Each conclusion as a ratio:",
         table(
@@ -96,21 +94,28 @@ def lab_page(result: LabResult) -> Page:
 
 
 def _claims_section(experiment: LabExperiment) -> Section:
-    notes = [f"Published on: {experiment.published_on}.", f"Here: {experiment.model}."]
-    if experiment.beyond:
-        notes.append(f"Beyond the article: {experiment.beyond}.")
     return Section(
         title="Does it hold here?",
         ident="claims",
-        lead="Each is a ratio of two cells. It holds where every pair of runs is within the bounds.",
+        lead="Each is a figure or the ratio of two, below it its 95 % interval (with fewer than 5 runs the "
+        "smallest and the largest that runs give). It holds where all of that is within the bounds.",
         facts=[],
         figures=[],
         groups=[],
         head=_CLAIM_HEAD,
         rows=[_claim_cells(claim) for claim in experiment.claims],
-        notes=notes,
+        notes=_about(experiment),
         worded=[0, 1, 4],
     )
+
+
+def _about(experiment: LabExperiment) -> list[str]:
+    """Return where the experiment comes from, what was scaled, and what else is to be known."""
+    if not experiment.published_on:
+        beyond = [f"Note: {experiment.beyond}."] if experiment.beyond else []
+        return ["Not from an article: a question of this project.", f"Here: {experiment.model}.", *beyond]
+    beyond = [f"Beyond the article: {experiment.beyond}."] if experiment.beyond else []
+    return [f"Published on: {experiment.published_on}.", f"Here: {experiment.model}.", *beyond]
 
 
 def _title(result: LabResult) -> tuple[str, str]:
@@ -120,7 +125,14 @@ def _title(result: LabResult) -> tuple[str, str]:
     )
     if result.experiment is None:
         return f"{result.name}: {count(len(result.cells))} cells", lead
-    return f"{result.name}: {result.experiment.question} Verdict: {result.experiment.verdict}", lead
+    return f"{result.name}: {result.experiment.question} {held_text(result.experiment)} here", lead
+
+
+def held_text(experiment: LabExperiment) -> str:
+    """Return how many conclusions hold, as `3 of 4 conclusions hold`."""
+    holding = sum(claim.verdict == "holds" for claim in experiment.claims)
+    every = len(experiment.claims)
+    return f"{holding} of {every} conclusion{'s' * (every != 1)} {'hold' if holding != 1 else 'holds'}"
 
 
 def _claim_cells(claim: LabClaim) -> list[Cell]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pgsweep.records.lab import LabAllResult, LabResult
-from pgsweep.ui.lab import lab_page, lab_text
+from pgsweep.ui.lab import held_text, lab_page, lab_text
 from pgsweep.ui.numbers import count, seconds, server_name
 from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.table import Column, table
@@ -14,7 +14,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 from pgsweep.units import format_plain
 
-_HEAD = ["experiment", "asks", "scale", "verdict", "conclusions", "runs"]
+_HEAD = ["experiment", "asks", "scale", "verdicts", "the others", "runs"]
 
 
 def all_text(result: LabAllResult, terminal: Terminal) -> str:
@@ -23,7 +23,7 @@ def all_text(result: LabAllResult, terminal: Terminal) -> str:
     columns = [Column(word, left=index not in (2, 5)) for index, word in enumerate(_HEAD)]
     parts = [
         f"{terminal.paint(title, 'bold')}\n{lead}",
-        table(columns, [[_joined(cell) for cell in row] for row in _overview(result)], terminal),
+        table(columns, [[_joined(cell) for cell in row] for row in _overview(result, named=False)], terminal),
     ]
     parts += [lab_text(each, terminal).rstrip("\n") for each in result.results]
     return "\n\n".join(parts) + "\n"
@@ -36,12 +36,13 @@ def all_page(result: LabAllResult) -> Page:
         Section(
             title="Verdicts",
             ident="verdicts",
-            lead="A conclusion holds where every pair of runs is within its bounds.",
+            lead="A conclusion is a ratio of two figures. It holds where its 95 % interval (with fewer than "
+            "5 runs every ratio of two runs) is within its bounds.",
             facts=[],
             figures=[],
             groups=[],
             head=_HEAD,
-            rows=_overview(result),
+            rows=_overview(result, named=True),
             worded=[0, 1, 3, 4],
         )
     ]
@@ -64,9 +65,10 @@ def all_page(result: LabAllResult) -> Page:
 
 def _title(result: LabAllResult) -> tuple[str, str]:
     claims = Counter(_verdicts(result))
+    wrong = claims["does not hold here"]
     title = (
-        f"{count(len(result.results))} published experiments run again: {claims['holds']} of "
-        f"{claims.total()} conclusions hold here, {claims['does not hold here']} do not, "
+        f"{count(len(result.results))} experiments run here: {claims['holds']} of "
+        f"{claims.total()} conclusions hold here, {wrong} {'does' if wrong == 1 else 'do'} not, "
         f"{claims['cannot tell']} cannot be told"
     )
     lead = f"{server_name(result.server_version)}, {result.machine}. Each on private servers of its own."
@@ -79,8 +81,13 @@ def _verdicts(result: LabAllResult) -> list[str]:
     return [claim.verdict for each in result.results if each.experiment for claim in each.experiment.claims]
 
 
-def _overview(result: LabAllResult) -> list[list[Cell]]:
-    rows = [(each.experiment.number, _row(each)) for each in result.results if each.experiment is not None]
+def _overview(result: LabAllResult, *, named: bool) -> list[list[Cell]]:
+    """Return a row for each experiment; `named` quotes the conclusions that do not hold or cannot be told."""
+    rows = [
+        (each.experiment.number, _row(each, named=named))
+        for each in result.results
+        if each.experiment is not None
+    ]
     rows += [
         (
             each.number,
@@ -91,17 +98,19 @@ def _overview(result: LabAllResult) -> list[list[Cell]]:
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
 
-def _row(result: LabResult) -> list[Cell]:
+def _row(result: LabResult, *, named: bool) -> list[Cell]:
     experiment = result.experiment
     assert experiment is not None
-    verdicts = Counter(claim.verdict for claim in experiment.claims)
-    parts = [f"{verdict}: {number}" for verdict, number in verdicts.items()]
+    others = [claim for claim in experiment.claims if claim.verdict != "holds"]
+    counts = Counter(claim.verdict for claim in others)
+    texts = [f"{claim.verdict}: {claim.text}" for claim in others]
+    shown = "; ".join(texts) if named else ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
     return [
         Cell(result.name),
         Cell(experiment.question),
         Cell(format_plain(experiment.scale)),
-        Cell(experiment.verdict),
-        Cell(", ".join(parts)),
+        Cell(held_text(experiment)),
+        Cell(shown),
         Cell(f"{result.runs_done} of {result.runs_planned}"),
     ]
 

@@ -29,6 +29,9 @@ _LEAST_LOG: Final = 1e-12
 """On a logarithmic axis."""
 
 _LEAST_DECADES: Final = 0.3
+_FEW_TICKS_BELOW: Final = 8.0
+"""Of the largest value over the smallest on a logarithmic axis: one, two and five are two lines or so."""
+
 _MOST_DECADES: Final = 15
 _MOST_DIGITS: Final = 15
 
@@ -185,7 +188,9 @@ def _axis(values: Sequence[float], unit: str, *, log: bool) -> _Axis:
     if math.log10(high / low) < _LEAST_DECADES:
         low, high = low / 1.5, high * 1.5
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 3 else (1,)
+    factors: tuple[float, ...] = (1, 2, 5) if last - first <= 3 else (1,)
+    if high / low < _FEW_TICKS_BELOW:
+        factors = (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [
         factor * 10.0**power
         for power in range(first, min(last, first + _MOST_DECADES) + 1)

@@ -31,7 +31,9 @@ def value_text(value: float | None, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(value) if value else "0"
     if unit == "seconds":
-        return f"{figure(value)} s" if abs(value) >= 1 or value == 0 else f"{figure(value * 1000)} ms"
+        if abs(value) >= 1 or value == 0:
+            return f"{figure(value)} s"
+        return f"{figure(value * 1e3)} ms" if abs(value) >= 1e-3 else f"{figure(value * 1e6)} µs"
     return figure(value)
 
 

@@ -10,12 +10,12 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import format_plain
 
-_HEAD = ["name", "asks", "scale", "takes (assumed)", "here"]
+_HEAD = ["name", "asks", "scale", "takes (assumed)", "needs", "here"]
 
 
 def list_text(result: LabListResult, terminal: Terminal) -> str:
     """Return one line for each experiment."""
-    columns = [Column(word, left=index in (0, 1, 4)) for index, word in enumerate(_HEAD)]
+    columns = [Column(word, left=index in (0, 1, 4, 5)) for index, word in enumerate(_HEAD)]
     text = table(columns, [_cells(each) for each in result.experiments], terminal)
     every = seconds(sum(each.seconds for each in result.experiments if each.state != "not here"))
     return (
@@ -35,7 +35,8 @@ def list_page(result: LabListResult) -> Page:
 
 def _cells(each: LabListed) -> list[str]:
     state = each.state if not each.why else f"{each.state}: {each.why}"
-    return [each.name, each.question, format_plain(each.scale), seconds(each.seconds), state]
+    needs = ", ".join(each.needs)
+    return [each.name, each.question, format_plain(each.scale), seconds(each.seconds), needs, state]
 
 
 VIEW = View(

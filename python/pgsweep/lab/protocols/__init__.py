@@ -1,1 +1,1 @@
-"""The steps of the published experiments, a module each; lab/plan.py knows them by name."""
+"""The steps of the experiments, a module each: `PROTOCOL`, found by the name that an experiment gives."""

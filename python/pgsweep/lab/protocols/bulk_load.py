@@ -68,4 +68,4 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
         yield step
 
 
-BULK_LOAD = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

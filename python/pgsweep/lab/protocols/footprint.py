@@ -1,10 +1,10 @@
-"""What six statements leave in each cache, each after a restart with both caches empty."""
+"""What six statements and an INSERT leave in each cache, each after a restart with both caches empty."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,10 @@ from typing import Final
 from pgsweep.cache.footprint import footprint
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
+from pgsweep.records.footprint import FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
+from pgsweep.testbed.steps import run_sql
+from pgsweep.units import BLOCK_BYTES
 
 _VISITS: Final = """
 CREATE TABLE visits (id int PRIMARY KEY, name text, grade int, code int);
@@ -21,8 +24,16 @@ SELECT g, 'name ' || hashint4(g) % {names} || repeat('.', 26), g % 10, g / 6
 FROM generate_series(1, {rows}) AS g;
 CREATE INDEX visits_name ON visits (name);
 CREATE INDEX visits_code ON visits (code);
-VACUUM ANALYZE visits;
+CREATE TABLE entries (id int PRIMARY KEY, customer int, at timestamptz);
+CREATE INDEX entries_customer ON entries (customer);
+VACUUM ANALYZE;
 """
+
+_INSERT: Final = (
+    "INSERT INTO entries SELECT g, hashint4(g) % 10000, now() FROM generate_series(1, {rows}) AS g"
+)
+_INSERT_JOB: Final = "rows inserted"
+_TABLES: Final = ("visits", "entries")
 
 
 def _visits_statements(rows: int) -> dict[str, str]:
@@ -60,25 +71,58 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
 
             def step(job: str, _seed: int) -> Done:
                 begin = time.monotonic()
+                inserts = job == _INSERT_JOB
+                if inserts:
+                    run_sql(cluster, DATABASE, "TRUNCATE entries", "CHECKPOINT")
                 found = footprint(
                     cluster.conninfo(DATABASE),
-                    statements[job],
+                    _INSERT.format(rows=model.number("inserted")) if inserts else statements[job],
+                    runs=1 if inserts else 2,
+                    allow_writes=inserts,
                     empty_caches=lambda: empty_caches(cluster),
                 )
-                own = [row for row in found.relations if row.schema == "public"]
-                values = {
-                    f"{job}: into shared_buffers": float(
-                        sum(row.runs[0].shared_buffers_in_bytes for row in own)
-                    ),
-                    f"{job}: cold": found.runs[0].execution_seconds,
-                    f"{job}: again": found.runs[1].execution_seconds,
-                }
-                if found.sees_page_cache:
-                    brought = sum(row.runs[0].page_cache_in_bytes or 0 for row in own)
-                    values[f"{job}: into the page cache"] = float(brought)
-                return Done(values, measure_seconds=time.monotonic() - begin)
+                values, raw = _of(found)
+                return Done(
+                    {f"{job}: {name}": value for name, value in values.items()},
+                    {f"{job}: {name}": value for name, value in raw.items()},
+                    measure_seconds=time.monotonic() - begin,
+                )
 
             yield step
 
 
-FOOTPRINT = Protocol(_settings, _opened)
+def _of(found: FootprintResult) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return what the first run brought in: in all, by relation, and block by block."""
+    own = [row for row in found.relations if row.schema == "public"]
+    values: dict[str, float] = {
+        "into shared_buffers": sum(row.runs[0].shared_buffers_in_bytes for row in own),
+        "size": sum(row.size_bytes or 0 for row in own),
+        "blocks read": found.runs[0].shared_read_blocks,
+        "cold": found.runs[0].execution_seconds,
+        "again": found.runs[-1].execution_seconds,
+    }
+    raw: dict[str, list[float]] = {}
+    for part, rows in (
+        ("table", [row for row in own if row.relation in _TABLES]),
+        ("indexes", [row for row in own if row.relation not in _TABLES]),
+    ):
+        values[f"{part} into shared_buffers"] = sum(row.runs[0].shared_buffers_in_bytes for row in rows)
+        if found.sees_page_cache:
+            values[f"{part} into the page cache"] = sum(row.runs[0].page_cache_in_bytes or 0 for row in rows)
+        for row in rows:
+            change = row.runs[0]
+            raw[f"{row.relation} into shared_buffers"] = _flat(change.shared_buffers_in_blocks)
+            raw[f"{row.relation} into the page cache"] = _flat(change.page_cache_in_blocks or [])
+    if found.sees_page_cache:
+        into_bytes = sum(row.runs[0].page_cache_in_bytes or 0 for row in own)
+        values["into the page cache"] = into_bytes
+        values["blocks read ahead"] = into_bytes / BLOCK_BYTES - found.runs[0].shared_read_blocks
+    return values, raw
+
+
+def _flat(stretches: Sequence[tuple[int, int]]) -> list[float]:
+    """Return the first block of each stretch and how many they are, one after the other."""
+    return [float(number) for stretch in stretches for number in stretch]
+
+
+PROTOCOL = Protocol(_settings, _opened)

@@ -161,4 +161,4 @@ def _too_few(
     return values
 
 
-HUGE_PAGES = Protocol(_settings, _opened, uses_pgbench=True)
+PROTOCOL = Protocol(_settings, _opened, uses_pgbench=True)

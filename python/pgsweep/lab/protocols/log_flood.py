@@ -8,10 +8,9 @@ free space.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import EXTENSION, PoolContents, Rules, replay_outcomes
-from pgsweep.cache.inspect import look
-from pgsweep.errors import ClusterError
 from pgsweep.lab.protocol import Done, Place
+from pgsweep.lab.protocols.held import held
+from pgsweep.lab.protocols.keeping import keeping
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.pg.cluster import Cluster
-from pgsweep.residency.access import opened
 from pgsweep.testbed.steps import make_spread_table, open_sessions, read_pages, run_in, run_sql
-from pgsweep.warm.keep.keep import Keeper, KeepOptions
+from pgsweep.warm.keep.keep import KeepOptions
 
 _DATABASE: Final = "postgres"
 _USES: Final = 3
@@ -36,7 +34,6 @@ _LOOKED_EVERY: Final = 2
 _LEAST_LOOKED_BLOCKS: Final = 8192
 """Of a pool that is looked into between rounds: a look reads some 200 pages of catalogs, which would push out
 what is measured in a smaller one."""
-_KEEPER_SECONDS: Final = 20.0
 _BULKREAD, _BULKWRITE = 1, 2
 _ROWS_OF_PAGE: Final = 61
 """Of the log, in one page of 8 kB: rows of 132 bytes with their line pointers."""
@@ -55,6 +52,7 @@ class _Flood:
         kind: of the flood: insert, copy, scan, index.
         in_use: whether the hot pages are read between the rounds.
         keep: `pgsweep warm keep` holds the hot table.
+        paced: after each round it pauses, so that the flood takes as long as at the article's size.
         elsewhere: the log is in a cluster of its own.
         simulated: whether a simulation stands beside.
     """
@@ -62,6 +60,7 @@ class _Flood:
     kind: str
     in_use: bool = False
     keep: bool = False
+    paced: bool = False
     elsewhere: bool = False
     simulated: bool = True
 
@@ -72,7 +71,8 @@ _FLOODS: Final[Mapping[str, _Flood]] = {
     "COPY, hot data idle": _Flood("copy"),
     "a scan of the log": _Flood("scan"),
     "an index range of the log": _Flood("index"),
-    "inserts, hot data kept": _Flood("insert", keep=True, simulated=False),
+    "inserts, hot data kept": _Flood("insert", keep=True, paced=True, simulated=False),
+    "inserts at full speed, hot data kept": _Flood("insert", keep=True, simulated=False),
     "inserts into another cluster": _Flood("insert", elsewhere=True, simulated=False),
 }
 
@@ -126,7 +126,8 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             read_pages(cluster, _DATABASE, "hot", draws.before)
             setup_seconds = time.monotonic() - begin
             with _other(flood, place, settings) as other, _kept(flood, cluster, model.size_bytes("hot")):
-                over_time = _flood(cluster, other or cluster, draws, looks=looks)
+                pauses = _Pauses(model) if flood.paced else None
+                over_time = _flood(cluster, other or cluster, draws, pauses, looks=looks)
                 values = {f"{job}: measured": _left(cluster)}
             values |= {f"{job}: after {number} rounds": left for number, left in over_time.items()}
             if flood.simulated:
@@ -156,7 +157,25 @@ class _Draws:
         self.between = [random.integers(0, hot, count) for _ in range(_ROUNDS)]
 
 
-def _flood(cluster: Cluster, logging: Cluster, draws: _Draws, *, looks: bool) -> dict[int, float]:
+class _Pauses:
+    """Pauses between the rounds of a flood, in the ratio of the scale.
+
+    A pool of an eighth is flooded in an eighth of the time, but what works by the clock, as `warm keep` does,
+    is as slow as ever. With pauses the flood takes as long as in a pool of the article's size.
+    """
+
+    def __init__(self, model: Scaled) -> None:
+        self._times = model.scale - 1
+        self._longest_seconds = model.parameter("longest_pause_seconds")
+
+    def after(self, seconds: float) -> None:
+        """Pause after a round that took so long."""
+        time.sleep(min(self._longest_seconds, seconds * self._times))
+
+
+def _flood(
+    cluster: Cluster, logging: Cluster, draws: _Draws, pauses: _Pauses | None, *, looks: bool
+) -> dict[int, float]:
     """Do what the job does to the log, and read hot pages between.
 
     Returns:
@@ -178,7 +197,10 @@ def _flood(cluster: Cluster, logging: Cluster, draws: _Draws, *, looks: bool) ->
     left = {0: _left(cluster)} if looks else {}
     with open_sessions(logging, _DATABASE, 1) as [session]:
         for number, pages in enumerate(draws.between, 1):
+            begin = time.monotonic()
             run_in(session, statement)
+            if pauses is not None:
+                pauses.after(time.monotonic() - begin)
             if len(pages):
                 read_pages(cluster, _DATABASE, "hot", pages)
             if looks and number % _LOOKED_EVERY == 0:
@@ -197,49 +219,17 @@ def _other(flood: _Flood, place: Place, settings: Mapping[str, str]) -> Iterator
         yield cluster
 
 
-@contextmanager
-def _kept(flood: _Flood, cluster: Cluster, size_bytes: int) -> Iterator[None]:
-    """Keep the hot table resident meanwhile, as `pgsweep warm keep` does.
-
-    Raises:
-        ClusterError: it did not begin in time.
-    """
+def _kept(flood: _Flood, cluster: Cluster, size_bytes: int) -> AbstractContextManager[object]:
+    """Keep the hot table resident meanwhile, where the job says so, as `pgsweep warm keep` does."""
     if not flood.keep:
-        yield
-        return
-    stop, began = threading.Event(), threading.Event()
-    options = KeepOptions(names=["hot"], budget_bytes=round(size_bytes * 1.1), report_seconds=0.1)
-    keeper = Keeper(cluster.conninfo(_DATABASE), options, report=lambda _: began.set())
-    failed: list[BaseException] = []
-
-    def keep() -> None:
-        try:
-            keeper.run(stop=stop)
-        except BaseException as error:
-            failed.append(error)
-            began.set()
-
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
-        if not began.wait(_KEEPER_SECONDS):
-            raise ClusterError("the hot table could not be kept: no report came in time")
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+        return nullcontext()
+    options = KeepOptions(names=["hot"], budget_bytes=round(size_bytes * 1.1))
+    return keeping(cluster.conninfo(_DATABASE), options)
 
 
 def _left(cluster: Cluster) -> float:
     """Return which part of the hot table lies in shared_buffers."""
-    with opened(cluster.conninfo(_DATABASE)) as access:
-        rows = look(access, every_database=False).relations
-    for row in rows:
-        if row.relation == "hot" and row.size_bytes:
-            return row.shared_buffers_bytes / row.size_bytes
-    return 0.0
+    return held(cluster, _DATABASE, "hot").pool
 
 
 def _simulated(model: Scaled, cluster: Cluster, draws: _Draws, index: int) -> float:
@@ -299,4 +289,4 @@ def _max_backends(cluster: Cluster) -> int:
     return sum(int(value) for (value,) in rows) + 2
 
 
-LOG_FLOOD = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

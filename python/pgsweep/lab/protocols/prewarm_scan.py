@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from pgsweep.lab.protocol import Done, Place
+from pgsweep.lab.protocols.held import held
 from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
@@ -21,6 +22,8 @@ _STATES: Final[Mapping[str, Literal["pool", "page-cache"] | None]] = {
     "page cache warm": "page-cache",
     "pool warm": "pool",
 }
+
+_KINDS: Final = ("hit", "read", "dirtied", "written")
 
 
 def _settings(model: Scaled) -> Mapping[str, str]:
@@ -65,10 +68,14 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
 
 
 def _counted(cluster: Cluster, name: str) -> dict[str, float]:
-    """Return the seconds of a count, and the blocks that it read and wrote."""
+    """Return which part of the table each cache held, then the seconds of a count and its blocks."""
+    place = held(cluster, "postgres", "counted")
+    values = {f"{name}: in shared_buffers before": place.pool}
+    if place.page_cache is not None:
+        values[f"{name}: in the page cache before"] = place.page_cache
     found = explain(cluster, "postgres", "SELECT count(*) FROM counted")
-    blocks = {f"{name}: blocks {kind}": float(found[f"{kind}_blocks"]) for kind in ("hit", "read", "written")}
-    return {f"{name}: seconds": found["seconds"], **blocks}
+    blocks = {f"{name}: blocks {kind}": float(found[f"{kind}_blocks"]) for kind in _KINDS}
+    return {**values, f"{name}: seconds": found["seconds"], **blocks}
 
 
-PREWARM_SCAN = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

@@ -12,7 +12,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.host import cgroup
 from pgsweep.host.procmem import ProcessMemory, ProcessStatus, read_family, read_memory, read_status
 from pgsweep.lab.protocol import Done, Place
-from pgsweep.lab.protocols.scaled import Protocol, Scaled, Step, kilobytes
+from pgsweep.lab.protocols.scaled import NO_LIMIT_BYTES, Protocol, Scaled, Step, kilobytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.huge import huge_pages_for
 from pgsweep.testbed.steps import make_spread_table, open_sessions, run_in, run_sql
@@ -20,9 +20,6 @@ from pgsweep.testbed.steps import make_spread_table, open_sessions, run_in, run_
 _DATABASE: Final = "postgres"
 _TOUCH: Final = "SELECT count(*) FROM touched"
 _CATALOGS: Final = "SELECT count(*) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid"
-_LARGE_LIMIT_BYTES: Final = 1 << 40
-"""No limit: the group is there for the kernel's own account of what connections cost."""
-
 _SETTLE_SECONDS: Final = 20.0
 
 
@@ -38,7 +35,8 @@ def _settings(model: Scaled) -> Mapping[str, str]:
 @contextmanager
 def _opened(model: Scaled, place: Place) -> Iterator[Step]:
     settings = _settings(model)
-    limit = _LARGE_LIMIT_BYTES if cgroup.find_parent() is not None else None
+    # The group is there for the kernel's own account of what connections cost.
+    limit = NO_LIMIT_BYTES if cgroup.find_parent() is not None else None
     with (
         huge_pages_for(place.bindir, settings) as huge_pages,
         Cluster.create(place.bindir, settings, limit, work_dir=place.work_dir) as cluster,
@@ -142,4 +140,4 @@ def _postmaster(cluster: Cluster) -> int:
     return cluster.postmaster_pid
 
 
-PROCESS_MEMORY = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

@@ -76,4 +76,4 @@ def _residency_of(cluster: Cluster, when: str) -> dict[str, float]:
     return values
 
 
-RESIDENCY = Protocol(_settings, _opened, uses_pgbench=True)
+PROTOCOL = Protocol(_settings, _opened, uses_pgbench=True)

@@ -18,6 +18,9 @@ Step = Callable[[str, int], Done]
 PROCESSES_BYTES: Final = 32 << 20
 """Added to the article's memory, scaled: what the processes of a server need does not shrink with it."""
 
+NO_LIMIT_BYTES: Final = 1 << 40
+"""Of a memory cgroup that is to limit nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scaled:

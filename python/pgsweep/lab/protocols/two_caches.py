@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.cache.inspect import look
 from pgsweep.host.hugepages import shared_memory
 from pgsweep.lab.protocol import Done, Place
+from pgsweep.lab.protocols.held import Held, held
 from pgsweep.lab.protocols.scaled import PROCESSES_BYTES, Protocol, Scaled, Step, kilobytes
 from pgsweep.memory.hugepages.inspect import examine
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.sharedmemory import ScratchServer
-from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import drop_files
 from pgsweep.testbed.huge import huge_pages_for
 from pgsweep.testbed.steps import explain, run_sql
@@ -52,15 +51,6 @@ _COUNTERS: Final = ("heap_blks_read", "heap_blks_hit", "idx_blks_read", "idx_blk
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """Where the index lies: parts of it; the page cache is None where it cannot be seen."""
-
-    pool: float
-    page_cache: float | None = None
-    both: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Costs:
     """Seconds of a look-up whose leaf page is in the pool, in the page cache, or on disk only."""
 
@@ -68,10 +58,11 @@ class _Costs:
     page_cache: float
     disk: float
 
-    def of(self, held: _Held) -> float:
-        """Return the seconds of a look-up of a random key."""
-        cached = max(0.0, (held.page_cache or 0.0) - held.both)
-        return held.pool * self.pool + cached * self.page_cache + max(0.0, 1 - held.pool - cached) * self.disk
+    def of(self, index: Held) -> float:
+        """Return the seconds of a look-up of a random key, by where the index lies."""
+        cached = max(0.0, (index.page_cache or 0.0) - index.both)
+        on_disk = max(0.0, 1 - index.pool - cached)
+        return index.pool * self.pool + cached * self.page_cache + on_disk * self.disk
 
 
 def _settings(model: Scaled) -> Mapping[str, str]:
@@ -183,10 +174,10 @@ def _measured(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Look up, scan, look up again; return the figures, and what they were made of."""
     run_sql(cluster, _DATABASE, "SELECT pg_stat_reset()")
-    before = _index_held(cluster)
+    before = held(cluster, _DATABASE, "random_index")
     first = _look_ups(cluster, count, draws)
     scan = explain(cluster, _DATABASE, "SELECT count(data) FROM random")
-    after = _index_held(cluster)
+    after = held(cluster, _DATABASE, "random_index")
     second = _look_ups(cluster, count, draws)
     columns = ", ".join(f"coalesce({name}, 0)" for name in _COUNTERS)
     [counters] = run_sql(
@@ -198,26 +189,13 @@ def _measured(
         "idx2": sum(second) / len(second),
         "index in shared_buffers": after.pool,
     }
-    for number, when, held in ((1, "before", before), (2, "after", after)):
-        if held.page_cache is not None:
-            values[f"index in the page cache {when}"] = held.page_cache
-            values[f"idx{number} predicted"] = costs.of(held)
+    for number, when, place in ((1, "before", before), (2, "after", after)):
+        if place.page_cache is not None:
+            values[f"index in the page cache {when}"] = place.page_cache
+            values[f"idx{number} predicted"] = costs.of(place)
     raw = {name: [float(value)] for name, value in zip(_COUNTERS, counters, strict=True)}
     raw |= {"idx1": [round(each, 7) for each in first], "idx2": [round(each, 7) for each in second]}
     return values, raw
-
-
-def _index_held(cluster: Cluster) -> _Held:
-    """Return where the index lies."""
-    with opened(cluster.conninfo(_DATABASE)) as access:
-        rows = look(access, every_database=False).relations
-    for row in rows:
-        if row.relation == "random_index" and row.size_bytes:
-            pool = row.shared_buffers_bytes / row.size_bytes
-            if row.page_cache_bytes is None or row.both_bytes is None:
-                return _Held(pool)
-            return _Held(pool, row.page_cache_bytes / row.size_bytes, row.both_bytes / row.size_bytes)
-    return _Held(0.0)
 
 
 def _exact_pages(cluster: Cluster, sizes: list[str]) -> Done:
@@ -232,4 +210,4 @@ def _exact_pages(cluster: Cluster, sizes: list[str]) -> Done:
     return Done(values, measure_seconds=time.monotonic() - begin)
 
 
-TWO_CACHES = Protocol(_settings, _opened)
+PROTOCOL = Protocol(_settings, _opened)

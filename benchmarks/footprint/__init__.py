@@ -1,0 +1,1 @@
+"""What statements leave in each cache."""
