@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -153,6 +154,15 @@ def growing() -> Situation:
     misses = {512 * MB: 0.3, GB: 0.2, 4 * GB: 0.05, int(6.4 * GB) // MB * MB: 0.045}
     disk = {512 * MB: 9_500.0, GB: 9_000.0, 4 * GB: 3_000.0, int(6.4 * GB) // MB * MB: 2_950.0}
     return situation(misses, disk)
+
+
+def refusing(**changed: Any) -> Situation:
+    """Return a situation whose prediction is refused, so without a curve; other settings are well."""
+    settings = {**SETTINGS, "effective_cache_size": str(12 * GB // 8192)}
+    known = situation({GB: 0.2}, **{"settings": settings, **changed})
+    verdict = Verdict(level="refused", reasons=["the load moves", "it is short", "a third reason"])
+    prediction = msgspec.structs.replace(known.prediction, verdict=verdict, points=[])
+    return replace(known, prediction=prediction)
 
 
 def advice_result() -> AdviceResult:

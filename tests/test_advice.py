@@ -8,15 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pgsweep.advice.apply import to_apply
 from pgsweep.advice.candidates import candidates
 from pgsweep.advice.situation import rounded_down
+from pgsweep.errors import UsageError
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
-from pgsweep.records.prediction import NoEviction, Verdict
+from pgsweep.records.prediction import NoEviction
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, postgresql_conf
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting
-from tests.fix_advice import GB, MB, advised, facts, growing, pages, situation
+from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
 from tests.fix_memory import reckoned, seen
 
 
@@ -67,12 +69,40 @@ def test_leave_it(disk: dict[int, float], width: float, words: str) -> None:
 
 
 def test_a_refused_prediction_advises_no_size() -> None:
-    known = growing()
-    refused = Verdict(level="refused", reasons=["the load moves"])
-    known = replace(known, prediction=msgspec.structs.replace(known.prediction, verdict=refused))
-    size = of(advised(known), "shared_buffers")
-    assert (size.action, size.value) == ("unknown", None)
-    assert "the load moves" in size.reason
+    """All forms of the result say that it is not known, why, and what to record; none says to leave it."""
+    result = advised(refusing())
+    size = of(result, "shared_buffers")
+    assert (result.decision, size.action, size.value) == ("unknown", "unknown", None)
+    words = "is not known, because no prediction is possible: the load moves; it is short. Record for longer"
+    assert words in result.summary
+    assert result.summary.endswith(size.reason)
+    text = VIEW.text(result, Terminal(width=100, unicode=False))
+    assert text.startswith("What shared_buffers should be is not known, because no prediction is possible")
+    assert "pgsweep record --source trace" in text
+    assert "shared_buffers: not known (today 1GB)" in text
+    assert VIEW.page(result).title.startswith("What shared_buffers should be is not known")
+    pasted = alter_system(result)
+    assert "What shared_buffers should be is not known" in pasted
+    for said in (text, pasted, VIEW.page(result).title):
+        assert "leave shared_buffers" not in said.lower()
+        assert not said.startswith("Leave")
+    with pytest.raises(UsageError, match="what shared_buffers should be is not known"):
+        to_apply(result)
+
+
+def test_other_settings_are_advised_where_the_size_is_not_known() -> None:
+    result = advised(refusing(settings={**SETTINGS, "effective_cache_size": "1024"}))
+    assert (result.decision, of(result, "shared_buffers").action) == ("change", "unknown")
+    assert result.summary.startswith("Set effective_cache_size = ")
+    assert "(a reload). What shared_buffers should be is not known, because no prediction" in result.summary
+    assert "Leave" not in result.summary
+
+
+def test_a_refused_trace_is_to_be_recorded_for_longer() -> None:
+    known = refusing()
+    known = replace(known, prediction=msgspec.structs.replace(known.prediction, source="trace"))
+    reason = of(advised(known), "shared_buffers").reason
+    assert reason.endswith("pgsweep record --source trace --for 2m")
 
 
 def test_what_was_never_used_is_named() -> None:
@@ -208,7 +238,6 @@ def test_candidates_leave_a_page_cache() -> None:
 
 def test_it_is_no_result_of_a_trace_without_a_server(tmp_path: Path) -> None:
     from pgsweep.advice.gather import advise
-    from pgsweep.errors import UsageError
 
     path = tmp_path / "x.oracleGeneral"
     path.touch()

@@ -7,12 +7,19 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from pgsweep.cli.serve import command
+from tests.fix_cluster import DEBIAN_BINDIR
+from tests.fix_systemd import Systemd, running_systemd
 
 PACKAGING = Path(__file__).parents[1] / "packaging"
 UNIT = PACKAGING / "pgsweep-serve.service"
@@ -61,3 +68,106 @@ def test_their_commands_have_options_that_there_are() -> None:
 def test_an_option_that_there_is_not_would_be_found() -> None:
     with pytest.raises(click.NoSuchOption):
         parsed(["pgsweep", "serve", "--nosuch"])
+
+
+POSTGRESQL = f"""
+[Service]
+Type=exec
+User=postgres
+StateDirectory=watched
+RuntimeDirectory=postgresql
+ExecStartPre={DEBIAN_BINDIR}/initdb --no-sync --auth=trust --username=postgres -D /var/lib/watched/data
+ExecStart={DEBIAN_BINDIR}/postgres -D /var/lib/watched/data -k /run/postgresql -c listen_addresses= \\
+    -c shared_buffers=16MB -c fsync=off
+"""
+ADDED = """
+[Service]
+StandardOutput=file:/run/said
+StandardError=file:/run/said
+RestartSec=100ms
+"""
+SERVE_TOML = """
+[[server]]
+name = "one"
+conninfo = "host=/run/postgresql user=postgres dbname=postgres"
+"""
+ADDRESS = "http://127.0.0.1:8432"
+
+
+@contextmanager
+def installed(environment: Path) -> Iterator[Systemd]:
+    """Do what the unit's first lines say, beside a server of PostgreSQL, and start it."""
+    if not DEBIAN_BINDIR.exists():
+        pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
+    units = {
+        UNIT.name: UNIT.read_text(encoding="utf-8"),
+        f"{UNIT.name}.d/test.conf": ADDED,
+        "postgresql.service": POSTGRESQL,
+    }
+    with running_systemd(units, [environment, Path(sys.base_prefix) / "x", PACKAGING]) as systemd:
+        systemd.control("start", "postgresql.service")
+        sql: list[str | Path] = [
+            DEBIAN_BINDIR / "psql",
+            "-h",
+            "/run/postgresql",
+            "-c",
+            "CREATE EXTENSION pg_buffercache",
+        ]
+        wait_until(lambda: systemd.inside(*sql, user="postgres").returncode == 0)
+        made = 'mkdir -p /etc/pgsweep; printf %s "$1" >/etc/pgsweep/serve.toml; ln -s "$2" /opt/pgsweep'
+        done = systemd.inside("sh", "-e", "-c", made, "sh", SERVE_TOML, environment)
+        assert done.returncode == 0, done.stderr
+        systemd.control("start", UNIT.name)
+        yield systemd
+
+
+def wait_until(there: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
+    until = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < until, why()
+        time.sleep(0.05)
+
+
+def summary(systemd: Systemd) -> dict[str, Any]:
+    status, text = systemd.ask(f"{ADDRESS}/servers/one/summary.json")
+    return json.loads(text) if status == 200 else {"state": text}
+
+
+def check_the_service(systemd: Systemd) -> None:
+    """It is up, sees the server's memory without any privilege, and is shut off from the rest."""
+
+    def said() -> object:
+        return systemd.control("show", UNIT.name), systemd.inside("cat", "/run/said").stdout
+
+    wait_until(lambda: summary(systemd)["state"] == "up", said)
+    found = summary(systemd)
+    assert found["pool_source"] == "peek", found
+    assert found["missing"] == [], "nothing is missing without capabilities"
+    wait_until(lambda: systemd.ask(f"{ADDRESS}/servers/one/memory.json")[1].startswith("{"), said)
+    assert 'pgsweep_up{server="one"} 1.0' in systemd.ask(f"{ADDRESS}/metrics")[1]
+    pid = systemd.shown(UNIT.name, "MainPID")
+    lines = systemd.inside("cat", f"/proc/{pid}/status").stdout.splitlines()
+    status = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    user = systemd.inside("id", "-u", "postgres").stdout.strip()
+    assert set(status["Uid"].split()) == {user}
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    there = ["nsenter", f"--target={pid}", "--mount", "touch"]
+    for place in ("/usr/x", "/etc/pgsweep/x", "/var/lib/watched/x", "/root/x", "/opt/pgsweep/x"):
+        assert "Read-only file system" in systemd.inside(*there, place).stderr, place
+    assert systemd.inside(*there, "/var/lib/pgsweep/x").returncode == 0
+    assert "history.sqlite" in systemd.inside("ls", "/var/lib/pgsweep").stdout
+    # Killed, it is started again; stopped, it ends by itself and in time.
+    systemd.control("kill", "--signal=KILL", "--kill-whom=main", UNIT.name)
+    wait_until(lambda: systemd.shown(UNIT.name, "NRestarts") == "1", said)
+    wait_until(lambda: summary(systemd)["state"] == "up", said)
+    systemd.control("stop", UNIT.name)
+    assert systemd.shown(UNIT.name, "Result") == "success", said()
+    assert systemd.shown(UNIT.name, "ExecMainStatus") == "0"
+    assert "Traceback" not in systemd.inside("cat", "/run/said").stdout
+
+
+def test_the_unit_starts_under_systemd() -> None:
+    """With all that it forbids: systemd as the first process of namespaces, the code of this checkout."""
+    with installed(Path(sys.prefix)) as systemd:
+        check_the_service(systemd)

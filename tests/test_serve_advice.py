@@ -19,7 +19,7 @@ from pgsweep.serve.metrics import _Metrics, exposed
 from pgsweep.serve.rules import expressions
 from pgsweep.serve.verification import last_change
 from pgsweep.serve.web.pages import render
-from tests.fix_advice import GB, MB, advised, growing, situation
+from tests.fix_advice import GB, MB, advised, growing, refusing, situation
 
 
 def leaving() -> AdviceResult:
@@ -33,10 +33,7 @@ def one(result: AdviceResult, window: int, covered: float, size: int | None) -> 
 
 
 def refused(found: ServeAdvised) -> ServeAdvised:
-    verdict = msgspec.structs.replace(found.result.verdict, level="refused")
-    return msgspec.structs.replace(
-        found, size_bytes=None, result=msgspec.structs.replace(found.result, verdict=verdict)
-    )
+    return msgspec.structs.replace(found, size_bytes=None, result=advised(refusing()))
 
 
 def test_the_window_with_most_evidence_counts_if_there_is_a_prediction() -> None:
@@ -101,6 +98,33 @@ def test_metrics_have_the_advice(board: Board) -> None:
     assert found[disk % ("estimate", "slow")] == points[GB].disk_reads_per_second
     assert disk % ("low", "calm") in found
     assert disk % ("estimate", "calm") not in found, "between bounds the middle is no estimate"
+
+
+def test_without_a_prediction_no_place_says_to_leave_it(board: Board) -> None:
+    """The card, the overview, the metrics and the rows say that the size is not known."""
+    found = refused(one(leaving(), 900, 600.0, GB))
+    board.servers["new"].advised[900] = found
+    line = next(server for server in board.overview().servers if server.name == "new")
+    assert (line.advised_bytes, line.advice_gain, line.waiting_saved_ratio) == (None, None, None)
+    assert line.advice is not None
+    assert line.advice.startswith("What shared_buffers should be is not known")
+    page = render("_overview.html.j2", overview=board.overview())
+    row = page[page.index('data-server="new"') :].partition("</tr>")[0]
+    assert "not known <small>refused</small>" in row
+    assert "leave it" not in row
+    text = render("_advice.html.j2", advice=ServeAdvice(server="new", best=found, windows=[found]))
+    card, _, table = text.partition("<table")
+    assert '<dd data-fact="advised">not known</dd>' in card
+    words = "What shared_buffers should be is not known, because no prediction is possible: the load moves"
+    assert words in card
+    assert "pgsweep record --source trace" in card
+    assert "leave" not in card.lower()
+    assert "predicted" not in card, "there is no prediction behind it"
+    assert "not known" in table.partition("shared_buffers")[2].partition("</tr>")[0]
+    assert text.count("A third reason") == 1
+    samples = [line for line in exposed(board, [], 5).decode().splitlines() if 'server="new"' in line]
+    about = [line for line in samples if re.match("pgsweep_(advi|predicted_disk|predicted_through)", line)]
+    assert [line.partition("{")[0] for line in about] == ["pgsweep_advice_timestamp_seconds"]
 
 
 def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(board: Board) -> None:

@@ -43,10 +43,10 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
         if one.action == "set" and one.where == "server" and one.value is not None
     }
     if not wanted:
-        raise UsageError(
-            "there is nothing to apply: the advice is to leave the server's settings as they are",
-            hint="see the reasons: pgsweep advise EVIDENCE",
-        )
+        why = "the advice is to leave the server's settings as they are"
+        if result.decision == "unknown":
+            why = "what shared_buffers should be is not known"
+        raise UsageError(f"there is nothing to apply: {why}", hint="see the reasons: pgsweep advise EVIDENCE")
     pages = next((one for one in result.settings if one.name == "vm.nr_hugepages"), None)
     setting = next((one.today for one in result.settings if one.name == "huge_pages"), None)
     if pages is not None and pages.action == "set" and setting == "on":

@@ -52,7 +52,7 @@ def decide(
         evidence=evidence,
         source=prediction.source,
         summary=_summary(decision.advice, changed, restarts=restarts),
-        decision="change" if changed else "leave",
+        decision="change" if changed else "unknown" if decision.advice.action == "unknown" else "leave",
         observed=prediction.observed,
         memory_bytes=situation.memory_bytes,
         disk_reads_from=basis,
@@ -69,10 +69,13 @@ def decide(
 
 
 def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: bool) -> str:
+    not_known = f"What shared_buffers should be is not known, because {size.reason}"
     if not changed:
-        return f"Leave it: {size.reason}"
+        return not_known if size.action == "unknown" else f"Leave it: {size.reason}"
     what = ", ".join(f"{one.name} = {one.value}" for one in changed)
     how = "a restart" if restarts else "a reload"
+    if size.action == "unknown":
+        return f"Set {what} ({how}). {not_known}"
     if size.action != "set":
         return f"Leave shared_buffers at {size.today}. Set {what} ({how})"
     assert size.gain is not None

@@ -52,7 +52,8 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
     now = next((point for point in points if point.shared_buffers_bytes == today), None)
     if situation.prediction.verdict.level == "refused":
         why = "; ".join(situation.prediction.verdict.reasons[:2])
-        return _left(situation, f"no prediction is possible: {why}", "unknown", "measured")
+        why = f"no prediction is possible: {why}. {_to_record(situation)}"
+        return _left(situation, why, "unknown", "measured")
     if now is None:
         return _left(situation, "nothing is known of today's size", "unknown", "measured")
     if now.wait_high < LEAST_WAIT:
@@ -86,6 +87,16 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         then = next(point for point in points if point.shared_buffers_bytes == size)
         return Decision(size_bytes=size, advice=_set(situation, now, then, fitting[size], basis))
     return _left(situation, _why_not(situation, gains, certain, basis), "leave", _kind(basis))
+
+
+def _to_record(situation: Situation) -> str:
+    """Return what to record where the evidence allows no prediction."""
+    if situation.prediction.source == "trace":
+        return "Record for longer, under the usual load: pgsweep record --source trace --for 2m"
+    return (
+        "Record for longer, under the usual load (pgsweep record --for 30m), or, as root on the server's "
+        "host, every access (pgsweep record --source trace --for 40s)"
+    )
 
 
 def _raises(points: list[ReadsPoint], size: int) -> bool:

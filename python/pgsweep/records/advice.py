@@ -126,7 +126,8 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         evidence: the folder that it rests on.
         source: of the evidence.
         summary: the decision in one sentence.
-        decision: `change` where a setting shall be set, else `leave`.
+        decision: `change` where a setting shall be set, else `leave`; `unknown` where none is set and what
+            shared_buffers should be is not known.
         memory_bytes: what pool and page cache share; null where it is not known.
         disk_reads_from: `simulated` from a trace, `bounded` from snapshots and the memory, or `unknown`.
         disk_read_seconds: what one read from disk takes.
@@ -147,7 +148,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     source: str
     summary: str
-    decision: Literal["change", "leave"]
+    decision: Literal["change", "leave", "unknown"]
     observed: Observed
     memory_bytes: int | None
     disk_reads_from: Literal["simulated", "bounded", "unknown"]

@@ -1,0 +1,233 @@
+"""systemd as the first process of namespaces of its own, on the files of this machine.
+
+All that is written goes to an overlay in memory, the network is a loopback of its own, and systemd knows the
+units that a test gives it and no others: nothing of the machine's own is started. It ends, with all that it
+started, when the process that began it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SYSTEMD = Path("/lib/systemd/systemd")
+PROGRAMS = ("unshare", "nsenter", "setpriv", "pivot_root", "systemctl")
+PATIENCE_SECONDS = 60.0
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The parameters are the folder for the overlay, that of the units, and folders that all may enter.
+_BEGIN = r"""
+set -eu
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mkdir "$1/up" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/up,workdir=$1/work" overlay "$1/root"
+cd "$1/root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=1777 tmpfs tmp
+mount -t tmpfs -o mode=755 tmpfs dev
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+ln -s /proc/self/fd/0 dev/stdin
+ln -s /proc/self/fd/1 dev/stdout
+ln -s /proc/self/fd/2 dev/stderr
+for node in null zero full random urandom tty; do : >"dev/$node"; mount --bind "/dev/$node" "dev/$node"; done
+mkdir run/nothing
+cp -r "$2" run/units
+shift 2
+for folder; do chmod a+x ".$folder"; done
+mkdir .before
+pivot_root . .before
+umount -l /.before
+cd /
+exec env -i container=pgsweep-test PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+    SYSTEMD_UNIT_PATH=/run/units SYSTEMD_GENERATOR_PATH=/run/nothing \
+    SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/nothing /lib/systemd/systemd --log-target=null
+"""
+
+_TARGETS = {
+    "default.target": "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\n",
+    "sysinit.target": "[Unit]\nDefaultDependencies=no\n",
+    "basic.target": "[Unit]\nDefaultDependencies=no\nRequires=sysinit.target\nAfter=sysinit.target\n",
+    "shutdown.target": "[Unit]\nDefaultDependencies=no\nRefuseManualStart=yes\n",
+    "network-online.target": "[Unit]\nDefaultDependencies=no\n",
+}
+
+
+class Systemd:
+    """A running systemd.
+
+    Attributes:
+        pid: of its first process, as this machine sees it.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], pid: int) -> None:
+        self.process = process
+        self.pid = pid
+
+    def inside(self, *command: str | Path, user: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command in its namespaces."""
+        become = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+        return subprocess.run(
+            ["nsenter", f"--target={self.pid}", "--all", "env", "--chdir=/", *become, *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": PATH, "LANG": "C.UTF-8"},
+        )
+
+    def control(self, *words: str) -> str:
+        """Run systemctl; return what it prints."""
+        done = self.inside("systemctl", "--no-pager", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def shown(self, unit: str, name: str) -> str:
+        """Return a property of a unit."""
+        return self.control("show", unit, f"--property={name}", "--value")
+
+    def ask(self, address: str) -> tuple[int, str]:
+        """Return status and text of an answer in its network; 0 where nobody answers."""
+        done = self.inside(sys.executable, "-c", _ASK, address)
+        status, _, text = done.stdout.partition("\n")
+        return (int(status), text) if done.returncode == 0 else (0, done.stderr)
+
+
+_ASK = """
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status)
+print(answer.read().decode(), end="")
+"""
+
+
+def why_not() -> str | None:
+    """Return why systemd cannot be started here; None where it can."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+    if not SYSTEMD.exists() or missing:
+        return f"no systemd here, or not its tools: {missing}"
+    if os.geteuid() != 0:
+        return "needs root: namespaces with a system in them"
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--cgroup", "--net", "--ipc", "--uts", "sh", "-c",
+         "mount -t tmpfs tmpfs /mnt && mkdir /mnt/u /mnt/w /mnt/r && mount -t overlay -o "
+         "lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w overlay /mnt/r && mount -t cgroup2 cgroup2 /mnt/r/sys"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return None if done.returncode == 0 else f"namespaces, overlays or cgroups may not be made: {done.stderr}"
+
+
+@contextmanager
+def running_systemd(units: Mapping[str, str], reached: Sequence[Path] = ()) -> Iterator[Systemd]:
+    """Start it with some units, none of which it starts by itself.
+
+    Args:
+        units: contents of the units, and of what is added to them (`NAME.service.d/x.conf`), by file name.
+        reached: programs and files that all users may reach in it, also below a folder of root's.
+    """
+    why = why_not()
+    if why is not None:
+        pytest.skip(why)
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(_own_cgroup())
+        folder = Path(stack.enter_context(_temporary_folder()))
+        (folder / "units").mkdir()
+        (folder / "overlay").mkdir()
+        for name, text in {**_TARGETS, **units}.items():
+            (folder / "units" / name).parent.mkdir(exist_ok=True)
+            (folder / "units" / name).write_text(text)
+        (folder / "begin").write_text(_BEGIN)
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig=KILL", "sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec unshare --mount '
+             '--pid --fork --kill-child=KILL --cgroup --net --ipc --uts sh "$@"', str(group),
+             str(folder / "begin"), str(folder / "overlay"), str(folder / "units"), *_closed(reached)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={"PATH": PATH},
+        )  # fmt: skip
+        stack.callback(_end, process)
+        yield _awaited(process)
+
+
+def _closed(paths: Sequence[Path]) -> list[str]:
+    """Return the folders above some paths that others may not enter."""
+    above = {folder for path in paths for folder in path.resolve().parents}
+    return sorted(str(folder) for folder in above if not folder.stat().st_mode & 0o001)
+
+
+def _awaited(process: subprocess.Popen[str]) -> Systemd:
+    """Return it as soon as it answers."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    said = ""
+    while time.monotonic() < until:
+        assert process.poll() is None, process.communicate()[1]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
+            found = Systemd(process, int(children[0]))
+            done = found.inside("systemctl", "is-system-running")
+            said = done.stdout + done.stderr
+            if done.stdout.strip() in ("running", "degraded"):
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"systemd did not start: {said}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    # unshare takes its child with it, which is the first process of its namespace: all in it end.
+    process.kill()
+    process.communicate()
+
+
+@contextmanager
+def _own_cgroup() -> Iterator[Path]:
+    """A group of the unified hierarchy that becomes the root of systemd's own."""
+    root = next(
+        Path(fields[1])
+        for fields in (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+        if fields[2] == "cgroup2"
+    )
+    group = root / f"pgsweep-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        until = time.monotonic() + 20
+        while True:
+            folders = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+            try:
+                for path in (*folders, group):
+                    path.rmdir()
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """A folder that the overlay is not a part of, and that others may enter."""
+    folder = Path("/var/tmp", f"pgsweep-systemd-{os.getpid()}-{time.monotonic_ns()}")
+    folder.mkdir()
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
