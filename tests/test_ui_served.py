@@ -140,3 +140,16 @@ def test_labels_are_pushed_apart_and_stay_above_the_edge() -> None:
     assert all(after - before >= 19.0 for before, after in pairwise(placed))
     assert placed[-1] <= 100.0
     assert spread([10.0, 50.0], 100.0) == [10.0, 50.0]
+
+
+def test_a_result_whose_relations_have_no_size_in_common_has_no_table() -> None:
+    one, other = relation("public.orders", 0.5), relation("public.items", 0.5)
+    apart = [
+        msgspec.structs.replace(one, points=one.points[:2]),
+        msgspec.structs.replace(other, points=other.points[2:]),
+    ]
+    given = predicted()
+    assert given.memory is not None
+    memory = msgspec.structs.replace(given.memory, relations=apart)
+    page = PREDICTION.page(msgspec.structs.replace(given, memory=memory))
+    assert "relations" not in {section.ident for section in page.sections}

@@ -236,9 +236,9 @@ def advice_page(result: AdviceResult) -> Page:
     sections += [_settings_section(result), _rules_section(result)]
     if result.points:
         sections.append(_reads_section(result))
-    if result.relations and len(result.relations[0].points) > 1:
-        sizes = [result.observed.shared_buffers_bytes, _advised(result)]
-        sections.append(relations_section(result.relations, [size for size in sizes if size is not None]))
+    sizes = [result.observed.shared_buffers_bytes, _advised(result)]
+    gains = relations_section(result.relations, [size for size in sizes if size is not None])
+    sections += [] if gains is None else [gains]
     sections.append(_observed_section(result))
     return Page(title, lead, sections, verdict=result.verdict, notes=result.remarks, explains_kinds=True)
 

@@ -8,7 +8,6 @@ from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictRes
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
 from pgsweep.ui.prediction_memory import (
-    gains_sections,
     memory_columns,
     memory_headline,
     memory_section,
@@ -16,6 +15,7 @@ from pgsweep.ui.prediction_memory import (
     memory_values,
     picture_section,
 )
+from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
@@ -132,7 +132,8 @@ def predict_page(result: PredictResult) -> Page:
         picture = picture_section(result, result.memory)
         sections = [picture, *sections] if picture is not None else sections
         sections.append(memory_section(result.memory, result.observed.shared_buffers_bytes or None))
-        sections += gains_sections(result, result.memory)
+        gains = relations_section(result.memory.relations, [result.observed.shared_buffers_bytes])
+        sections += [] if gains is None else [gains]
     if result.what_if:
         sections.append(what_if_section(result))
     return Page(title, lead, sections, verdict=result.verdict, explains_kinds=True)

@@ -14,7 +14,6 @@ from pgsweep.records.prediction import (
     ThroughputPoint,
 )
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
-from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.served import (
     CAPTION,
@@ -150,9 +149,10 @@ def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section 
     observed, today = result.observed, result.observed.shared_buffers_bytes
     curve = {point.shared_buffers_bytes: point for point in result.points}
     per_second = observed.accesses / max(observed.seconds, 1e-9)
-    served = [_served(curve[p.shared_buffers_bytes], p, per_second) for p in memory.points]
+    points = [point for point in memory.points if point.shared_buffers_bytes in curve]
+    served = [_served(curve[point.shared_buffers_bytes], point, per_second) for point in points]
     loop = [Loop(p.shared_buffers_bytes, p.ratio, p.low, p.high) for p in _throughput(memory).values()]
-    marks = {today: "today"} if today in curve else {}
+    marks = {today: "today"} if any(one.size_bytes == today for one in served) else {}
     measured = dict.fromkeys(marks, observed.miss_ratio)
     title = "What serves the page accesses at each size"
     figures = [
@@ -173,13 +173,6 @@ def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:
         low=disk.disk_reads_low / max(per_second, 1e-9),
         high=disk.disk_reads_high / max(per_second, 1e-9),
     )
-
-
-def gains_sections(result: PredictResult, memory: MemoryPrediction) -> list[Section]:
-    """Return what each relation gains, where that is known for two sizes."""
-    if not memory.relations or len(memory.relations[0].points) < 2:
-        return []
-    return [relations_section(memory.relations, [result.observed.shared_buffers_bytes])]
 
 
 def memory_section(memory: MemoryPrediction, today: int | None) -> Section:

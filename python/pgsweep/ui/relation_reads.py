@@ -15,14 +15,17 @@ _GB: Final = 1 << 30
 _MOST_SIZES: Final = 7
 
 
-def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> Section:
-    """Return the section.
+def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> Section | None:
+    """Return the section; nothing where no two sizes are known for all of them.
 
     Args:
         curves: of the relations, at the same sizes.
         keep: sizes that must be among those shown; the first is today's.
     """
-    sizes = _shown_sizes([point.shared_buffers_bytes for point in curves[0].points], keep)
+    known = [{point.shared_buffers_bytes for point in curve.points} for curve in curves]
+    sizes = _shown_sizes(sorted(set.intersection(*known)) if known else [], keep)
+    if len(sizes) < 2:
+        return None
     today = keep[0] if keep and keep[0] in sizes else sizes[0]
     rows = []
     for curve in curves:
