@@ -214,7 +214,13 @@ def test_text_and_page_lead_with_the_decision() -> None:
     assert "(predicted)" in text
     page = VIEW.page(result)
     assert page.title.startswith("Set shared_buffers = 4GB")
-    assert [section.ident for section in page.sections] == ["settings", "rules", "reads"]
+    assert [section.ident for section in page.sections] == [
+        "served",
+        "settings",
+        "rules",
+        "reads",
+        "observed",
+    ]
     assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
 
 

@@ -126,3 +126,16 @@ def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> 
     assert rules["25 % of the memory"]["shared_buffers_bytes"] == 40 << 20
     if result["verdict"]["level"] != "refused":
         assert rules["25 % of the memory"]["gain"] is not None
+    named = {one["name"]: one["points"] for one in result["relations"]}
+    assert any(name.startswith("public.") for name in named)
+    for number, point in enumerate(result["points"]):
+        own = [points[number] for points in named.values()]
+        assert {one["shared_buffers_bytes"] for one in own} == {point["shared_buffers_bytes"]}
+        for name in ("misses_per_second", "disk_reads_per_second"):
+            whole = sum(one[name] for one in own)
+            # A relation that reads nothing from disk at any size is not named, though it may miss.
+            assert whole <= point[name] * (1 + 1e-9) + 1e-6
+            if name == "disk_reads_per_second":
+                assert whole == pytest.approx(point[name])
+        assert all(one["disk_reads_low"] <= one["disk_reads_per_second"] for one in own)
+        assert all(one["disk_reads_per_second"] <= one["disk_reads_high"] for one in own)

@@ -170,6 +170,10 @@ def test_a_cut_file_gives_what_stands_before_the_cut(wheel18: Cluster, tmp_path:
     file.write_bytes(b"\x1f\x8b" + whole)
     with pytest.raises(EvidenceError, match="damaged"):
         import_gathered(file, tmp_path / "broken.evidence")
+    file.write_bytes(gzip.compress(whole)[:15])
+    with pytest.raises(EvidenceError, match="is no file that") as caught:
+        import_gathered(file, tmp_path / "broken.evidence")
+    assert caught.value.cause == "it is compressed, and cut before its first line ends"
     file.write_bytes(b"\0\xff" * 5000)
     with pytest.raises(EvidenceError, match="is no file that"):
         import_gathered(file, tmp_path / "broken.evidence")

@@ -57,6 +57,8 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
                 ("memory", {"server": "shop", "top": 2}),
                 ("predict_misses", {"evidence_name": "one.evidence", "sizes": ["8MB", "16MB"]}),
                 ("advise_settings", {"evidence_name": "one.evidence", "memory_of_host": "1GB"}),
+                ("predict_misses", {"evidence_name": "one.evidence", "what_if": ["asked grows 2x"]}),
+                ("predict_misses", {"evidence_name": "one.evidence", "what_if": ["nothing of the kind"]}),
                 ("cache", {"server": "other"}),
                 ("cache", {"server": "gone"}),
                 ("predict_misses", {"evidence_name": "../../etc"}),
@@ -67,10 +69,10 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert names == {"servers", "doctor", "cache", "memory", "predict_misses", "advise_settings"}
     assert all(tool.annotations.read_only_hint for tool in tools.tools)
     texts = [answer.content[0].text for answer in answers]
-    assert [answer.is_error for answer in answers] == [False] * 6 + [True] * 3, texts
-    records = [json.loads(text) for text in texts[:6]]
-    assert [answer.structured_content for answer in answers[:6]] == records
-    servers, doctor, cache, memory, predicted, advice = records
+    assert [answer.is_error for answer in answers] == [False] * 7 + [True] * 4, texts
+    records = [json.loads(text) for text in texts[:7]]
+    assert [answer.structured_content for answer in answers[:7]] == records
+    servers, doctor, cache, memory, predicted, advice, changed = records
     assert servers["evidence"] == ["one.evidence"]
     assert [server["name"] for server in servers["servers"]] == ["shop", "gone"]
     assert doctor["schema"] == "pgsweep.doctor/1"
@@ -79,7 +81,10 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
     assert predicted["observed"]["shared_buffers_bytes"] == 16 << 20
     assert advice["schema"] == "pgsweep.advise/1"
     assert advice["settings"][0]["name"] == "shared_buffers"
-    assert "the servers are: shop, gone" in texts[6]
-    assert "pg_isready" in texts[7]
-    assert "there is no evidence" in texts[8]
+    assert [one["text"] for one in changed["what_if"]] == ["asked grows 2x"]
+    assert changed["changed"]["verdict"]["level"] in {"rough", "refused"}
+    assert "nothing of the kind" in texts[7]
+    assert "the servers are: shop, gone" in texts[8]
+    assert "pg_isready" in texts[9]
+    assert "there is no evidence" in texts[10]
     assert "very-secret-word" not in json.dumps(texts)

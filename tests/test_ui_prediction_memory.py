@@ -82,7 +82,7 @@ def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:
     line = next(line for line in shown.splitlines() if "1.25 x" in line)
     assert "1.10 to 1.40" in line
     assert "throughput is for as many sessions as today" in shown
-    section = VIEW.page(with_it).sections[1]
+    section = VIEW.page(with_it).sections[2]
     assert all(len(row) == len(section.head) for row in section.rows)
     rows = VIEW.rows(with_it)
     at = list(rows.head).index("predicted_throughput_ratio")
@@ -100,7 +100,7 @@ def test_rows_are_empty_where_no_page_cache_is_left(result: PredictResult) -> No
 
 
 def test_page_names_what_was_measured(result: PredictResult) -> None:
-    section = VIEW.page(result).sections[1]
+    section = VIEW.page(result).sections[2]
     assert section.title == "Disk reads by shared_buffers"
     assert ("3.24 MB/s", "measured") in [(fact.value, fact.kind) for fact in section.facts]
     assert section.rows[0][2].note == "88.00 to 92.00 %"

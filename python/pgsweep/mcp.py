@@ -94,16 +94,22 @@ def make_server(targets: Mapping[str, str], evidence: Sequence[Path]) -> MCPServ
         """Show what the server's processes cost the host; the server must run on this host."""
         return _answer(lambda: api.inspect_memory(conninfo_of(server), top=max(1, min(top, _MOST_ROWS))))
 
-    def predict_misses(evidence_name: str, sizes: list[str] | None = None) -> CallToolResult:
+    def predict_misses(
+        evidence_name: str, sizes: list[str] | None = None, what_if: list[str] | None = None
+    ) -> CallToolResult:
         """Predict the miss ratio at other sizes of shared_buffers from recorded evidence.
 
         `evidence_name` is one of those that `servers` lists; `sizes` are like 1GB, and by default an eighth
-        to eight times today's.
+        to eight times today's. `what_if` are changes that are assumed; all of them together give the curve in
+        `changed`, and the rest of the result is without them. Each is like `orders grows 2x`, `insert into
+        orders 1000 rows/s`, `scan orders every 60s`, `keep orders warm`, `without orders`, `connections 2x`,
+        `ram 64GB`, `huge_pages on` or `shared_buffers 8GB`.
         """
         return _answer(
             lambda: predict(
                 evidence_of(evidence_name),
                 sizes_bytes=None if sizes is None else [parse_bytes(size) for size in sizes],
+                what_if=what_if or [],
             )
         )
 

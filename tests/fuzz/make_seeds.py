@@ -5,17 +5,23 @@ Small and made by hand, so that a run takes milliseconds: a pool of 64 buffers, 
 
 from __future__ import annotations
 
+import gzip
+import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import psycopg
 import pyarrow as pa
 
 from pgsweep.evidence.oracle_general import RECORD
 from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.script import record_script
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
+from pgsweep.pg.cluster import Cluster
 from pgsweep.ui.report import to_html
 from pgsweep.ui.results import MODULES, view_of
 from pgsweep.ui.view import Result
@@ -173,6 +179,61 @@ def heat(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def gathered(folder: Path) -> bytes:
+    """What psql gathers of a small server, with few of its relations."""
+    settings = {"shared_buffers": "1MB", "autovacuum": "off"}
+    with Cluster.create(None, settings) as cluster:
+        cluster.create_extensions("postgres", "pg_buffercache")
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
+            session.execute("CREATE TABLE accounts (id int PRIMARY KEY, filler text)")
+            session.execute("INSERT INTO accounts SELECT g, repeat('x', 900) FROM generate_series(1, 4000) g")
+            over = threading.Event()
+            reading = threading.Thread(target=_read_accounts, args=(cluster.conninfo(), over))
+            reading.start()
+            script, output = folder / "gather.sql", folder / "shop.gathered"
+            script.write_text(record_script(2, rng_seed=1), encoding="utf-8")
+            psql: list[str | Path] = [
+                cluster.bindir / "psql",
+                "-X",
+                "-d",
+                cluster.conninfo(),
+                "-f",
+                script,
+                "-o",
+                output,
+            ]
+            subprocess.run(psql, check=True, capture_output=True)
+            over.set()
+            reading.join()
+    return _few_relations(output.read_bytes())
+
+
+def _read_accounts(conninfo: str, over: threading.Event) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as session:
+        number = 0
+        while not over.wait(0.002):
+            number = (number * 7919 + 13) % 4000
+            session.execute("SELECT length(filler) FROM accounts WHERE id = %s", (number,))
+
+
+def _few_relations(text: bytes) -> bytes:
+    """Return the file without the rows of the catalogs' relations, and with few settings."""
+    lines = text.decode().splitlines()
+    kept, names, settings = [], list[str](), 0
+    for line in lines:
+        cells = line.split("\t")
+        if cells[0] == "tag":
+            names = cells
+        row = dict(zip(names, cells, strict=False))
+        number = row.get("object" if cells[0] == "count_relation" else "oid", "")
+        if cells[0] in {"relation", "size", "count_relation"} and number.isdecimal() and int(number) < 16384:
+            continue
+        settings += cells[0] == "setting"
+        if cells[0] != "setting" or settings < 20:
+            kept.append(line)
+    return ("\n".join(kept) + "\n").encode()
+
+
 def example(kind: msgspec.inspect.Type, name: str) -> Any:
     """Return a plain value of a type of a record, all lists with two elements."""
     inspect = msgspec.inspect
@@ -223,7 +284,7 @@ def results() -> dict[str, bytes]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        plain = oracle()
+        plain, psql = oracle(), gathered(folder)
         written = {
             "evidence/sql.zip": snapshots(folder / "sql.evidence", "sql"),
             "evidence/peek.zip": snapshots(folder / "peek.evidence", "peek"),
@@ -233,6 +294,8 @@ def main() -> None:
             "heat/shop.heat": heat(folder / "shop.heat"),
             "oracle_general/plain": plain,
             "oracle_general/compressed.zst": bytes(pa.compress(plain, codec="zstd", asbytes=True)),
+            "gathered/shop.gathered": psql,
+            "gathered/shop.gathered.gz": gzip.compress(psql, mtime=0),
             **{f"result/{name}": text for name, text in results().items()},
         }
     for name, data in written.items():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -133,6 +136,59 @@ def any_value(random: Random) -> Any:
     return random.choice(
         (None, True, False, random.choice(NUMBERS), random.choice(FLOATS), random.choice(TEXTS), [], {}, [[]])
     )
+
+
+def mutate_rows(data: bytes, random: Random) -> bytes:
+    """Return lines of cells apart by tabs with one to three of them changed; now and then with bytes changed.
+
+    What is compressed is compressed again.
+    """
+    if random.random() < 0.1:
+        return mutate_bytes(data, random)
+    if data[:2] == b"\x1f\x8b":
+        try:
+            return gzip.compress(mutate_rows(gzip.decompress(data), random), mtime=0)
+        except (OSError, EOFError, zlib.error):
+            return mutate_bytes(data, random)
+    lines = data.split(b"\n")
+    for _ in range(1 + min(int(random.expovariate(1)), 2)):
+        _change_line(lines, random)
+    return b"\n".join(lines)
+
+
+def _change_line(lines: list[bytes], random: Random) -> None:
+    at, other = random.randrange(len(lines)), random.randrange(len(lines))
+    kind = random.randrange(12)
+    if kind == 0:
+        del lines[at : at + random.choice((1, 1, 5, 50))]
+        lines[:] = lines or [b""]
+    elif kind == 1:
+        lines[at:at] = [lines[other]] * random.choice((1, 1, 2, 50))
+    elif kind == 2:
+        lines[at], lines[other] = lines[other], lines[at]
+    else:
+        cells = lines[at].split(b"\t")
+        place = random.randrange(len(cells))
+        cells[place] = _changed_cell(cells[place], random)
+        lines[at] = b"\t".join(cells)
+
+
+def _changed_cell(cell: bytes, random: Random) -> bytes:
+    """Return another cell of the same kind: a number, an array of numbers, hexadecimal bytes, or a word."""
+    if cell[:1] == b"{":
+        numbers = cell[1:-1].split(b",")
+        chosen = random.randrange(len(numbers))
+        numbers[chosen] = _changed_cell(numbers[chosen], random)
+        if random.random() < 0.3:
+            numbers *= random.choice((0, 2))
+        return b"{" + b",".join(numbers) + b"}"
+    if cell[:2] == b"\\x" and random.random() < 0.7:
+        return b"\\x" + random.choice(TEXTS).encode("utf-8", "surrogatepass").hex().encode()
+    with contextlib.suppress(ValueError):
+        return str(like(int(cell), random)).encode()
+    with contextlib.suppress(ValueError):
+        return str(like(float(cell), random)).encode()
+    return random.choice((random.choice(TEXTS), str(random.choice(NUMBERS)))).encode("utf-8", "surrogatepass")
 
 
 def mutate_parquet(data: bytes, random: Random) -> bytes:

@@ -65,6 +65,7 @@ def decide(
         verdict=prediction.verdict,
         remarks=_remarks(situation, basis),
         missing=missing,
+        relations=[] if prediction.memory is None else prediction.memory.relations,
     )
 
 

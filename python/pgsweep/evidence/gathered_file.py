@@ -201,7 +201,10 @@ class GatheredFile:
             ) from error
 
     def _lines_of(self, file: IO[bytes]) -> Iterator[tuple[int, str]]:
-        first = file.readline(_MOST_FIRST_BYTES)
+        try:
+            first = file.readline(_MOST_FIRST_BYTES)
+        except EOFError:
+            raise self._unknown("it is compressed, and cut before its first line ends") from None
         if first.strip() != MAGIC.encode():
             ours = MAGIC.encode().partition(b"/")[0]
             raise self._unknown(

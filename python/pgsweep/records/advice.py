@@ -8,7 +8,7 @@ import msgspec
 
 from pgsweep.records.cache import Missing
 from pgsweep.records.common import Provenance
-from pgsweep.records.prediction import Observed, Verdict
+from pgsweep.records.prediction import Observed, RelationCurve, Verdict
 
 Kind = Literal["measured", "predicted", "assumed"]
 Action = Literal["set", "leave", "unknown"]
@@ -140,6 +140,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         remarks: what else must be known.
         missing: what could not be looked at.
         applied: what was written by --apply.
+        relations: what each reads at each size; only a trace shows it.
     """
 
     schema: str = "pgsweep.advise/1"
@@ -162,4 +163,5 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
     remarks: list[str]
     missing: list[Missing] = []
     applied: list[AppliedSetting] = []
+    relations: list[RelationCurve] = []
     provenance: Provenance | None = None

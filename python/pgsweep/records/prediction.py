@@ -126,6 +126,33 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
 
 
+class RelationReads(msgspec.Struct, frozen=True, kw_only=True):
+    """What one relation reads at one size; `low` and `high` bound 90 %.
+
+    Attributes:
+        misses_per_second: of the pool, at the load of the evidence.
+        disk_reads_per_second: of these, those that wait for the disk.
+    """
+
+    shared_buffers_bytes: int
+    misses_per_second: float
+    disk_reads_per_second: float
+    disk_reads_low: float
+    disk_reads_high: float
+
+
+class RelationCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """What one relation reads at each size.
+
+    Attributes:
+        name: with its schema; `other relations` for all that are not named.
+        points: by size, ascending.
+    """
+
+    name: str
+    points: list[RelationReads]
+
+
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Memory as one budget: the pool, and the page cache that gets the rest.
 
@@ -139,6 +166,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         points: by size; sizes that leave no page cache have none.
         reasons: sentences on how far it may be trusted.
         throughput: null in results of earlier versions.
+        relations: those with the most disk reads, and the others together.
     """
 
     memory_bytes: int
@@ -150,6 +178,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     throughput: Throughput | None = None
     simulated_disk_bytes_per_second: float | None = None
+    relations: list[RelationCurve] = []
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):

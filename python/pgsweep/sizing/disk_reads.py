@@ -21,6 +21,8 @@ from pgsweep.records.prediction import (
     DiskPoint,
     MemoryPrediction,
     PredictResult,
+    RelationCurve,
+    RelationReads,
     Throughput,
 )
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
@@ -28,6 +30,8 @@ from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pgsweep import _native
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.sizing.inference.accesses import Trace
@@ -40,6 +44,10 @@ benchmarks/page_cache it is .005."""
 _Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
 _FEW_TURNOVERS: Final = 1.0
+_RELATIONS: Final = 20
+"""That are named; the others are summed up."""
+
+_OTHERS: Final = "other relations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +230,38 @@ class _Simulation:
             policy="mglru" if self._facts.mglru else "two-lists",
             points=points,
             reasons=reasons,
+            relations=self._relations(points, found),
         )
+
+    def _relations(self, points: list[DiskPoint], found: dict[int, _Found]) -> list[RelationCurve]:
+        """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
+        if not found:
+            return []
+        table = self._evidence.table("relations")
+        names = [f"{schema}.{name}" for schema, name in zip(table["schema"], table["name"], strict=True)]
+        reads = np.sum([one.best.group_reads for one in found.values()], axis=0)
+        largest = [int(group) for group in np.argsort(-reads, kind="stable")[:_RELATIONS] if reads[group]]
+        named = [group for group in largest if group < len(names)]
+        groups = [(names[group], np.array([group])) for group in named]
+        rest = np.setdiff1d(np.arange(len(reads)), np.array(named, dtype=np.int64))
+        if reads[rest].any():
+            groups.append((_OTHERS, rest))
+        misses = {point.shared_buffers_bytes: point.miss_ratio for point in self._result.points}
+        observed = self._result.observed
+        per_second = observed.accesses / max(observed.seconds, 1e-9)
+        curves = []
+        for name, members in groups:
+            own = [
+                _relation_reads(
+                    point,
+                    found[point.shared_buffers_bytes],
+                    members,
+                    misses[point.shared_buffers_bytes] * per_second,
+                )
+                for point in points
+            ]
+            curves.append(RelationCurve(name=name, points=own))
+        return curves
 
     def _both(self, number: int) -> BothCaches:
         from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
@@ -318,3 +357,26 @@ class _Simulation:
             held_twice_low_bytes=round(least_twice) * BLOCK_BYTES,
             held_twice_high_bytes=round(most_twice) * BLOCK_BYTES,
         )
+
+
+def _relation_reads(
+    point: DiskPoint, found: _Found, members: NDArray[np.int64], misses_per_second: float
+) -> RelationReads:
+    """Return what some groups of pages read at one size.
+
+    Their part of all disk reads has the interval of the simulations and of chance, and all have theirs.
+    """
+
+    def part(one: Behind) -> float:
+        return float(one.group_reads[members].sum()) / max(int(one.group_reads.sum()), 1)
+
+    share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
+    chance = _Z90 * float(np.sqrt(share * (1 - share) / max(int(found.best.group_reads.sum()), 1)))
+    missed = float(found.best.group_misses[members].sum()) / max(found.best.misses, 1)
+    return RelationReads(
+        shared_buffers_bytes=point.shared_buffers_bytes,
+        misses_per_second=misses_per_second * missed,
+        disk_reads_per_second=point.disk_reads_per_second * share,
+        disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - chance),
+        disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + chance),
+    )

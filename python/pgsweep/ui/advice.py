@@ -9,8 +9,18 @@ from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoin
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
 from pgsweep.ui.prediction import verdict_text
+from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES
+from pgsweep.ui.served import (
+    BOUNDED_CAPTION,
+    CAPTION,
+    THROUGHPUT_CAPTION,
+    Loop,
+    Served,
+    served_svg,
+    throughput_svg,
+)
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
@@ -221,10 +231,77 @@ def advice_page(result: AdviceResult) -> Page:
     """Return the decision as the headline; the settings, the rules of thumb and the sizes as tables."""
     title = _sentence(result.summary)
     lead = f"From {SOURCES.get(result.source, result.source)}, {seconds(result.observed.seconds)} long."
-    sections = [_settings_section(result), _rules_section(result)]
+    picture = _picture_section(result)
+    sections = [picture] if picture is not None else []
+    sections += [_settings_section(result), _rules_section(result)]
     if result.points:
         sections.append(_reads_section(result))
+    sizes = [result.observed.shared_buffers_bytes, _advised(result)]
+    gains = relations_section(result.relations, [size for size in sizes if size is not None])
+    sections += [] if gains is None else [gains]
+    sections.append(_observed_section(result))
     return Page(title, lead, sections, verdict=result.verdict, notes=result.remarks, explains_kinds=True)
+
+
+def _picture_section(result: AdviceResult) -> Section | None:
+    """Return what serves the page accesses at each size, and the throughput, as pictures."""
+    observed = result.observed
+    per_second = max(observed.accesses / max(observed.seconds, 1e-9), 1e-9)
+    known = result.disk_reads_from == "simulated"
+    served = [
+        Served(
+            size_bytes=point.shared_buffers_bytes,
+            misses=point.misses_per_second / per_second,
+            disk=point.disk_reads_per_second / per_second if known else None,
+            low=point.disk_reads_low / per_second,
+            high=point.disk_reads_high / per_second,
+        )
+        for point in result.points
+    ]
+    loop = [
+        Loop(p.shared_buffers_bytes, p.throughput_ratio, p.throughput_low, p.throughput_high)
+        for p in result.points
+        if p.throughput_ratio is not None and p.throughput_low is not None and p.throughput_high is not None
+    ]
+    marks = {observed.shared_buffers_bytes: "today"}
+    advised = _advised(result)
+    if advised is not None:
+        marks[advised] = "advised"
+    marks = {size: word for size, word in marks.items() if any(one.size_bytes == size for one in served)}
+    today = observed.shared_buffers_bytes
+    measured = {today: observed.miss_ratio} if today in marks else {}
+    title = "What serves the page accesses at each size"
+    figures = [
+        (
+            served_svg(served, measured=measured, marks=marks, title=title),
+            CAPTION if known else BOUNDED_CAPTION,
+        ),
+        (throughput_svg(loop, marks=marks, title="Throughput at each size"), THROUGHPUT_CAPTION),
+    ]
+    figures = [figure for figure in figures if figure[0]]
+    if not figures:
+        return None
+    lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
+    return Section("What serves the page accesses", "served", lead, [], figures, [], [], [])
+
+
+def _observed_section(result: AdviceResult) -> Section:
+    """Return what the evidence is, and what was counted in it."""
+    observed = result.observed
+    per_second = observed.accesses / max(observed.seconds, 1e-9)
+    facts = [
+        Fact(seconds(observed.seconds), "observed", Measured),
+        Fact(count(observed.accesses), "page accesses observed", Measured),
+        Fact(f"{count(per_second)}/s", "page accesses", Measured),
+        Fact(percent(observed.miss_ratio), "misses when observed", Measured),
+    ]
+    source = SOURCES.get(result.source, result.source)
+    costs = (
+        f"One read from disk takes {result.disk_read_seconds * 1e6:.0f} µs, a copy out of the page cache "
+        f"{result.copy_seconds * 1e6:.1f} µs ({result.costs_kind})."
+    )
+    lead = f"By {source}: {result.evidence}. {costs}"
+    return Section("How it was observed", "observed", lead, facts, [], [], [], [])
 
 
 def _settings_section(result: AdviceResult) -> Section:

@@ -7,7 +7,15 @@ import textwrap
 from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
-from pgsweep.ui.prediction_memory import memory_columns, memory_section, memory_text, memory_values
+from pgsweep.ui.prediction_memory import (
+    memory_columns,
+    memory_headline,
+    memory_section,
+    memory_text,
+    memory_values,
+    picture_section,
+)
+from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.series import SOURCES, predict_series
 from pgsweep.ui.svg import curve_svg
@@ -121,7 +129,11 @@ def predict_page(result: PredictResult) -> Page:
     title, lead = _title(result)
     sections = [_section(result)]
     if result.memory is not None:
+        picture = picture_section(result, result.memory)
+        sections = [picture, *sections] if picture is not None else sections
         sections.append(memory_section(result.memory, result.observed.shared_buffers_bytes or None))
+        gains = relations_section(result.memory.relations, [result.observed.shared_buffers_bytes])
+        sections += [] if gains is None else [gains]
     if result.what_if:
         sections.append(what_if_section(result))
     return Page(title, lead, sections, verdict=result.verdict, explains_kinds=True)
@@ -138,6 +150,9 @@ def _title(result: PredictResult) -> tuple[str, str]:
         return title, f"{lead} {_room(room)}"
     if not points_:
         return VERDICTS["refused"], lead
+    decided = memory_headline(result)
+    if decided is not None:
+        return decided, lead
     first, last = points_[0], points_[-1]
     if observed.shared_buffers_bytes:
         far = last if last.shared_buffers_bytes > observed.shared_buffers_bytes else first

@@ -6,9 +6,23 @@ import textwrap
 from collections.abc import Callable
 from typing import Final
 
-from pgsweep.records.prediction import DiskPoint, MemoryPrediction, ThroughputPoint
+from pgsweep.records.prediction import (
+    CurvePoint,
+    DiskPoint,
+    MemoryPrediction,
+    PredictResult,
+    ThroughputPoint,
+)
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
+from pgsweep.ui.served import (
+    CAPTION,
+    THROUGHPUT_CAPTION,
+    Loop,
+    Served,
+    served_svg,
+    throughput_svg,
+)
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 
@@ -100,6 +114,65 @@ def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> list[str]:
 
 def _reasons(memory: MemoryPrediction) -> list[str]:
     return [*memory.reasons, *([] if memory.throughput is None else memory.throughput.reasons)]
+
+
+def memory_headline(result: PredictResult) -> str | None:
+    """Return in a sentence which size is better than today's for certain; None where nothing is known."""
+    memory, today = result.memory, result.observed.shared_buffers_bytes
+    if memory is None:
+        return None
+    now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
+    if now is None:
+        return None
+    loop = _throughput(memory)
+    if loop:
+        best = max(loop.values(), key=lambda point: point.ratio)
+        if best.low > 1:
+            size = format_bytes(best.shared_buffers_bytes)
+            return (
+                f"{size} of shared_buffers instead of {format_bytes(today)}: "
+                f"{best.ratio:.2f} times the throughput ({best.low:.2f} to {best.high:.2f}), as predicted"
+            )
+        return f"No size predicted is certain to give more throughput than today's {format_bytes(today)}"
+    least = min(memory.points, key=lambda point: point.disk_reads_per_second)
+    if least.disk_reads_high < now.disk_reads_low:
+        return (
+            f"{format_bytes(least.shared_buffers_bytes)} of shared_buffers instead of {format_bytes(today)}: "
+            f"disk reads from {count(now.disk_reads_per_second)} to {count(least.disk_reads_per_second)} a "
+            f"second ({count(least.disk_reads_low)} to {count(least.disk_reads_high)}), as predicted"
+        )
+    return f"No size predicted is certain to read less from disk than today's {format_bytes(today)}"
+
+
+def picture_section(result: PredictResult, memory: MemoryPrediction) -> Section | None:
+    """Return what serves the page accesses at each size, and the throughput, as pictures."""
+    observed, today = result.observed, result.observed.shared_buffers_bytes
+    curve = {point.shared_buffers_bytes: point for point in result.points}
+    per_second = observed.accesses / max(observed.seconds, 1e-9)
+    points = [point for point in memory.points if point.shared_buffers_bytes in curve]
+    served = [_served(curve[point.shared_buffers_bytes], point, per_second) for point in points]
+    loop = [Loop(p.shared_buffers_bytes, p.ratio, p.low, p.high) for p in _throughput(memory).values()]
+    marks = {today: "today"} if any(one.size_bytes == today for one in served) else {}
+    measured = dict.fromkeys(marks, observed.miss_ratio)
+    title = "What serves the page accesses at each size"
+    figures = [
+        (served_svg(served, measured=measured, marks=marks, title=title), CAPTION),
+        (throughput_svg(loop, marks=marks, title="Throughput at each size"), THROUGHPUT_CAPTION),
+    ]
+    figures = [figure for figure in figures if figure[0]]
+    if not figures:
+        return None
+    return Section("What serves the page accesses", "served", _lead(memory), [], figures, [], [], [])
+
+
+def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:
+    return Served(
+        size_bytes=point.shared_buffers_bytes,
+        misses=point.miss_ratio,
+        disk=disk.disk_reads_per_second / max(per_second, 1e-9),
+        low=disk.disk_reads_low / max(per_second, 1e-9),
+        high=disk.disk_reads_high / max(per_second, 1e-9),
+    )
 
 
 def memory_section(memory: MemoryPrediction, today: int | None) -> Section:

@@ -27,7 +27,18 @@ _RANGES: Final[dict[tuple[str, str], tuple[float, float]]] = {
         for name in ("CurvePoint", "Interval")
         for field in ("miss_ratio", "low", "high")
     },
-    **{(name, "shared_buffers_bytes"): _SIZE for name in ("CurvePoint", "DiskPoint", "DemoRow", "ProveRow")},
+    **{
+        (name, "shared_buffers_bytes"): _SIZE
+        for name in (
+            "CurvePoint",
+            "DemoRow",
+            "DiskPoint",
+            "ProveRow",
+            "ReadsPoint",
+            "RelationReads",
+            "ThroughputPoint",
+        )
+    },
     **{(name, "measured_miss_ratio"): _RATIO for name in ("DemoRow", "ProveRow")},
     ("Observed", "shared_buffers_bytes"): (0.0, _MOST_BYTES),
     ("Observed", "miss_ratio"): _RATIO,

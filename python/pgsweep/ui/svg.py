@@ -9,53 +9,12 @@ dark and paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 
 from pgsweep.ui.numbers import format_bytes, percent, points
+from pgsweep.ui.plot import Frame, hits, open_svg, ratio_grid, size_grid, spread, text_svg
 from pgsweep.ui.scales import RatioAxis, SizeAxis
 from pgsweep.ui.series import Kind, Series
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The chart and, within it, the rectangle of the plot; in SVG units, y downwards."""
-
-    width: float = 880
-    height: float = 400
-    left: float = 62
-    right: float = 184
-    top: float = 46
-    bottom: float = 54
-
-    @property
-    def plot_width(self) -> float:
-        """Width of the plot's rectangle."""
-        return self.width - self.left - self.right
-
-    @property
-    def plot_height(self) -> float:
-        """Height of the plot's rectangle."""
-        return self.height - self.top - self.bottom
-
-    @property
-    def base(self) -> float:
-        """The lower edge of the plot's rectangle."""
-        return self.height - self.bottom
-
-    @property
-    def end(self) -> float:
-        """The right edge of the plot's rectangle."""
-        return self.width - self.right
-
-    def x(self, position: float) -> float:
-        """Return the x of a position from 0 to 1 on the size axis."""
-        return self.left + position * self.plot_width
-
-    def y(self, position: float) -> float:
-        """Return the y of a position from 0 to 1 on the ratio axis."""
-        return self.base - position * self.plot_height
 
 
 def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, tips: dict[int, str]) -> str:
@@ -72,9 +31,9 @@ def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, 
     x_axis = SizeAxis.around(sizes, margin=0.03)
     y_axis = RatioAxis.up_to(max(value for one in series for value in (*one.ratios, *one.highs)))
 
-    out = [_open(frame, title)]
-    out += _ratio_grid(frame, y_axis, "misses, percent of page accesses")
-    out += _size_grid(frame, x_axis, label="shared_buffers, logarithmic")
+    out = [open_svg(frame, title)]
+    out += ratio_grid(frame, y_axis, "misses, percent of page accesses")
+    out += size_grid(frame, x_axis, label="shared_buffers, logarithmic")
     if today_bytes:
         out += _today(frame, x_axis, today_bytes)
     out += [_band(frame, x_axis, y_axis, one) for one in series if one.lows]
@@ -86,7 +45,7 @@ def curve_svg(series: Sequence[Series], *, today_bytes: int | None, title: str, 
     for one in series:
         for size, ratio in zip(one.sizes_bytes, one.ratios, strict=True):
             out.append(_mark(one.kind, frame.x(x_axis.at(size)), frame.y(y_axis.at(ratio))))
-    out += _hits(frame, x_axis, tips)
+    out += hits(frame, x_axis, tips)
     out.append("</svg>")
     return "\n".join(out)
 
@@ -119,9 +78,9 @@ def error_svg(series: Sequence[Series], *, standard_errors: Mapping[int, float],
     )
     y_axis = RatioAxis.about_zero(max(farthest, 5e-4))
 
-    out = [_open(frame, title)]
-    out += _ratio_grid(frame, y_axis, "predicted minus measured, percentage points", zero=True)
-    out += _size_grid(frame, x_axis, label="shared_buffers, logarithmic")
+    out = [open_svg(frame, title)]
+    out += ratio_grid(frame, y_axis, "predicted minus measured, percentage points", zero=True)
+    out += size_grid(frame, x_axis, label="shared_buffers, logarithmic")
     for size, standard_error in standard_errors.items():
         x = frame.x(x_axis.at(size))
         top, bottom = (frame.y(y_axis.at(s * standard_error)) for s in (1, -1))
@@ -152,44 +111,11 @@ def error_svg(series: Sequence[Series], *, standard_errors: Mapping[int, float],
     return "\n".join(out)
 
 
-def _open(frame: Frame, title: str) -> str:
-    return (
-        f'<svg class="plot" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
-        f'aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
-    )
-
-
-def _ratio_grid(frame: Frame, axis: RatioAxis, label: str, *, zero: bool = False) -> list[str]:
-    out = [_text("axis-title", frame.left - 44, frame.top - 20, label)]
-    for tick in axis.ticks():
-        y = frame.y(axis.at(tick))
-        text = axis.label(tick)
-        if zero:
-            sign = "" if abs(tick) < axis.step / 2 else "+" if tick > 0 else "−"
-            text = sign + axis.label(abs(tick))
-        else:
-            text += " %"
-        kind = "base" if abs(tick) < axis.step / 2 else "grid"
-        out.append(f'<path class="{kind}" d="M{frame.left:g} {y:.1f}H{frame.end:g}"/>')
-        out.append(_text("tick", frame.left - 10, y + 4, text, "end"))
-    return out
-
-
-def _size_grid(frame: Frame, axis: SizeAxis, label: str) -> list[str]:
-    out = []
-    for size in axis.ticks(9):
-        x = frame.x(axis.at(size))
-        out.append(f'<path class="notch" d="M{x:.1f} {frame.base:g}v5"/>')
-        out.append(_text("tick", x, frame.base + 20, format_bytes(size), "middle"))
-    out.append(_text("axis-title", frame.end, frame.base + 42, label, "end"))
-    return out
-
-
 def _today(frame: Frame, axis: SizeAxis, today_bytes: int) -> list[str]:
     x = frame.x(axis.at(today_bytes))
     return [
         f'<path class="today" d="M{x:.1f} {frame.top - 14:g}V{frame.base:g}"/>',
-        _text("today-label", x + 6, frame.top - 6, f"observed at {format_bytes(today_bytes)}"),
+        text_svg("today-label", x + 6, frame.top - 6, f"observed at {format_bytes(today_bytes)}"),
     ]
 
 
@@ -212,10 +138,6 @@ def _band(frame: Frame, x_axis: SizeAxis, y_axis: RatioAxis, one: Series) -> str
     return f'<path class="band k-{one.kind}" d="M{" L".join([*upper, *reversed(lower)])}Z"/>'
 
 
-def _text(css_class: str, x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
 def _mark(kind: Kind, x: float, y: float) -> str:
     if kind == "snapshots":
         return f'<circle class="mark k-{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
@@ -233,7 +155,7 @@ def _labels(frame: Frame, x_axis: SizeAxis, y_axis: RatioAxis, series: Sequence[
         if not one.is_curve and len(one.sizes_bytes) == 1:
             x = frame.x(x_axis.at(one.sizes_bytes[0]))
             text = f"{one.label} {percent(one.ratios[0])}"
-            out.append(_text(f"label k-{one.kind}", x + 12, y - 10, text))
+            out.append(text_svg(f"label k-{one.kind}", x + 12, y - 10, text))
         else:
             ends.append((y, one.label, one.kind))
     return out + _end_labels(frame, ends)
@@ -241,33 +163,11 @@ def _labels(frame: Frame, x_axis: SizeAxis, y_axis: RatioAxis, series: Sequence[
 
 def _end_labels(frame: Frame, ends: Sequence[tuple[float, str, Kind]]) -> list[str]:
     """Write labels at the right edge, pushed apart where they would overlap, led to by thin lines."""
-    gap, out = 19.0, []
-    placed: list[float] = []
+    out: list[str] = []
     ordered = sorted(ends, key=lambda end: end[0])
-    for y, _, _ in ordered:
-        placed.append(max(y, placed[-1] + gap) if placed else y)
-    overflow = max(0.0, placed[-1] - (frame.base - 4)) if placed else 0.0
-    for index in range(len(placed) - 1, -1, -1):
-        limit = placed[index + 1] - gap if index + 1 < len(placed) else frame.base - 4
-        placed[index] = min(placed[index], limit) if overflow else placed[index]
+    placed = spread([y for y, _, _ in ordered], frame.base - 4)
     for (y, text, kind), at in zip(ordered, placed, strict=True):
         out.append(f'<path class="leader" d="M{frame.end - 8:g} {y:.1f}L{frame.end + 12:g} {at:.1f}"/>')
         out.append(_mark(kind, frame.end + 20, at))
-        out.append(_text(f"label k-{kind}", frame.end + 30, at + 4, text))
-    return out
-
-
-def _hits(frame: Frame, axis: SizeAxis, tips: dict[int, str]) -> list[str]:
-    """Return invisible columns, one a size, that show their text when pointed at or focused."""
-    sizes = sorted(tips)
-    xs = [frame.x(axis.at(size)) for size in sizes]
-    edges = [frame.left, *((a + b) / 2 for a, b in pairwise(xs)), frame.end]
-    out = []
-    for index, size in enumerate(sizes):
-        left, right = edges[index], edges[index + 1]
-        out.append(
-            f'<rect class="hit" tabindex="0" x="{left:.1f}" y="{frame.top:g}" width="{right - left:.1f}" '
-            f'height="{frame.plot_height:g}" data-x="{xs[index]:.1f}">'
-            f"<title>{escape(tips[size])}</title></rect>"
-        )
+        out.append(text_svg(f"label k-{kind}", frame.end + 30, at + 4, text))
     return out

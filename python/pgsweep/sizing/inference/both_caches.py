@@ -66,6 +66,8 @@ class Behind:
         disk_blocks: blocks read from disk for each of them, readahead included.
         twice_blocks: blocks of the pool that the page cache holds too, at the end.
         turnovers: how many pages had reached the page cache before the trace began, for each that it has.
+        group_misses: of these misses, those of each group of pages, as the trace numbers them.
+        group_reads: likewise those that waited for the disk.
     """
 
     misses: int
@@ -73,6 +75,8 @@ class Behind:
     disk_blocks: float
     twice_blocks: int
     turnovers: float
+    group_misses: NDArray[np.int64]
+    group_reads: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,12 +289,18 @@ class BothCaches:
         disk = seen["disk_pages"][operations.measured :]
         misses = int(operations.counted.sum())
         before = int(np.count_nonzero(operations.kinds[: operations.measured] != _DROP)) * _PAGES_A_BLOCK
+        waited = missing[operations.counted] > 0
+        fork = self._addresses.fork_of(operations.blocks[operations.measured :][operations.counted])
+        group = self._addresses.group[fork]
+        groups = int(self._addresses.group.max(initial=-1)) + 1
         return Behind(
             misses=misses,
-            disk_share=float((missing[operations.counted] > 0).sum()) / max(misses, 1),
+            disk_share=float(waited.sum()) / max(misses, 1),
             disk_blocks=float(disk[operations.counted].sum()) / _PAGES_A_BLOCK / max(misses, 1),
             twice_blocks=int((seen["cached_pages"][operations.resident] == _PAGES_A_BLOCK).sum()),
             turnovers=before / capacity_pages,
+            group_misses=np.bincount(group, minlength=groups),
+            group_reads=np.bincount(group[waited], minlength=groups),
         )
 
 
