@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.synchronize import Event
@@ -71,11 +72,14 @@ def run_tasks(
     ended = False
     try:
         for _ in range(_MOST_LOSSES + 1):
-            futures: dict[int, Future[T]] = {
-                number: pool.executor.submit(function, *task)
-                for number, task in enumerate(tasks)
-                if number not in results
-            }
+            with warnings.catch_warnings():
+                # Tasks carry what they work on, once: dask would have it loaded by each worker.
+                warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
+                futures: dict[int, Future[T]] = {
+                    number: pool.executor.submit(function, *task)
+                    for number, task in enumerate(tasks)
+                    if number not in results
+                }
             for number, future in futures.items():
                 error = future.exception()
                 if error is None:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import MISS
 from pgsweep.workers import run_tasks
 
 Floats = NDArray[np.float64]
@@ -32,6 +31,9 @@ _LEAST_BLOCKS: Final = 1024
 _LEAST_ACCESSES: Final = 400_000
 _MOST_HALVINGS: Final = 8
 """One page of 256 is kept at least."""
+
+_PARTS: Final = 16
+_SIZES_OF_TASK: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,30 +90,39 @@ def replay_sizes(
     samples = {0: Sample(halvings=0, pages=pages, objects=objects, edges=edges)}
     if max(wanted):
         samples |= _samples(pages, objects, edges, set(wanted) - {0}, np.random.default_rng(seed))
-    tasks = [
-        (samples[halvings], max(round(size / 2**halvings), 16), version)
-        for size, halvings in zip(sizes_blocks, wanted, strict=True)
-    ]
-    return run_tasks(executor, replay_sample, tasks)
+    tasks, numbers = [], []
+    for halvings, sample in samples.items():
+        own = [number for number, one in enumerate(wanted) if one == halvings]
+        for begin in range(0, len(own), _SIZES_OF_TASK):
+            part = own[begin : begin + _SIZES_OF_TASK]
+            blocks = [max(round(sizes_blocks[number] / 2**halvings), 16) for number in part]
+            tasks.append((sample, blocks, version))
+            numbers += part
+    found = [one for part in run_tasks(executor, replay_sample, tasks) for one in part]
+    return [one for _, one in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
 
 
-def replay_sample(sample: Sample, blocks: int, version: int) -> SampledMisses:
-    """Replay a sample in a pool that is as many times smaller; runs in a worker."""
-    rules = _native.Rules(version)
-    if not sample.halvings:
-        windows = sample.edges.astype(np.uint64)
-        counts = _native.replay(sample.pages, [blocks], rules, windows=windows, threads=1)
-        return SampledMisses(misses=counts["misses"][0].astype(np.float64), error=0.0)
-    outcome = _native.replay_outcomes(sample.pages, blocks, rules)["outcomes"]
-    missed = np.flatnonzero(outcome == MISS)
-    weight = 2.0**sample.halvings
-    by_page = np.bincount(sample.pages[missed], minlength=sample.objects).astype(np.float64)
-    # Neighbours are alike, so their differences show what another draw would change.
-    variance = float((np.diff(by_page) ** 2).sum()) / 2 * (1 - 1 / weight)
-    return SampledMisses(
-        misses=weight * np.diff(np.searchsorted(missed, sample.edges)).astype(np.float64),
-        error=weight * variance**0.5,
+def replay_sample(sample: Sample, sizes_blocks: Sequence[int], version: int) -> list[SampledMisses]:
+    """Replay a sample in pools that are as many times smaller; runs in a worker."""
+    counts = _native.replay(
+        # What came over a network may lie at any address.
+        np.require(sample.pages, requirements=("C_CONTIGUOUS", "ALIGNED")),
+        list(sizes_blocks),
+        _native.Rules(version),
+        windows=sample.edges.astype(np.uint64),
+        # Every 16th page of a sample is a smaller sample of its kind.
+        groups=np.arange(sample.objects, dtype=np.uint32) % _PARTS if sample.halvings else None,
+        threads=1,
     )
+    weight = 2.0**sample.halvings
+    misses = weight * counts["misses"].astype(np.float64)
+    if not sample.halvings:
+        return [SampledMisses(misses=row, error=0.0) for row in misses]
+    parts = counts["group_misses"].astype(np.float64)
+    errors = weight * np.sqrt(_PARTS * parts.var(axis=1, ddof=1) * (1 - 1 / weight))
+    return [
+        SampledMisses(misses=row, error=error) for row, error in zip(misses, errors.tolist(), strict=True)
+    ]
 
 
 def _halvings(blocks: int, accesses: int) -> int:
@@ -127,18 +138,19 @@ def _samples(
     count = np.bincount(pages, minlength=objects)
     # Pages of equal numbers in a random order: blocks that lie side by side are used at the same time.
     order = np.argsort(random.random(objects) - count)
+    begin = int(random.integers(0, 2**_MOST_HALVINGS))
     place = np.empty(objects, dtype=np.uint32)
     place[order] = np.arange(objects, dtype=np.uint32)
-    begin = int(random.integers(0, 2**_MOST_HALVINGS))
+    # How often each page outlasts that the pages are halved.
+    level = np.zeros(objects, dtype=np.uint8)
+    for halvings in range(1, max(wanted) + 1):
+        level[order[begin % 2**halvings :: 2**halvings]] = halvings
     samples: dict[int, Sample] = {}
-    at = place[pages]
-    for halvings in range(max(wanted) + 1):
+    for halvings in sorted(wanted):
+        kept = level[pages] >= halvings
+        edges = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, edges[:-1], dtype=np.int64))])
+        pages = pages[kept]
         step = 2**halvings
-        if halvings:
-            kept = (at & (step - 1)) == begin % step
-            edges = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, edges[:-1], dtype=np.int64))])
-            at = at[kept]
-        if halvings in wanted:
-            own = len(range(begin % step, objects, step))
-            samples[halvings] = Sample(halvings=halvings, pages=at // step, objects=own, edges=edges)
+        own = len(range(begin % step, objects, step))
+        samples[halvings] = Sample(halvings=halvings, pages=place[pages] // step, objects=own, edges=edges)
     return samples

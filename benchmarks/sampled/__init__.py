@@ -1,0 +1,1 @@
+"""Replays by samples of the pages, beside those of a whole trace."""
