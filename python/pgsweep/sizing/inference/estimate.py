@@ -33,7 +33,7 @@ inside the interval in two of three such points.
 BRIEF_PASS_SECONDS: Final = 0.2
 SEVERAL_ACCESSES: Final = 0.05
 """Nor do they tell it where a pass would take less time than that, and visits bring several accesses: for
-each first one at least so many others.
+each first one at least so many others, shown by usage counts or counted by the server.
 
 Statements of one transaction access a page again after milliseconds to tenths of a second. Snapshots show
 that a page was accessed several times, not how far apart, and a pool that is swept as fast may have evicted

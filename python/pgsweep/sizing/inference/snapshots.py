@@ -257,7 +257,7 @@ def estimate(
     growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
     in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
     ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
-    followers = np.array([float(r.batch @ np.arange(len(r.batch))) for r in rates])
+    followers = np.array([_followers(r, f, pass_seconds) for r, f in zip(rates, flows, strict=True)])
     late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
     relative_size = np.asarray(looked_at) / pool_blocks
     beside = Beside(
@@ -436,6 +436,19 @@ def _unseen(
         if size < pool_blocks and (passes > UNSEEN_PASSES or brief):
             found.append(size)
     return tuple(found)
+
+
+def _followers(rates: Rates, flow: Flow, pass_seconds: float) -> float:
+    """Return how many accesses each visit brings beside its first one: as counts show, and as were counted.
+
+    Those that find the page pinned, or at the highest count, are only counted.
+    """
+    shown = float(rates.batch @ np.arange(len(rates.batch)))
+    visits = float(rates.pages @ GRID)
+    counted = (flow.accesses - flow.scan_accesses) * pass_seconds
+    if not np.isfinite(counted) or visits <= 0:
+        return shown
+    return max(shown, counted / visits - 1)
 
 
 def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
