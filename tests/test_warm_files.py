@@ -69,18 +69,19 @@ def test_little_is_asked_for_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert drop_page_cache([path]).tolist() == [0]
     if cached_bytes(path):
         pytest.skip("this file system keeps its files in memory")
-    asked: list[int] = []
+    under_way: list[tuple[int, int]] = []
     most: list[tuple[int, int]] = []
     advise, read = os.posix_fadvise, os.pread
 
     def advised(descriptor: int, offset: int, length: int, advice: int) -> None:
         advise(descriptor, offset, length, advice)
         if advice == os.POSIX_FADV_WILLNEED:
-            asked.append(length)
-            most.append((len(asked), sum(asked)))
+            under_way.append((offset + length, length))
+            most.append((len(under_way), sum(each for _, each in under_way)))
 
     def waited(descriptor: int, length: int, offset: int) -> bytes:
-        asked.pop(0)
+        while under_way.pop(0)[0] <= offset:
+            pass
         return read(descriptor, length, offset)
 
     monkeypatch.setattr(os, "posix_fadvise", advised)
@@ -91,12 +92,12 @@ def test_little_is_asked_for_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     singles = [piece_at(first, 1) for first in range(0, 1000, 2)]
     reader.fetch(singles)
     assert len(most) == len(singles)
-    assert max(number for number, _ in most) == 17
+    assert max(number for number, _ in most) == 64 + 1
     assert wait_until(lambda: cached_bytes(path) == len(singles) * BLOCK, 30), "they and no other"
     most.clear()
-    asked.clear()
+    under_way.clear()
     reader.fetch([piece_at(1000, 4000)])
-    assert max(length for _, length in most) == (512 + 128) << 10
+    assert max(length for _, length in most) == (1024 + 128) << 10
     assert wait_until(lambda: cached_bytes(path) == (len(singles) + 4000) * BLOCK, 30)
 
 
