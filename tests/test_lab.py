@@ -32,6 +32,7 @@ from pgsweep.ui.lab_figures import figure, value_text
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, run
+from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until
 from tests.fix_results import lab_all_result, lab_cell, lab_header, lab_result
 
@@ -192,6 +193,24 @@ def test_the_file_of_samples_is_read_to_its_last_whole_line(tmp_path: Path) -> N
         pass
 
 
+def test_a_full_disk_keeps_the_runs_that_are_written(small_disk: Path) -> None:
+    path = small_disk / "samples.jsonl"
+    run = LabRun(job="a", repetition=1, at="2024-05-06T07:08:09Z", values={"a": 1.0})
+    large = msgspec.structs.replace(run, repetition=2, raw={"a": [1.0] * 1200})
+    with (
+        pytest.raises(PgsweepError, match="cannot write the samples: No space left"),
+        opened_samples(path, lab_header()) as samples,
+    ):
+        samples.add(run)
+        fill_disk(small_disk)
+        samples.add(large)
+    (small_disk / "ballast").unlink()
+    assert read_samples(path)[1] == [run]
+    with opened_samples(path, lab_header()) as samples:
+        samples.add(large)
+    assert [each.repetition for each in read_samples(path)[1]] == [1, 2]
+
+
 @pytest.mark.parametrize("text", ["", "x", "x\n", '{"kind":"run"}\n', "[]\n"])
 def test_a_file_of_something_else_stays_as_it_is(text: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
@@ -291,7 +310,10 @@ def test_a_conclusion_holds_where_all_runs_say_so(over: list[float], verdict: st
     cells: list[LabCell] = [lab_cell("a", over), lab_cell("b", [1.0, 1.0])]
     found = conclude(experiment, 1, cells)
     assert found.verdict == found.claims[0].verdict == verdict
-    assert conclude(experiment, 1000, cells).verdict == "cannot tell"
+    [small] = conclude(experiment, 1000, cells).claims
+    assert small.verdict == "cannot tell"
+    # What was not measured has a reason of its own.
+    assert ("too small" in small.reason) == bool(over)
     noise = lab_all_result().results[0].controls
     [told] = conclude(experiment, 1, cells, noise).claims
     if verdict == "does not hold here":

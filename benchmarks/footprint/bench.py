@@ -2,7 +2,8 @@
 
 Published (PostgreSQL 10, ten million rows; the page cache measured with `free`, to the megabyte): see the
 file of the experiment, footprint.toml. Bytes, not times, are compared, so one run is enough. It takes some
-three minutes.
+three minutes. The samples that are kept are those of the benchmark before it became an experiment, when it
+was a part of `residency`: the same statements, one run of each.
 """
 
 from __future__ import annotations

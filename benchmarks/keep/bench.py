@@ -1,7 +1,9 @@
 """Does `pgsweep warm keep` protect hot tables from a flood? The experiment `keep` of the lab.
 
 Some six minutes. What is measured, and how, stands in the file of the experiment, keep.toml, and in its
-steps, lab/protocols/keep.py. The figures are in docs/guides/keep-relations-resident.md.
+steps, lab/protocols/keep.py. The figures are in docs/guides/keep-relations-resident.md. The samples that are
+kept are those of the benchmark before it became an experiment: the same phases, on two servers that were not
+restarted between them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Run by `make bench NAME=lab`: a grid of 24 cells with 3 repetitions and runs of 
 as a user runs it, in about five minutes. Overhead is all time outside of set-up and measuring, with the start
 of the program and with the control runs. The bar: under 5 %.
 
-`make bench NAME=lab OPTIONS=--all` is `pgsweep lab run --all` at the default scales, as root in about 26
-minutes. Its runs are in build/lab.samples, so what was stopped goes on; then report, verdicts and samples are
+`make bench NAME=lab OPTIONS=--all` is `pgsweep lab run --all` at the default scales, as root in about half
+an hour. Its runs are in build/lab.samples, so what was stopped goes on; then report, verdicts and samples are
 put here. `OPTIONS="--keep FOLDER"` puts here what another call of `pgsweep lab run --all -o lab.html -o
 lab.json` has left in a folder.
 """

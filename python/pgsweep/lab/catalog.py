@@ -225,7 +225,11 @@ def conclude(
         reason = (
             f"the sizes are too small at this scale: --scale {format_plain(experiment.largest_scale)} or less"
         )
-        claims = [msgspec.structs.replace(each, verdict="cannot tell", reason=reason) for each in claims]
+        # What was not measured has another reason already.
+        claims = [
+            each if each.here is None else msgspec.structs.replace(each, verdict="cannot tell", reason=reason)
+            for each in claims
+        ]
     verdicts = [claim.verdict for claim in claims]
     verdict: LabVerdict = "holds"
     if "does not hold here" in verdicts:

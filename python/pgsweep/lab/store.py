@@ -103,7 +103,8 @@ def opened_samples(path: Path, header: Header) -> Iterator[Samples]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UsageError(f"`{path}` is not a plain file", hint="name another: --samples FILE")
-    with os.fdopen(descriptor, "r+b") as file:
+    # Without a buffer: what a full disk has refused would be written again, and refused, when it is closed.
+    with os.fdopen(descriptor, "r+b", 0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -198,8 +199,9 @@ def _check_same(path: Path, found: Header, wanted: Header) -> None:
 
 def _write(file: IO[bytes], entry: msgspec.Struct) -> None:
     try:
-        file.write(_ENCODER.encode(entry) + b"\n")
-        file.flush()
+        text = memoryview(_ENCODER.encode(entry) + b"\n")
+        while text:
+            text = text[file.write(text) :]
         os.fsync(file.fileno())
     except OSError as error:
         raise PgsweepError(f"cannot write the samples: {error.strerror}") from error

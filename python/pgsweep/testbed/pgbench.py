@@ -50,7 +50,9 @@ def create_database(cluster: Cluster, scale: int, *, timeout_seconds: float = 60
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
     cluster.create_extensions(DATABASE, "pg_buffercache", "pg_prewarm")
-    fill_tables(cluster, scale, timeout_seconds=timeout_seconds, place=str(cluster.data_directory))
+    fill_tables(
+        cluster, scale, timeout_seconds=timeout_seconds, place=str(_mount_point(cluster.data_directory))
+    )
 
 
 def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: str = "DATA_DIRECTORY") -> None:
@@ -98,7 +100,7 @@ def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: st
     if run.returncode != 0:
         raise ClusterError(
             "pgbench could not fill its tables",
-            cause="\n".join(said.splitlines()[-5:]),
+            cause=_errors_of(said.splitlines()) or f"it ended with {run.returncode}",
             hint=f"is there room for {scale * 20} MB? df -h {place}",
         )
 
@@ -266,11 +268,20 @@ class RunningWorkload:
 
 
 def _ended(lines: Sequence[str], code: int) -> ClusterError:
-    errors = [line for line in lines if "error:" in line.lower()]
     return ClusterError(
-        "the workload ended by itself",
-        cause="\n".join(errors[:3] or lines[-5:]) or f"pgbench ended with {code}",
+        "the workload ended by itself", cause=_errors_of(lines) or f"pgbench ended with {code}"
     )
+
+
+def _errors_of(lines: Sequence[str]) -> str:
+    """Return the first errors of what pgbench said, or else its last words."""
+    errors = [line for line in lines if "error:" in line.lower()]
+    return "\n".join(errors[:3] or lines[-5:])
+
+
+def _mount_point(path: Path) -> Path:
+    """Return the mount point of a folder: it is still there when a private server is not."""
+    return next(folder for folder in (path.resolve(), *path.resolve().parents) if folder.is_mount())
 
 
 def _scale(server: Server) -> int:
