@@ -24,7 +24,8 @@ from tests.fix_lab import SMALLEST_SCALE
 from tests.fix_process import needs_root
 
 Every = tuple[LabAllResult, Path]
-pytestmark = pytest.mark.slow
+# All experiments are run in the first test that wants them, which a busy machine makes long.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def of(every: Every, name: str) -> LabResult:
