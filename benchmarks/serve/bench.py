@@ -1,10 +1,16 @@
-"""What `pgsweep serve` costs and how fast it answers: 20 servers of which 10 are dead, and one large one.
+"""What `pgsweep serve` costs and how fast it answers, in three parts.
 
-Nine sessions go to one small private server, one to a server with 1,000,000 buffers and 20,000 relations;
-ten addresses have no server. Measured: processor time of the collecting process and of its predictions,
-its memory over the run, times of the server's page and of /metrics, by how much looks come late, and the
-transactions a second of pgbench with and without it, in turns. The processor time of an answer is that of
-all threads meanwhile: on a machine that does other work too, it says more than the time that passes.
+serving  20 servers of which 10 are dead: nine sessions go to one small private server, one to a server with
+         1,000,000 buffers and 20,000 relations; ten addresses have no server. Processor time of the
+         collecting process and of its predictions, its memory, times of the server's page and of /metrics,
+         and by how much looks come late. The processor time of an answer is that of all threads meanwhile: on
+         a machine that does other work too, it says more than the time that passes.
+growth   resident memory over 100,000 samples, taken as fast as can be (growth.py).
+tps      transactions a second of pgbench with `pgsweep serve` and without it, in pairs of short turns whose
+         order alternates. One process serves all the time; without it means that it is stopped (SIGSTOP).
+
+`--only PART` measures a part again and keeps the others as they are in `samples.json`; each part says when
+and on which machine it was measured.
 """
 
 from __future__ import annotations
@@ -13,35 +19,36 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 
-from benchmarks.samples import keep, refuse_debug_build
+from benchmarks.samples import keep, provenance, refuse_debug_build
+from benchmarks.serve.growth import resident_bytes
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
-from pgsweep.testbed.workloads import ZIPF
+from pgsweep.testbed.workloads import ZIPF, Workload
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_TURN_SECONDS = 20.0
 _INTERVAL_SECONDS = 10.0
+_SETTLE_SECONDS = 2
+_PARTS = ("serving", "growth", "tps")
 
 
 def _processor_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def _rss_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _children(pid: int) -> list[int]:
@@ -69,15 +76,6 @@ def _timed(address: str, pid: int) -> tuple[float, float]:
     return time.monotonic() - begin, _threads_seconds(pid) - before
 
 
-def _transactions(conninfo: str) -> float:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        row = connection.execute(
-            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
-        ).fetchone()
-    assert row is not None
-    return float(row[0])
-
-
 def _many_relations(cluster: Cluster, count: int) -> None:
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE EXTENSION pg_buffercache")
@@ -99,51 +97,18 @@ def _start(config: Path, history: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def _rates(small: Cluster, start: Any, turns: int) -> tuple[list[float], list[float]]:
-    """Return transactions a second with and without, in turns."""
-    with_it: list[float] = []
-    without: list[float] = []
-    for _ in range(turns):
-        for collected, rates in ((True, with_it), (False, without)):
-            process = start() if collected else None
-            time.sleep(5.0)
-            begin, before = time.monotonic(), _transactions(small.conninfo(DATABASE))
-            time.sleep(_TURN_SECONDS)
-            rates.append((_transactions(small.conninfo(DATABASE)) - before) / (time.monotonic() - begin))
-            if process is not None:
-                process.terminate()
-                process.wait(30)
-    return with_it, without
-
-
-def main() -> None:
-    """Run it."""
-    refuse_debug_build()
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=6.0)
-    parser.add_argument("--relations", type=int, default=20_000)
-    parser.add_argument("--turns", type=int, default=3)
-    options = parser.parse_args()
+def _serving(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return what was measured of 20 servers."""
     large_settings = {"shared_buffers": "8GB", "max_locks_per_transaction": "4096"}
-    samples: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Cluster.create(None, {"shared_buffers": "64MB", "max_connections": "100"}) as small,
-        Cluster.create(None, large_settings) as large,
-    ):
-        create_database(small, 10)
-        prepare(small, ZIPF)
+    with _small() as small, Cluster.create(None, large_settings) as large:
         _many_relations(large, options.relations)
-        config = Path(folder, "serve.toml")
+        config = folder / "serve.toml"
         entries = [("large", large.conninfo())]
         entries += [(f"small{n}", small.conninfo(DATABASE)) for n in range(9)]
         entries += [(f"dead{n}", f"host=127.0.0.1 port={n + 1}") for n in range(10)]
-        config.write_text("".join(
-            f"[[server]]\nname = {json.dumps(name)}\nconninfo = {json.dumps(conninfo)}\n"
-            for name, conninfo in entries
-        ))  # fmt: skip
+        _write_config(config, entries)
         with RunningWorkload(small, ZIPF, seed=1):
-            process, address = _start(config, Path(folder, "history"))
+            process, address = _start(config, folder / "history")
             try:
                 time.sleep(60.0)
                 begin, before = time.monotonic(), _processor_seconds(process.pid)
@@ -152,8 +117,8 @@ def main() -> None:
                 while time.monotonic() - begin < 60 * options.minutes:
                     pages.append(_timed(f"{address}servers/large", process.pid))
                     metrics.append(_timed(f"{address}metrics", process.pid))
-                    memory.append(_rss_bytes(process.pid))
-                    predicting.append(sum(map(_rss_bytes, _children(process.pid))))
+                    memory.append(resident_bytes(process.pid))
+                    predicting.append(sum(map(resident_bytes, _children(process.pid))))
                     time.sleep(5.0)
                 seconds = time.monotonic() - begin
                 share = (_processor_seconds(process.pid) - before) / seconds
@@ -169,30 +134,162 @@ def main() -> None:
             finally:
                 process.terminate()
                 process.wait(30)
-            one = Path(folder, "one.toml")
-            one.write_text(f"[[server]]\nname = 'one'\nconninfo = {json.dumps(small.conninfo(DATABASE))}\n")
-            with_it, without = _rates(small, lambda: _start(one, Path(folder, "other"))[0], options.turns)
-    half = len(memory) // 2
-    samples |= {"memory_bytes": memory, "forecast_memory_bytes": predicting,
-                "page_seconds": pages, "metrics_seconds": metrics, "late": late,
-                "tps_with": with_it, "tps_without": without}  # fmt: skip
-    summary = {
-        "collector_processor_share": share,
-        "forecast_processor_share": forecasts,
-        "memory_growth_bytes": int(np.median(memory[half:]) - np.median(memory[: max(1, half)])),
-        "memory_bytes": int(np.median(memory[half:])),
-        "forecast_memory_bytes": int(np.median(predicting[half:])),
-        "page_seconds": float(np.median([seconds for seconds, _ in pages])),
-        "metrics_seconds": float(np.median([seconds for seconds, _ in metrics])),
-        "page_processor_seconds": float(np.median([processor for _, processor in pages])),
-        "metrics_processor_seconds": float(np.median([processor for _, processor in metrics])),
-        "interval_late_p99_seconds": float(np.percentile(late, 99)),
-        "server_tps_ratio": float(np.median(np.array(with_it) / np.array(without))),
-        "servers_up": up,
-        "minutes": options.minutes,
-        "relations": options.relations,
+    return {
+        "processor_share": share, "forecast_processor_share": forecasts, "servers_up": up,
+        "minutes": options.minutes, "relations": options.relations, "memory_bytes": memory,
+        "forecast_memory_bytes": predicting, "page_seconds": pages, "metrics_seconds": metrics, "late": late,
+    }  # fmt: skip
+
+
+def _growth(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the resident memory by samples taken."""
+    folder.mkdir()
+    with _small("8MB") as small, RunningWorkload(small, paced(ZIPF), seed=1):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.serve.growth", small.conninfo(DATABASE), str(options.samples),
+             str(folder)],
+            stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {
+        "samples_and_bytes": [[int(word) for word in line.split()] for line in done.stdout.splitlines()],
+        "history_bytes": size,
     }
-    keep(Path(__file__).parent, summary, samples, ("starlette", "uvicorn"))
+
+
+def paced(workload: Workload) -> Workload:
+    """Return a workload that leaves most of the machine to others."""
+    return replace(
+        workload,
+        scripts=tuple(replace(one, text="\\sleep 20 ms\n" + one.text) for one in workload.scripts),
+    )
+
+
+def _tps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return transactions a second with and without, in pairs whose order alternates."""
+    folder.mkdir()
+    with _small() as small:
+        config = folder / "one.toml"
+        _write_config(config, [("one", small.conninfo(DATABASE))])
+        with RunningWorkload(small, ZIPF, seed=1, timed=True) as load:
+            process, _ = _start(config, folder / "history")
+            turns: list[tuple[str, float, float]] = []
+            try:
+                time.sleep(60.0)  # the first looks and the first predictions
+                for pair in range(options.pairs):
+                    for kind in ("with", "without") if pair % 2 == 0 else ("without", "with"):
+                        _let_run(process.pid, kind == "with")
+                        time.sleep(_SETTLE_SECONDS)
+                        begin = load.seconds()[-1][0]
+                        time.sleep(options.turn_seconds)
+                        turns.append((kind, begin, load.seconds()[-1][0]))
+                load.check()
+            finally:
+                _let_run(process.pid, True)
+                process.terminate()
+                process.wait(30)
+            by_second = load.seconds()
+    rates: dict[str, list[float]] = {"with": [], "without": []}
+    for kind, begin, end in turns:
+        rates[kind].append(float(np.mean([tps for at, tps in by_second if begin < at <= end])))
+    return {"tps_with": rates["with"], "tps_without": rates["without"], "turn_seconds": options.turn_seconds}
+
+
+def _let_run(pid: int, runs: bool) -> None:
+    """Stop a process and its children, or let them go on."""
+    for one in (*_children(pid), pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGCONT if runs else signal.SIGSTOP)
+
+
+def ratio_of(with_it: Sequence[float], without: Sequence[float], *, seed: int = 1) -> dict[str, float]:
+    """Return the ratio of the medians, its 95 % bootstrap interval over pairs, and the spread."""
+    first, second = np.asarray(with_it), np.asarray(without)
+    chosen = np.random.default_rng(seed).integers(0, len(first), (10_000, len(first)))
+    ratios = np.median(first[chosen], axis=1) / np.median(second[chosen], axis=1)
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    quarter, three = np.percentile(second, [25, 75])
+    return {
+        "server_tps_ratio": float(np.median(first) / np.median(second)),
+        "server_tps_ratio_low": float(low),
+        "server_tps_ratio_high": float(high),
+        "server_tps_spread": float((three - quarter) / np.median(second)),
+        "server_tps_pairs": len(first),
+    }
+
+
+def _small(shared_buffers: str = "64MB") -> Cluster:
+    cluster = Cluster.create(None, {"shared_buffers": shared_buffers, "max_connections": "100"})
+    create_database(cluster, 10)
+    prepare(cluster, ZIPF)
+    return cluster
+
+
+def _write_config(path: Path, entries: Sequence[tuple[str, str]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(
+        f"[[server]]\nname = {json.dumps(name)}\nconninfo = {json.dumps(conninfo)}\n"
+        for name, conninfo in entries
+    ))  # fmt: skip
+
+
+def _summary(parts: dict[str, Any], this_run: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if serving := parts.get("serving"):
+        half = len(serving["memory_bytes"]) // 2
+        found |= {
+            "collector_processor_share": serving["processor_share"],
+            "forecast_processor_share": serving["forecast_processor_share"],
+            "memory_bytes": int(np.median(serving["memory_bytes"][half:])),
+            "forecast_memory_bytes": int(np.median(serving["forecast_memory_bytes"][half:])),
+            "page_seconds": float(np.median([seconds for seconds, _ in serving["page_seconds"]])),
+            "metrics_seconds": float(np.median([seconds for seconds, _ in serving["metrics_seconds"]])),
+            "page_processor_seconds": float(np.median([one for _, one in serving["page_seconds"]])),
+            "metrics_processor_seconds": float(np.median([one for _, one in serving["metrics_seconds"]])),
+            "interval_late_p99_seconds": float(np.percentile(serving["late"], 99)),
+            "servers_up": serving["servers_up"],
+            "minutes": serving["minutes"],
+            "relations": serving["relations"],
+        }
+    if growth := parts.get("growth"):
+        rows = growth["samples_and_bytes"]
+        tenth = rows[len(rows) // 10 - 1]
+        found |= {
+            "samples": rows[-1][0],
+            "memory_growth_bytes": rows[-1][1] - tenth[1],
+            "memory_growth_from_samples": tenth[0],
+        }
+    if tps := parts.get("tps"):
+        found |= ratio_of(tps["tps_with"], tps["tps_without"])
+    found["of_earlier_runs"] = {
+        name: part["measured"]["at"] for name, part in parts.items() if name not in this_run
+    }
+    return found
+
+
+def main() -> None:
+    """Measure, keep the samples after each part, print the summary."""
+    refuse_debug_build()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", choices=_PARTS, help="a part; the others stay as they are")
+    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--relations", type=int, default=20_000)
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--turn-seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    here = Path(__file__).parent
+    parts: dict[str, Any] = json.loads((here / "samples.json").read_text())["samples"] if options.only else {}
+    measures = {"serving": _serving, "growth": _growth, "tps": _tps}
+    done: list[str] = []
+    summary: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only or _PARTS:
+            parts[name] = measures[name](options, Path(folder, name)) | {"measured": provenance()}
+            done.append(name)
+            summary = _summary(parts, done)
+            keep(here, summary, parts, ("starlette", "uvicorn"))
+            print(f"{name}: measured", file=sys.stderr, flush=True)
     print(json.dumps(summary))
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,11 @@ class CounterTable:
         self._writer = writer
         self._sample = 0
         self._seconds = 0.0
-        self._last: dict[tuple[str, str, str], float] = {}
+        # By scope and name, then by object: of 100,000 relations each has several.
+        self._last: dict[tuple[str, str], dict[str, float]] = {}
         self.was_reset = False
 
-    def write(self, seconds: float, counters: Sequence[Counter]) -> None:
+    def write(self, seconds: float, counters: Iterable[Counter]) -> None:
         """Keep a sample.
 
         Args:
@@ -128,14 +130,14 @@ class CounterTable:
         self._seconds = seconds
         changed = []
         for counter in counters:
-            key = (counter.scope, counter.object, counter.name)
-            before = self._last.get(key, 0.0)
+            last = self._last.setdefault((counter.scope, counter.name), {})
+            before = last.get(counter.object, 0.0)
             # Everything of a database is cumulative, so less than before means that somebody reset the
             # statistics.
             self.was_reset |= counter.scope == "database" and counter.value < before
-            if counter.value != before or (key not in self._last and counter.scope == "database"):
+            if counter.value != before or (counter.scope == "database" and counter.object not in last):
                 changed.append(counter)
-                self._last[key] = counter.value
+                last[counter.object] = counter.value
         if changed:
             self._append(self._sample, seconds, changed)
         self._sample += 1
@@ -154,7 +156,7 @@ class CounterTable:
 
     def value(self, scope: str, name: str, object_: str = "") -> float:
         """Return the last value of a counter."""
-        return self._last.get((scope, object_, name), 0.0)
+        return self._last.get((scope, name), {}).get(object_, 0.0)
 
     def accesses(self, database: str) -> float:
         """Return the accesses of a database since its statistics began."""
@@ -199,14 +201,16 @@ class CounterLog(CounterTable):
         """
         begin = time.monotonic()
         seconds = self._now()
-        counters = self._reader.databases() + self._reader.writers()
-        if full or seconds >= self._slow_due:
-            slow_begin = time.monotonic()
-            counters += self._reader.relations() + self._reader.io()
-            cost_seconds = time.monotonic() - slow_begin
-            self._slow_due = seconds + max(RELATION_SECONDS, cost_seconds / RELATION_SHARE)
+        counters: Iterable[Counter] = self._reader.databases() + self._reader.writers()
+        slow = full or seconds >= self._slow_due
+        slow_begin = time.monotonic()
+        if slow:
+            counters = chain(counters, self._reader.each_relation(), self._reader.io())
         self.write((seconds + self._now()) / 2, counters)
-        self.spent_seconds += time.monotonic() - begin
+        end = time.monotonic()
+        if slow:
+            self._slow_due = seconds + max(RELATION_SECONDS, (end - slow_begin) / RELATION_SHARE)
+        self.spent_seconds += end - begin
 
     def created(self, oids: Iterable[int]) -> None:
         """Read the counters of relations not known before, which began at 0 meanwhile, into the last sample.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -216,7 +217,7 @@ class Recording:
     def _tell_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
         """Say what the recording will cost, and return the share of one backend's time."""
         quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
-        slow_seconds = least_seconds(lambda: (counters.relations(), counters.io()))
+        slow_seconds = least_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))
         slow_interval_seconds = max(RELATION_SECONDS, slow_seconds / RELATION_SHARE)
         share, sentences = self._view.cost(
             schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds

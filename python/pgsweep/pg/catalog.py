@@ -8,6 +8,7 @@ never become SQL. Numbers that PostgreSQL calls `oid` are plain integers here.
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -267,13 +268,14 @@ def relation_of(row: Sequence[Any], measured: Mapping[int, tuple[int, int, int]]
     main_blocks, fsm_blocks, vm_blocks = measured.get(oid, (max(0, estimate), 0, 0))
     return Relation(
         oid=oid,
-        schema=decode_name(schema),
+        # Of 100,000 relations each would have a copy of its own.
+        schema=sys.intern(decode_name(schema)),
         name=decode_name(name),
         kind=kind,
         database_oid=database_oid,
         tablespace_oid=tablespace_oid,
         filenode=filenode,
-        table_oid=table_oid,
+        table_oid=oid if table_oid == oid else table_oid,
         main_blocks=main_blocks,
         fsm_blocks=fsm_blocks,
         vm_blocks=vm_blocks,

@@ -71,6 +71,8 @@ class Watched:
         consumers_missing: what is not seen of the consumers, and why.
         query_texts: by query id, where they are wanted.
         user_metrics: by name: rows of (labels, value); None where the query failed.
+        user_failures: why, by name.
+        user_intervals: seconds from one run to the next, by name.
     """
 
     config: ServerConfig
@@ -92,6 +94,7 @@ class Watched:
     query_texts: dict[int, str] = field(default_factory=dict)
     user_metrics: dict[str, list[tuple[tuple[str, ...], float]] | None] = field(default_factory=dict)
     user_failures: dict[str, str] = field(default_factory=dict)
+    user_intervals: dict[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -231,6 +234,14 @@ def _advice_fields(watched: Watched) -> dict[str, Any]:
     }
 
 
+def _missing_metrics(watched: Watched) -> list[Missing]:
+    """Return which metrics of the user's own have no value, and why."""
+    return [
+        Missing(what=f"the metric `{name}` of serve.toml", why=why, enable=None)
+        for name, why in sorted(watched.user_failures.items())
+    ]
+
+
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
     config, sample, values = watched.config, watched.sample, watched.values
@@ -247,6 +258,7 @@ def summary_of(watched: Watched) -> ServeSummary:
             state=watched.state,
             failure=watched.failure,
             verdict=verdict,
+            missing=_missing_metrics(watched),
             **_advice_fields(watched),
         )
     head = sample.head
@@ -275,7 +287,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         held_back=head.held_back,
         collect_share=head.backend_share,
         collect_seconds=watched.collect_seconds,
-        missing=head.missing,
+        missing=[*head.missing, *_missing_metrics(watched)],
         **_advice_fields(watched),
     )
 

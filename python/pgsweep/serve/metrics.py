@@ -77,6 +77,11 @@ class _Metrics:
         failed = _gauge(
             "pgsweep_user_metric_failed", "1 where a query of the user's own fails.", ["server", "metric"]
         )
+        apart = _gauge(
+            "pgsweep_user_metric_interval_seconds",
+            "Time between runs of a query of the user's own; longer than asked for where it costs much.",
+            ["server", "metric"],
+        )
         for metric in self._user:
             name, help_text = (
                 f"pgsweep_user_{metric.name}",
@@ -93,10 +98,11 @@ class _Metrics:
                     continue
                 rows = watched.user_metrics[metric.name]
                 failed.of([watched.config.name, metric.name], 1.0 if rows is None else 0.0)
+                apart.of([watched.config.name, metric.name], watched.user_intervals.get(metric.name))
                 for values, number in rows or []:
                     family.add_metric([watched.config.name, *values], number)
             yield family
-        yield failed
+        yield from (failed, apart)
 
 
 class _Gauge(GaugeMetricFamily):

@@ -1,8 +1,9 @@
 """Metrics of the user's own: named queries of serve.toml, each with a time limit and a limit of its cost.
 
 Each server has one session and one thread for all of them. A query runs at its interval, or more rarely,
-so that it takes no more than 1 % of that backend's time. A query that fails has no value until it works
-again, and `pgsweep_user_metric_failed` says so.
+so that it takes no more than 1 % of that backend's time: `pgsweep_user_metric_interval_seconds` says how far
+apart its runs are. A query that fails has no value until it works again, and `pgsweep_user_metric_failed`
+says so.
 """
 
 from __future__ import annotations
@@ -95,16 +96,18 @@ class UserMetrics:
         except (DriverError, OSError) as error:
             why = first_line(error)
         taken = time.monotonic() - begin
+        apart = max(pause, taken / COST_SHARE)
 
         def change(watched: Watched) -> None:
             watched.user_metrics[metric.name] = rows
+            watched.user_intervals[metric.name] = apart
             if why:
                 watched.user_failures[metric.name] = why
             else:
                 watched.user_failures.pop(metric.name, None)
 
         self._board.changed(self._server.key, "metric", change)
-        return begin + max(pause, taken / COST_SHARE)
+        return begin + apart
 
 
 def _values(metric: MetricConfig, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Rows:
