@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.workload_change import Load, compare_loads, difference
+from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.verification import VIEW
@@ -156,6 +159,24 @@ def test_the_server_is_recorded_as_it_was_before(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Not known" in done.stdout, "an idle server shows nothing"
     assert list(folder.glob("pgsweep-*.evidence"))
+
+
+def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Path) -> None:
+    """A trace has the clock hand too, read before the server's first counters."""
+    shutil.copytree(folder / "before.evidence", tmp_path / "traced.evidence")
+    part = min((tmp_path / "traced.evidence" / "counters").glob("*.parquet"))
+    table = pq.read_table(part)
+    early = {"sample": [0], "seconds": [0.0], "scope": ["pool"], "object": [""], "name": ["next_victim"],
+             "value": [7.0]}  # fmt: skip
+    added = pa.table(early).cast(table.schema)
+    pq.write_table(pa.concat_tables([added, table]), part, write_page_checksum=True)
+    before, traced = (
+        load_of(Evidence.open(path)) for path in (folder / "before.evidence", tmp_path / "traced.evidence")
+    )
+    assert table.column("seconds")[0].as_py() > 0
+    assert traced.accesses_per_transaction == before.accesses_per_transaction
+    assert traced.rows_per_transaction == before.rows_per_transaction
+    assert not any(one.changed for one in compare_loads(before, traced))
 
 
 def load(shares: dict[str, float], *, half: float = 0.0, accesses: float = 10.0, rows: float = 1.0) -> Load:
