@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -20,6 +21,7 @@ from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.verify import miss_error
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -219,6 +221,14 @@ def test_what_counts_as_another_load() -> None:
     assert changed(load({"public.a": 0.5, "public.b": 0.5}), restless) == []
     assert changed(load(before.shares, accesses=20)) == ["page accesses per transaction"]
     assert changed(load(before.shares, rows=3)) == ["rows written per transaction"]
+
+
+def test_what_was_counted_is_no_more_certain_than_chance_allows() -> None:
+    totals = load({"public.a": 1.0}).totals
+    assert totals.miss_ratio_error == 0.0
+    assert miss_error(totals) == pytest.approx((0.1 * 0.9 / 1000) ** 0.5)
+    assert miss_error(replace(totals, miss_ratio_error=0.5)) == 0.5
+    assert miss_error(replace(totals, hits=0.0, misses=0.0)) == 0.0
 
 
 def test_how_it_is_shown() -> None:
