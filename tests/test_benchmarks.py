@@ -9,6 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.advise.bench import PREDICTIONS, RESULTS, SAMPLES
+from benchmarks.advise.cases import SIZES_BYTES, Samples, sizes_of, stand_in
+from benchmarks.advise.judge import summary, truths
+from benchmarks.advise.tables import page
 from benchmarks.replay.traces import zipf_trace
 from benchmarks.run import names
 from benchmarks.samples import keep
@@ -46,3 +50,20 @@ def test_zipf_traces_are_skewed_and_repeatable() -> None:
     assert np.array_equal(trace, zipf_trace(50_000, 1000))
     counts = np.sort(np.bincount(trace, minlength=1000))[::-1]
     assert 1.8 < counts[0] / counts[1] < 2.2
+
+
+def test_the_page_of_results_of_advise_is_that_of_its_samples() -> None:
+    samples = Samples(SAMPLES)
+    predictions = [json.loads(line) for line in PREDICTIONS.read_text().splitlines()]
+    figures = summary(samples, predictions)
+    assert page(samples, predictions, figures) == RESULTS.read_text()
+    assert {one["case"] for one in predictions} == set(samples.cases())
+    assert all(set(truths(samples, case)) >= set(SIZES_BYTES) for case in samples.cases())
+
+
+def test_sizes_that_are_asked_for_are_measured_once() -> None:
+    near, far = SIZES_BYTES[2] + 8192, 100 << 20
+    advice = [{"advised_bytes": near, "rules": {"one": far, "two": None, "three": 1 << 40, "four": far}}]
+    assert sizes_of(advice) == sorted({*SIZES_BYTES, far})
+    assert stand_in(near, SIZES_BYTES) == SIZES_BYTES[2]
+    assert stand_in(far, SIZES_BYTES) is None

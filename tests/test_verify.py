@@ -7,17 +7,22 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.workload_change import Load, compare_loads, difference
+from pgsweep.sizing.verify import miss_error
+from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.verification import VIEW
@@ -158,6 +163,24 @@ def test_the_server_is_recorded_as_it_was_before(folder: Path) -> None:
     assert list(folder.glob("pgsweep-*.evidence"))
 
 
+def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Path) -> None:
+    """A trace has the clock hand too, read before the server's first counters."""
+    shutil.copytree(folder / "before.evidence", tmp_path / "traced.evidence")
+    part = min((tmp_path / "traced.evidence" / "counters").glob("*.parquet"))
+    table = pq.read_table(part)
+    early = {"sample": [0], "seconds": [0.0], "scope": ["pool"], "object": [""], "name": ["next_victim"],
+             "value": [7.0]}  # fmt: skip
+    added = pa.table(early).cast(table.schema)
+    pq.write_table(pa.concat_tables([added, table]), part, write_page_checksum=True)
+    before, traced = (
+        load_of(Evidence.open(path)) for path in (folder / "before.evidence", tmp_path / "traced.evidence")
+    )
+    assert table.column("seconds")[0].as_py() > 0
+    assert traced.accesses_per_transaction == before.accesses_per_transaction
+    assert traced.rows_per_transaction == before.rows_per_transaction
+    assert not any(one.changed for one in compare_loads(before, traced))
+
+
 def load(shares: dict[str, float], *, half: float = 0.0, accesses: float = 10.0, rows: float = 1.0) -> Load:
     import numpy as np
 
@@ -198,6 +221,14 @@ def test_what_counts_as_another_load() -> None:
     assert changed(load({"public.a": 0.5, "public.b": 0.5}), restless) == []
     assert changed(load(before.shares, accesses=20)) == ["page accesses per transaction"]
     assert changed(load(before.shares, rows=3)) == ["rows written per transaction"]
+
+
+def test_what_was_counted_is_no_more_certain_than_chance_allows() -> None:
+    totals = load({"public.a": 1.0}).totals
+    assert totals.miss_ratio_error == 0.0
+    assert miss_error(totals) == pytest.approx((0.1 * 0.9 / 1000) ** 0.5)
+    assert miss_error(replace(totals, miss_ratio_error=0.5)) == 0.5
+    assert miss_error(replace(totals, hits=0.0, misses=0.0)) == 0.0
 
 
 def test_how_it_is_shown() -> None:

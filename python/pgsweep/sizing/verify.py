@@ -7,6 +7,7 @@ error of the prediction, and where the load itself is another one that is said i
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
+from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
 from pgsweep.units import format_bytes
@@ -130,7 +132,7 @@ def _values(
             prediction.observed.miss_ratio,
             (point.miss_ratio, point.low, point.high),
             after.totals.misses / accesses,
-            after.totals.miss_ratio_error,
+            miss_error(after.totals),
         )
     ]
     memory = prediction.memory
@@ -172,6 +174,16 @@ def _values(
             )
         )
     return values
+
+
+def miss_error(totals: Totals) -> float:
+    """Return the standard error of a counted miss ratio, that of independent accesses at least.
+
+    The few samples of a trace show no variation.
+    """
+    accesses = max(totals.hits + totals.misses, 1.0)
+    ratio = totals.misses / accesses
+    return max(totals.miss_ratio_error, math.sqrt(ratio * (1 - ratio) / accesses))
 
 
 def _value(

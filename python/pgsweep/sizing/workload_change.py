@@ -20,6 +20,7 @@ from pgsweep.sizing.inference.totals import Totals, read_totals
 _LEAST: Final = 0.1
 _LEAST_WRITES: Final = 0.2
 _HALVES: Final = 3.0
+_OTHER_TIMES: Final = ("host", "pool")
 _ROWS: Final = ("tup_inserted", "tup_updated", "tup_deleted")
 
 
@@ -50,8 +51,9 @@ def load_of(evidence: Evidence) -> Load:
     """Return the load that a recording shows."""
     meta = evidence.meta
     counters = evidence.table("counters")
-    # What the recorder reads of the host comes at times of its own.
-    ours = counters["scope"] != "host"
+    # What the recorder reads of the host and of the pool's memory comes at times of its own. With these the
+    # server's counters would seem to begin later, and at 0.
+    ours = ~np.isin(counters["scope"], _OTHER_TIMES)
     counters = {name: column[ours] for name, column in counters.items()}
     relations = evidence.table("relations")
     totals = read_totals(counters, relations, meta.database)
