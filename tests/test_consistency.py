@@ -23,7 +23,7 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
 from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.totals import Totals, read_totals
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.predict import judge, predict
 from tests.fix_page import load_running
 
 Columns = dict[str, NDArray[Any]]
@@ -152,10 +152,11 @@ def test_temporary_relations_are_no_contradiction(server: Cluster, database: str
     assert {doubt.level for doubt in totals.doubts} == {"reliable"}
     assert any("of the misses are those of temporary relations" in d.reason for d in totals.doubts)
     # In a pool that holds all there is, their misses are what remains.
-    result = predict(path, sizes_bytes=[16 << 20, 1 << 30])
+    # On a busy machine the clock passes too seldom for a verdict; the curve is there in any case.
+    found = judge(path, sizes_bytes=[16 << 20, 1 << 30])
     least = totals.temporary_misses / (totals.misses + totals.hits)
-    assert result.points[-1].miss_ratio == pytest.approx(least, abs=0.03)
-    assert result.points[0].miss_ratio == pytest.approx(result.observed.miss_ratio, abs=0.03)
+    assert found.estimate.miss_ratio[-1] == pytest.approx(least, abs=0.03)
+    assert found.estimate.miss_ratio[0] == pytest.approx(found.observed.miss_ratio, abs=0.03)
 
 
 def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tmp_path: Path) -> None:
