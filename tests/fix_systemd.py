@@ -36,7 +36,6 @@ mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs run
-mount -t tmpfs -o mode=1777 tmpfs tmp
 mount -t tmpfs -o mode=755 tmpfs dev
 mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts

@@ -80,11 +80,13 @@ ExecStartPre={DEBIAN_BINDIR}/initdb --no-sync --auth=trust --username=postgres -
 ExecStart={DEBIAN_BINDIR}/postgres -D /var/lib/watched/data -k /run/postgresql -c listen_addresses= \\
     -c shared_buffers=16MB -c fsync=off
 """
-ADDED = """
+# The unit has /tmp and the homes hidden, where a checkout may lie.
+ADDED = f"""
 [Service]
 StandardOutput=file:/run/said
 StandardError=file:/run/said
 RestartSec=100ms
+BindReadOnlyPaths={PACKAGING.parent} {sys.prefix} {sys.base_prefix}
 """
 SERVE_TOML = """
 [[server]]

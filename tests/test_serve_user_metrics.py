@@ -91,10 +91,14 @@ def test_a_query_that_costs_too_much_runs_more_rarely(
         name="costly", query=f"SELECT 1 AS value FROM pg_sleep({sleep_seconds})", every=1.0, timeout=5.0
     )
     asked = Asked(wheel18, tmp_path, [metric])
-    asked.user._once(metric)  # connects, which is no cost of the query
-    begin = time.monotonic()
-    due = asked.user._once(metric)
-    taken = time.monotonic() - begin
+    try:
+        asked.user._once(metric)  # connects, which is no cost of the query
+        begin = time.monotonic()
+        due = asked.user._once(metric)
+        taken = time.monotonic() - begin
+    finally:
+        assert asked.user._session is not None
+        asked.user._session.close()
     assert asked.watched.user_metrics["costly"] == [((), 1.0)]
     pause = due - begin
     if sleep_seconds:
@@ -102,8 +106,6 @@ def test_a_query_that_costs_too_much_runs_more_rarely(
         assert pause > 10 * metric.every
     # The query itself begins within the time taken.
     assert pause <= taken + max(metric.every, taken / COST_SHARE)
-    assert asked.user._session is not None
-    asked.user._session.close()
 
 
 def test_what_is_slowed_is_said(wheel18: Cluster, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.synchronize import Event
 from typing import Any, Final, TypeVar
 
@@ -52,21 +52,18 @@ def check_executor(text: str) -> None:
 
 
 def run_tasks(
-    executor: Executor | str | None, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]
+    executor: Executor | str, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]]
 ) -> list[T]:
     """Return what a function returns for each task, in their order.
 
     Args:
-        executor: as `check_executor` takes it; None is as many threads as there are processors.
+        executor: one of `concurrent.futures`, or as `check_executor` takes it.
         function: of a module, so that workers find it; returns the same for the same task.
         tasks: arguments of each call.
 
     Raises:
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
-    if executor is None:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-            return list(threads.map(lambda task: function(*task), tasks))
     pool = WorkerPool(executor)
     results: dict[int, T] = {}
     ended = False

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.sizing.inference.parallel import map_in_threads
 from pgsweep.workers import run_tasks
 
 Floats = NDArray[np.float64]
@@ -98,7 +99,11 @@ def replay_sizes(
             blocks = [max(round(sizes_blocks[number] / 2**halvings), 16) for number in part]
             tasks.append((sample, blocks, version))
             numbers += part
-    found = [one for part in run_tasks(executor, replay_sample, tasks) for one in part]
+    if executor is None:
+        parts = map_in_threads(replay_sample, *zip(*tasks, strict=True))
+    else:
+        parts = run_tasks(executor, replay_sample, tasks)
+    found = [one for part in parts for one in part]
     return [one for _, one in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
 
 
