@@ -145,8 +145,9 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
             Doubt(
                 none_left,
                 f"at {_named(found, unseen)} the clock hand would pass the pool in less than "
-                f"{format_plain(BRIEF_PASS_SECONDS)} s, or {format_plain(UNSEEN_PASSES)} times while it passes "
-                "today's once: which pages would stay then, snapshots do not show; record with --source trace",
+                f"{format_plain(BRIEF_PASS_SECONDS)} s, or {format_plain(UNSEEN_PASSES)} times while it "
+                "passes today's once: which pages would stay then, snapshots do not show; record with "
+                "--source trace",
             )
         )
     level, reasons = judged(doubts)
