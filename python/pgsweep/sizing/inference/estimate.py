@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records.prediction import LEVELS, Level
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_plain
 
 Floats = NDArray[np.float64]
 
@@ -145,8 +145,9 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
             Doubt(
                 none_left,
                 f"at {_named(found, unseen)} the clock hand would pass the pool in less than "
-                f"{BRIEF_PASS_SECONDS:g} s, or {UNSEEN_PASSES:g} times while it passes today's once: which "
-                "pages would stay then, snapshots do not show; record with --source trace",
+                f"{format_plain(BRIEF_PASS_SECONDS)} s, or {format_plain(UNSEEN_PASSES)} times while it "
+                "passes today's once: which pages would stay then, snapshots do not show; record with "
+                "--source trace",
             )
         )
     level, reasons = judged(doubts)

@@ -30,7 +30,8 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
             )
         ]
     if snapshots < LEAST_SNAPSHOTS:
-        return [Doubt("refused", f"there are only {snapshots} snapshots: record for longer")]
+        found = "is only one snapshot" if snapshots == 1 else f"are only {snapshots} snapshots"
+        return [Doubt("refused", f"there {found}: record for longer")]
     passes = totals.seconds / pass_seconds if pass_seconds > 0 else 0.0
     least, enough = _PASSES_OF_PATHS if by_paths else _PASSES_OF_STATES
     if passes >= enough:

@@ -18,6 +18,7 @@ from pgsweep.sizing.inference.replays import Replay, Replayed
 from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
+from pgsweep.units import format_plain
 
 _Z90 = 1.645
 _SMALLEST_BLOCKS = 16
@@ -329,7 +330,8 @@ def _notes(
         few = f" ({rare.min()} scans of one kind were seen)" if len(rare) else ""
         notes.append(
             f"another stretch of {trace.duration_seconds:.0f} s may differ by ±{width[widest]:.3f} at "
-            f"{_mib(sizes_blocks[widest])}{few}; record for about {longer:.0f} s to have it within ±{_WIDE:g}"
+            f"{_mib(sizes_blocks[widest])}{few}; record for about {longer:.0f} s to have it within "
+            f"±{format_plain(_WIDE)}"
         )
     beyond = [
         size
