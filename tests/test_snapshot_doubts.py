@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.inference.curve import Flow
 from pgsweep.sizing.inference.interval import Beside, around, corrected
+from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
 from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     drift_doubts,
@@ -16,6 +18,7 @@ from pgsweep.sizing.inference.self_consistency import (
     together_doubts,
     width_doubts,
 )
+from pgsweep.sizing.inference.snapshots import followers_of
 from pgsweep.sizing.inference.totals import read_totals
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
@@ -173,6 +176,18 @@ def test_doubts_know_their_thresholds() -> None:
     assert width_doubts([128], np.array([0.1]), np.array([0.2])) == [], "it is not shown at all"
     [wide] = width_doubts([100, 128], np.array([0.1, 0.1]), np.array([0.12, 0.17]))
     assert wide.level == "rough" and "1 MB" in wide.reason
+
+
+@pytest.mark.parametrize(("accesses", "beside"), [(10.0, 0.0), (13.0, 0.0), (27.6, 1.76)])
+def test_accesses_that_only_the_server_counts_are_those_of_a_visit(accesses: float, beside: float) -> None:
+    """Of 20 visits in a clock pass of two seconds; a few more than those may be an error of the rates."""
+    pages = np.zeros(len(GRID))
+    pages[-1] = 20.0 / GRID[-1]
+    rates = Rates(pages=pages, batch=SINGLE, hot_batch=SINGLE)
+    assert followers_of(rates, Flow(misses=1.0, accesses=accesses), 2.0) == pytest.approx(beside)
+    assert followers_of(rates, Flow(misses=1.0), 2.0) == 0.0, "how many there were is not known"
+    several = Rates(pages=pages, batch=np.array([0.5, 0, 0.5, 0, 0]), hot_batch=SINGLE)
+    assert followers_of(several, Flow(misses=1.0, accesses=accesses), 2.0) == pytest.approx(max(1.0, beside))
 
 
 def test_half_a_recording_tells_what_a_whole_one_lacks() -> None:

@@ -81,6 +81,9 @@ _OWN_GROUP_SHARE = 0.002
 _TOGETHER = 0.2
 """Share of common variation from which on pages are taken to be visited one after the other."""
 
+_COUNTED_FOLLOWERS = 0.5
+"""Accesses of a visit beside the first, from which on those that were counted stand for those shown."""
+
 _GROWTH = 0.02
 """New blocks of a relation for each miss that is expected of it, from which on it counts as growing."""
 
@@ -257,7 +260,7 @@ def estimate(
     growth = totals.relation_growth_blocks * totals.seconds * sampling_rate
     in_runs = in_order(seen, np.array([float(growth[list(group.relations)].sum()) for group in seen.groups]))
     ordered = float((in_runs * np.maximum(missed - scanned, 0)).sum() / max(float(missed.sum()), 1e-9))
-    followers = np.array([_followers(r, f, pass_seconds) for r, f in zip(rates, flows, strict=True)])
+    followers = np.array([followers_of(r, f, pass_seconds) for r, f in zip(rates, flows, strict=True)])
     late = np.array([late_accesses(seen, g, rates[g]) if by_paths else 0.0 for g in groups])
     relative_size = np.asarray(looked_at) / pool_blocks
     beside = Beside(
@@ -438,17 +441,19 @@ def _unseen(
     return tuple(found)
 
 
-def _followers(rates: Rates, flow: Flow, pass_seconds: float) -> float:
+def followers_of(rates: Rates, flow: Flow, pass_seconds: float) -> float:
     """Return how many accesses each visit brings beside its first one: as counts show, and as were counted.
 
-    Those that find the page pinned, or at the highest count, are only counted.
+    Those that find the page pinned, or at the highest count, are only counted. A few more than counts show
+    may as well be an error of the rates.
     """
     shown = float(rates.batch @ np.arange(len(rates.batch)))
     visits = float(rates.pages @ GRID)
     counted = (flow.accesses - flow.scan_accesses) * pass_seconds
     if not np.isfinite(counted) or visits <= 0:
         return shown
-    return max(shown, counted / visits - 1)
+    more = counted / visits - 1
+    return max(shown, more if more >= _COUNTED_FOLLOWERS else 0.0)
 
 
 def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
