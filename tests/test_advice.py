@@ -13,7 +13,7 @@ from pgsweep.advice.candidates import candidates
 from pgsweep.advice.situation import rounded_down
 from pgsweep.errors import UsageError
 from pgsweep.records.advice import AdviceResult, AdvisedSetting
-from pgsweep.records.prediction import NoEviction
+from pgsweep.records.prediction import NoEviction, Throughput, ThroughputPoint
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, postgresql_conf
 from pgsweep.ui.terminal import Terminal
@@ -66,6 +66,38 @@ def test_leave_it(disk: dict[int, float], width: float, words: str) -> None:
     assert (size.action, size.value, size.gain) == ("leave", None, None)
     assert words in size.reason
     assert of(result, "warm-up").action == "leave"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "value", "words"),
+    [
+        (1.08, 1.03, 1.13, "4GB", "misses"),
+        (1.08, 0.99, 1.16, None, "no size is certain to raise the throughput, and by 2%; the best, 4 GB"),
+        (1.01, 1.005, 1.02, None, "would change it by +0% to +2%"),
+    ],
+)
+def test_a_throughput_that_is_predicted_decides(
+    ratio: float, low: float, high: float, value: str | None, words: str
+) -> None:
+    """Though sessions would wait no less for reads: a disk read takes processor time too."""
+    known = situation({GB: 0.2, 4 * GB: 0.1}, {GB: 9_000.0, 4 * GB: 8_950.0})
+    assert known.prediction.memory is not None
+    loop = Throughput(
+        points=[
+            ThroughputPoint(shared_buffers_bytes=GB, ratio=1.0, low=1.0, high=1.0),
+            ThroughputPoint(shared_buffers_bytes=4 * GB, ratio=ratio, low=low, high=high),
+        ],
+        reasons=[],
+    )
+    memory = msgspec.structs.replace(known.prediction.memory, throughput=loop)
+    known = replace(known, prediction=msgspec.structs.replace(known.prediction, memory=memory))
+    size = of(advised(known), "shared_buffers")
+    assert size.value == value
+    assert words in size.reason
+    if value is not None:
+        assert size.gain is not None
+        assert size.gain.of == "throughput"
+        assert size.gain.value == pytest.approx(0.08)
 
 
 def test_a_refused_prediction_advises_no_size() -> None:
@@ -163,7 +195,7 @@ def test_rules_of_thumb_are_priced() -> None:
     assert rules["usage counts of 4 and 5"].gain is None, "no size near it was predicted"
 
 
-def test_the_planner_is_told_what_is_there() -> None:
+def test_effective_cache_size_is_what_both_caches_hold() -> None:
     result = advised(growing())
     planner = of(result, "effective_cache_size")
     assert (planner.today, planner.value, planner.takes_effect) == ("4GB", "15104MB", "reload")

@@ -147,7 +147,7 @@ def test_a_table_that_scans_read_without_a_ring_stays_if_the_hand_comes_seldom_e
     assert found.miss_ratio == pytest.approx(truth, abs=0.006)
 
 
-def test_pages_that_rings_leave_behind_are_told_of() -> None:
+def test_pages_that_rings_leave_behind_are_a_reason() -> None:
     """All else fits: whatever a ring leaves in the pool, the next scan finds, and more from scan to scan."""
     life = Life(60, points=(2_000, 2_000))
     found = predicted(life.trace(40, 60), [8_000])

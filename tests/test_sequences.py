@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -127,6 +128,33 @@ def test_a_loop_that_fits_is_found_by_the_counts_of_neighbours() -> None:
     """A quarter of it is read between two snapshots, each page four times."""
     loop = [[(75 * number + k) % LOOP for k in range(75) for _ in range(4)] for number in range(60)]
     assert together(counted(loop))[0] > 0.3
+
+
+def test_a_short_window_that_moves_through_many_pages_is_found() -> None:
+    """It holds a seventieth of them, a fifth of a sixteenth."""
+    pages, window = 20_000, 280
+    rows = [[(400 * number + k) % pages for k in range(window) for _ in range(4)] for number in range(70)]
+    assert together(counted(rows, pages))[0] > 0.3
+
+
+def test_short_ranges_at_random_places_are_no_loop() -> None:
+    random = np.random.default_rng(4)
+    begins = random.integers(0, 19_900, (70, 60))
+    rows = [[first + k for first in row for k in range(32)] for row in begins.tolist()]
+    assert together(counted(rows, 20_000))[0] < 0.1
+
+
+def test_a_small_relation_takes_nothing_from_its_neighbour() -> None:
+    seen = counted([[(75 * number + k) % LOOP for k in range(75) for _ in range(4)] for number in range(60)])
+    alone = together(seen)[0]
+    few = Group(name="few", relations=(1,), pages=5)
+    both = dataclasses.replace(
+        seen,
+        groups=(few, *seen.groups),
+        page_group=np.concatenate([np.zeros(5, np.int32), seen.page_group + 1]).astype(np.int32),
+        page=seen.page + 5,
+    )
+    assert together(both).tolist() == [0, pytest.approx(alone)]
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])

@@ -81,7 +81,7 @@ def test_the_workloads_run(cluster: Cluster, workload: Workload) -> None:
 
 
 def test_hot_accounts_are_scattered(cluster: Cluster) -> None:
-    """The hottest pages of a Zipf workload are no neighbours."""
+    """The hottest pages of a Zipf workload are not neighbours."""
     zipf = WORKLOADS[0]
     measure(cluster, zipf, 4 * 1024**2, seed=4, patience=BRIEF)
     blocks = pool_content(cluster).blocks["public.pgbench_accounts"]

@@ -28,7 +28,18 @@ are relative to this at least."""
 MOST_OTHERS = 0.1
 """Of the processors: from there on throughput is not judged."""
 
-_NAMING = ("drift", "moves", "order", "changed", "loop", "end to end", "not explain", "not visited")
+_NAMING = (
+    "drift",
+    "moves",
+    "in turn",
+    "as a loop",
+    "changed",
+    "loop",
+    "end to end",
+    "one after the other",
+    "not explain",
+    "not visited",
+)
 
 
 @dataclass(frozen=True)

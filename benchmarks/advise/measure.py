@@ -171,9 +171,9 @@ def start(cluster: Cluster, size_bytes: int, carried: PoolContent, seed: int) ->
 
 
 def _processors(cluster: Cluster, load: Load) -> tuple[float, float, float]:
-    """Return the processor time of the host so far, that of server and pgbench, and that of the server."""
+    """Return the processor time so far of the host; of server, pgbench and this program; of the server."""
     assert cluster.postmaster_pid is not None
     host, server = host_seconds(), server_seconds(cluster.postmaster_pid)
     assert host is not None
     assert server is not None
-    return host, server + load.processor_seconds(), server
+    return host, server + load.processor_seconds() + time.process_time(), server

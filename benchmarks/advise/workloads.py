@@ -1,9 +1,9 @@
 """The loads of this benchmark: pgbench with four sessions that never pause.
 
 What depends on time would be another mix of accesses at each throughput, and the sizes would not have the
-same load. So a scan comes after so many transactions of the first session, and hot sets and loops move on by
-transactions too (the variable `step`). Each session has its own: a shared one would fall apart, as sessions
-are not equally fast.
+same load. So a scan comes after so many transactions, and hot sets and loops move on by transactions too (the
+variable `step`). Each session has its own: a shared one would fall apart, as sessions are not equally fast.
+All sessions scan: were it one alone, the longer its scans take, the fewer they would be for each access.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _STEP = "\\set step :step + 1\n"
 
 SCAN = Workload(
     name="scan",
-    title="point reads, Zipf 1.08; every 4000 transactions of one session a scan of a table of 24 MB",
+    title="point reads, Zipf 1.08; each session scans a table of 24 MB every 16000 of its transactions",
     scripts=(
         Script(
             _STEP
             + zipf_account("aid", 1.08, 11)
             + _READ
-            + "\\if :client_id = 0 and :step % 4000 = 0\nSELECT count(filler) FROM scanned;\n\\endif\n"
+            + "\\if :step % 16000 = 4000 * :client_id\nSELECT count(filler) FROM scanned;\n\\endif\n"
         ),
     ),
     setup=(

@@ -208,15 +208,17 @@ def main() -> None:
         evidence = record_load(cluster, folder)
         for asked in options.only:
             changed = ASKED[asked]
-            told = {source: predicted(path, asked) for source, path in evidence.items()}
+            answers = {source: predicted(path, asked) for source, path in evidence.items()}
             if "grown" in changed:
                 fill(cluster, "orders", ROWS["orders"] * changed["grown"])
             for size in [mb * MB for mb in options.sizes_mb]:
                 truth = measure(cluster, folder, size, changed)
                 line: dict[str, Any] = {"asked": asked or "now", "size_bytes": size, **truth}
                 # A busy machine is slower than the load asks for: then scans and inserts are too many.
-                line["kept_pace"] = truth["accesses_per_second"] >= PACE * told[next(iter(told))]["pace"]
-                for source, one in told.items():
+                line["kept_pace"] = (
+                    truth["accesses_per_second"] >= PACE * answers[next(iter(answers))]["pace"]
+                )
+                for source, one in answers.items():
                     line[source] = one["points"].get(size)
                     line[f"{source}_verdict"] = one["verdict"]
                 samples.append(line)

@@ -20,7 +20,7 @@ impl<'a> Likelihoods<'a> {
     ///
     /// # Panics
     ///
-    /// If the length is no multiple of `points` or `points` is 0. Rows may be scaled freely, each on its own.
+    /// If the length is not a multiple of `points` or `points` is 0. Rows may be scaled freely, each on its own.
     pub fn new(values: &'a [f64], points: usize) -> Self {
         assert!(points > 0 && values.len() % points == 0);
         Self { values, points }

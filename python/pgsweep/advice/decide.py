@@ -12,7 +12,7 @@ from pgsweep.advice.situation import Situation
 from pgsweep.advice.warming import advise_warming
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint
 from pgsweep.records.cache import Missing
-from pgsweep.units import format_plain
+from pgsweep.units import format_count, format_plain
 
 
 def decide(
@@ -94,8 +94,8 @@ def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: b
 def _remarks(situation: Situation, basis: Basis) -> list[str]:
     costs = situation.costs
     remarks = [
-        f"one read from disk takes {costs.disk_read_seconds * 1e6:.3g} microseconds, one from the page cache "
-        f"{format_plain(round(costs.copy_seconds * 1e6, 1))} ({costs.kind})"
+        f"one read from disk takes {format_count(costs.disk_read_seconds * 1e6)} microseconds, "
+        f"one from the page cache {format_plain(round(costs.copy_seconds * 1e6, 1))} ({costs.kind})"
     ]
     if basis == "bounded":
         remarks.append(

@@ -206,7 +206,7 @@ def _costs(meta: EvidenceMeta, prediction: PredictResult) -> Costs:
 
 
 def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
-    """Return how a memory is likely used of which nothing was measured."""
+    """Return how memory is likely used where nothing was measured."""
     pool = meta.shared_buffers_blocks * BLOCK_BYTES
     return MemoryFacts(
         memory_bytes=memory_bytes,

@@ -1,9 +1,10 @@
 """The size of shared_buffers, or to leave it as it is.
 
-A change needs a restart, which empties the pool, so it must be certain to pay: the 90 % interval of what it
-saves lies above 0, and it saves at least 5 % of the time that sessions wait for reads. Where the throughput
-is predicted, that must rise for certain too, by 2 % or more. Of the sizes that save nearly as much as the
-best, the one nearest to today's is taken. In all other cases the advice is to leave it.
+A change needs a restart, which empties the pool, so it must be certain to pay. Where the throughput is
+predicted, it is decided by that: it rises by 2 % or more, with a 90 % interval above 0. Elsewhere the time
+that sessions wait for reads stands for it: the interval of what is saved lies above 0, and it is 5 % at
+least. Of the sizes that gain nearly as much as the best, the one nearest to today's is taken. In all other
+cases the advice is to leave it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.advice.reads import Basis, gain_of, throughput_gain
+from pgsweep.advice.reads import THROUGHPUT, Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
 from pgsweep.units import as_setting, format_bytes, format_count, format_plain
@@ -25,6 +26,7 @@ LEAST_WAIT: Final = 0.01
 """With less than this many seconds of waiting in each second nobody would notice a gain."""
 
 _NEARLY: Final = 0.9
+_WORTH_SAYING: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +77,13 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
         for point in points
         if point.shared_buffers_bytes != today
     }
-    certain = {size: gain for size, gain in gains.items() if gain.low > 0 and gain.value >= LEAST_GAIN}
-    certain = {size: gain for size, gain in certain.items() if _raises(points, size)}
+    rises = {
+        point.shared_buffers_bytes: gain
+        for point in points
+        if point.shared_buffers_bytes != today and (gain := throughput_gain(point)) is not None
+    }
+    least = LEAST_THROUGHPUT if rises else LEAST_GAIN
+    certain = {size: gain for size, gain in (rises or gains).items() if gain.low > 0 and gain.value >= least}
     fitting = {size: gain for size, gain in certain.items() if _fits(situation, size)}
     if fitting:
         best = max(gain.value for gain in fitting.values())
@@ -85,8 +92,9 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
             key=lambda size: max(size, today) / min(size, today),
         )
         then = next(point for point in points if point.shared_buffers_bytes == size)
-        return Decision(size_bytes=size, advice=_set(situation, now, then, fitting[size], basis))
-    return _left(situation, _why_not(situation, gains, certain, basis), "leave", _kind(basis))
+        return Decision(size_bytes=size, advice=_set(situation, now, then, gains[size], basis))
+    why = _why_not(situation, rises or gains, certain, basis)
+    return _left(situation, why, "leave", _kind(basis))
 
 
 def _to_record(situation: Situation) -> str:
@@ -97,13 +105,6 @@ def _to_record(situation: Situation) -> str:
         "Record for longer, under the usual load (pgsweep record --for 30m), or, as root on the server's "
         "host, every access (pgsweep record --source trace --for 40s)"
     )
-
-
-def _raises(points: list[ReadsPoint], size: int) -> bool:
-    """Return whether the throughput rises for certain, where it is predicted."""
-    then = next(point for point in points if point.shared_buffers_bytes == size)
-    gain = throughput_gain(then)
-    return gain is None or (gain.low > 0 and gain.value >= LEAST_THROUGHPUT)
 
 
 def _kind(basis: Basis) -> Kind:
@@ -122,17 +123,18 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
     if certain:
         size = max(certain, key=lambda size: certain[size].value)
         return (
-            f"{format_bytes(size)} would save reads, but with it the memory does not suffice for "
+            f"{format_bytes(size)} would pay, but with it the memory does not suffice for "
             "max_connections connections as those of today"
         )
     if not gains:
         return "no other size is possible within the memory"
     size = max(gains, key=lambda size: gains[size].value)
     gain = gains[size]
-    if gain.low > 0 and gain.value >= LEAST_GAIN:
+    if gain.of == THROUGHPUT:
+        change = f"{gain.low:+.0%} to {gain.high:+.0%}{_removable(situation)}"
         return (
-            f"{format_bytes(size)} would save {gain.value:.0%} of the time that sessions wait for reads, but "
-            "that the throughput rises is not certain"
+            f"no size is certain to raise the throughput, and by {LEAST_THROUGHPUT:.0%}; the best, "
+            f"{format_bytes(size)}, would change it by {change}"
         )
     if gain.value < LEAST_GAIN:
         return (
@@ -178,7 +180,8 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
     )
     disk = f"disk reads {_disk(now, basis)} to {_disk(then, basis)} a second"
     better = throughput_gain(then)
-    waiting = "" if better is None else f", {gain.value:.0%} less time waiting for reads"
+    less = better is not None and gain.value >= _WORTH_SAYING
+    waiting = f", {gain.value:.0%} less time waiting for reads" if less else ""
     return AdvisedSetting(
         name="shared_buffers",
         where="server",

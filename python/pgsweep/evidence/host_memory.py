@@ -1,7 +1,9 @@
 """What a recording on the server's host keeps of its memory: facts in `meta.json`, and counters.
 
 Read at the beginning (facts) and at both ends (counters), from /proc and by one cachestat(2) or mincore(2)
-for each segment file: some microseconds for each process and file. docs/concepts/evidence.md lists the names.
+for each segment file: some microseconds for each process and file; and by at most 200 reads of blocks
+that are not in the page cache, for what such a read takes of a processor. docs/concepts/evidence.md lists the
+names.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
-from pgsweep.host.processor_time import copy_seconds, host_seconds, server_seconds
+from pgsweep.host.processor_time import (
+    cold_read_seconds,
+    copy_seconds,
+    host_seconds,
+    server_seconds,
+)
 from pgsweep.host.procfile import PROC
 from pgsweep.host.server_memory import disk_read_bytes, read_server_memory, refaults
 from pgsweep.pg.counters import Counter
@@ -45,6 +52,9 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
         seen = page_cache(files.paths, maps=False, block_bytes=block_bytes)
         if not files.unreadable and not (seen["error"] == 1).any() and not (seen["error"] == 13).any():
             found["data_cached_bytes"] = str(int(seen["cached_bytes"].sum()))
+        cold = cold_read_seconds(files.paths)
+        if cold is not None:
+            found["cold_read_nanoseconds"] = str(round(cold * 1e9))
     copy = copy_seconds(PROC / str(postmaster_pid) / "exe")
     if copy is not None:
         found["copy_nanoseconds"] = str(round(copy * 1e9))

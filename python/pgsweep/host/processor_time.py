@@ -1,10 +1,12 @@
-"""Processor time of a server's processes and of the host, and what a copy out of the page cache takes."""
+"""Processor time of a server's processes and of the host, and what reads of files take."""
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,11 @@ _BLOCK_BYTES: Final = 8192
 _COPIES: Final = 400
 _ROUNDS: Final = 7
 _MOST_BYTES: Final = 8 << 20
+_COLD_READS: Final = 200
+_FEWEST_COLD_READS: Final = 40
+_TRIES: Final = 20 * _COLD_READS
+_COLD_FILES: Final = 16
+_COLD_SECONDS: Final = 0.25
 
 
 def server_seconds(postmaster_pid: int, proc: Path = PROC) -> float | None:
@@ -49,10 +56,9 @@ def host_seconds(proc: Path = PROC) -> float | None:
 
 
 def copy_seconds(file: Path) -> float | None:
-    """Return what one read of 8 kB from the page cache takes on this host; None if it cannot be measured.
+    """Return the processor time of one read of 8 kB from the page cache; None if it cannot be measured.
 
-    Some thousand reads of a file that is cached, some milliseconds in all: the median of the rounds, so that
-    waiting for a processor does not count.
+    The median of some rounds of a file that is cached: some thousand reads, some milliseconds in all.
 
     Args:
         file: one that is in use, such as a program that runs.
@@ -70,12 +76,72 @@ def copy_seconds(file: Path) -> float | None:
             os.preadv(descriptor, buffers, block * _BLOCK_BYTES)
         rounds = []
         for number in range(_ROUNDS):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for index in range(_COPIES):
                 os.preadv(descriptor, buffers, (number + index * 7919) % blocks * _BLOCK_BYTES)
-            rounds.append((time.perf_counter() - begin) / _COPIES)
+            rounds.append((time.thread_time() - begin) / _COPIES)
         return statistics.median(rounds)
     except OSError:
         return None
     finally:
         os.close(descriptor)
+
+
+def cold_read_seconds(files: Sequence[str]) -> float | None:
+    """Return the processor time that one read of 8 kB from disk takes; None if it cannot be measured.
+
+    It is what the reading process needs to ask for the block, to be switched away and back, and to copy it.
+    What the interrupt at its end takes is not in it. At most 200 blocks are read, in a quarter of a second,
+    that are not in the page cache, and dropped from it again.
+
+    Args:
+        files: of relations; blocks of the largest few are read.
+    """
+    sizes = {path: size for path in files if (size := _size(path)) >= _BLOCK_BYTES}
+    chosen = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_COLD_FILES]
+    descriptors: list[tuple[int, int]] = []
+    try:
+        for path in chosen:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptors.append((descriptor, sizes[path] // _BLOCK_BYTES))
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        return _cold_seconds(descriptors)
+    except OSError:
+        return None
+    finally:
+        for descriptor, _ in descriptors:
+            os.close(descriptor)
+
+
+def _cold_seconds(descriptors: Sequence[tuple[int, int]]) -> float | None:
+    """Read random blocks that are not cached; return the mean processor time of this thread for one.
+
+    Args:
+        descriptors: of files, with the blocks that each has.
+    """
+    if not descriptors:
+        return None
+    drawn, buffers = random.Random(0), [bytearray(_BLOCK_BYTES)]  # noqa: S311 - no secret
+    spent, reads, end = 0.0, 0, time.monotonic() + _COLD_SECONDS
+    weights = [blocks for _, blocks in descriptors]
+    for descriptor, blocks in drawn.choices(descriptors, weights, k=_TRIES):
+        if reads == _COLD_READS or time.monotonic() > end:
+            break
+        offset = drawn.randrange(blocks) * _BLOCK_BYTES
+        try:
+            os.preadv(descriptor, buffers, offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            begin = time.thread_time()
+            os.preadv(descriptor, buffers, offset)
+            spent += time.thread_time() - begin
+            reads += 1
+            os.posix_fadvise(descriptor, offset, _BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
+    return spent / reads if reads >= _FEWEST_COLD_READS else None
+
+
+def _size(path: str) -> int:
+    """Return the size of a file; 0 where there is none."""
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         level: `reliable`; `rough`, where the interval or the method asks for caution; `refused`, where there
-            is no prediction at all, and so no point of a curve.
+            is not a prediction, and so not a point of a curve.
         reasons: sentences; those that decided the level come first.
     """
 

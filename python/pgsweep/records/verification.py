@@ -40,7 +40,7 @@ class WorkloadChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: what it is.
-        before: in the first recording; null for the mix of relations, which is no single number.
+        before: in the first recording; null for the mix of relations, which is not a single number.
         after: in the second.
         difference: between them, from 0; of the mix, the share of the accesses that went elsewhere.
         usual: what counts as the same load.
@@ -65,8 +65,8 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
         after: the evidence recorded after the change.
         shared_buffers_before: when the first was recorded.
         shared_buffers_after: when the second was.
-        verdict: `as predicted`; `not as predicted`; `workload changed`, where the load is another one, so
-            that nothing follows for the prediction; `not known`, where there is nothing to compare.
+        verdict: `as predicted`; `not as predicted`; `workload changed`, where the load has changed, so
+            that the prediction cannot be judged; `not known`, where there is nothing to compare.
         reasons: sentences.
         values: predicted beside measured.
         workload: how much the load differs.

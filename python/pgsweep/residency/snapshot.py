@@ -108,6 +108,14 @@ class ForkPages:
     size_bytes: dict[Fork, int]
 
 
+def visible_pages(access: Access) -> tuple[ForkPages | None, list[Missing]]:
+    """Return the page cache by fork, or None and the reason where it cannot be seen after all."""
+    if not access.sees_page_cache:
+        return None, []
+    found = fork_pages(access)
+    return (found, []) if isinstance(found, ForkPages) else (None, [found])
+
+
 def fork_pages(access: Access, databases: Iterable[int] | None = None) -> ForkPages | Missing:
     """Look at the page cache block by block; what may not be seen whole is not seen at all.
 

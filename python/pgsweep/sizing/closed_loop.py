@@ -14,17 +14,26 @@ from __future__ import annotations
 import math
 
 
-def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, processors: int) -> float:
+def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, processors: float) -> float:
     """Return transactions per second.
 
     Args:
         sessions: in the loop; a broken number lies between its neighbours.
         delay_seconds: of a transaction outside the processors.
         demand_seconds: processor time of a transaction.
-        processors: that serve them.
+        processors: that serve them; a broken number, where others use a part of them, likewise.
     """
+    whole = math.floor(processors)
+    fewer = _for_whole(sessions, delay_seconds, demand_seconds, whole) if whole else 0.0
+    if whole == processors:
+        return fewer
+    more = _for_whole(sessions, delay_seconds, demand_seconds, whole + 1)
+    return fewer + (more - fewer) * (processors - whole)
+
+
+def _for_whole(sessions: float, delay: float, demand: float, processors: int) -> float:
     whole = math.floor(sessions)
-    below, above = _exact(whole + 1, delay_seconds, demand_seconds, processors)
+    below, above = _exact(whole + 1, delay, demand, processors)
     return below + (above - below) * (sessions - whole)
 
 
@@ -47,7 +56,7 @@ def _exact(sessions: int, delay: float, demand: float, processors: int) -> tuple
     return before, now
 
 
-def delay_for(measured: float, *, sessions: float, demand_seconds: float, processors: int) -> float | None:
+def delay_for(measured: float, *, sessions: float, demand_seconds: float, processors: float) -> float | None:
     """Return the delay with which the loop reaches a throughput; None where it cannot even without any."""
     if (
         throughput(sessions, delay_seconds=0.0, demand_seconds=demand_seconds, processors=processors)

@@ -111,7 +111,7 @@ def run_demo(
 ) -> DemoResult:
     """Run the demo.
 
-    Whatever interrupts it, the private server is removed; evidence that was complete stays in `output`.
+    The private server is removed in any case; evidence that was complete stays in `output`.
 
     Args:
         everything: all three workloads at seven sizes instead of the mix at five.

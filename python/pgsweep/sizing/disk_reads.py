@@ -45,7 +45,7 @@ _Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
 _FEW_TURNOVERS: Final = 1.0
 _RELATIONS: Final = 20
-"""That are named; the others are summed up."""
+"""The most relations that are named; the others are summed up."""
 
 _OTHERS: Final = "other relations"
 
@@ -139,7 +139,7 @@ def disk_bytes_per_second(evidence: TraceTables) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What was simulated at one size: at the best guess, and all that it might be as well."""
+    """What was simulated at one size: the best estimate, and the others within its uncertainty."""
 
     share: Share
     best: Behind

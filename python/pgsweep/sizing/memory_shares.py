@@ -25,7 +25,7 @@ SESSION_BYTES: Final = 5 << 20
 """What one more session takes beside page tables: assumed (catalog caches, plans, a little of work_mem)."""
 
 _OTHER_PROCESSES: Final = 8
-"""Of the server's processes, those that are no sessions: assumed."""
+"""Of the server's processes, those that are not sessions: assumed."""
 
 _NUMBERS: Final = (
     "memory_bytes",

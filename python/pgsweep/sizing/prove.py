@@ -12,7 +12,8 @@ simulator runs once more with both: what that changes is what the proof leaves o
 accesses while it has it pinned is a hit without effect on any server; such accesses are counted and not made.
 
 What no replay of accesses can show is what the workload itself would do at another size: a faster server
-runs more transactions, sessions meet otherwise. Predicted and proved are the accesses that were recorded.
+runs more transactions, and its sessions interleave differently. The prediction and the proof are of the
+accesses that were recorded.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class _Part:
     """The part of the trace that is replayed.
 
     Attributes:
-        length: its accesses; drops are none.
+        length: the number of its accesses; drops do not count.
         pages, flags: of these.
         accesses: what is accessed, repeats left out.
         repeats: accesses of the database that are hits without effect.

@@ -7,8 +7,10 @@ known for today from counters over the recording:
     reads             blk_read_time of pg_stat_database (track_io_timing), less the copies from the page cache
     the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
 
-At another size the reads wait longer or shorter as disk reads do, and each miss more or less is a copy more
-or less. The closed loop of the sessions then gives the throughput (closed_loop.py). Only the ratio is shown.
+At another size the reads wait longer or shorter as disk reads do. Each miss more or less is a copy more or
+less, and each block from disk takes time of a processor too, which is tens of times that of a copy: the
+request, two switches between processes, the interrupt, a page to be found for it. The closed loop of the
+sessions then gives the throughput (closed_loop.py). Only the ratio is shown.
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
 """
@@ -22,18 +24,20 @@ import numpy as np
 
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.closed_loop import delay_for, throughput
+from pgsweep.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgsweep.evidence.exported import TraceTables
-    from pgsweep.records.prediction import CurvePoint
+    from pgsweep.evidence.store import EvidenceMeta
+    from pgsweep.records.prediction import CurvePoint, DiskPoint
 
 _MOST_REST: Final = 0.5
-"""Of the time that transactions are at work: from here on the rest dominates."""
+"""The share of the time of active transactions from which on the rest dominates."""
 
 _MOST_OTHERS: Final = 0.5
-"""Of the processors' time: from here on others saturate them."""
+"""The share of the processors' time from which on others saturate them."""
 
 _FEWEST_READS: Final = 10.0
 """Disk reads per second below which their cost is not known."""
@@ -41,7 +45,14 @@ _FEWEST_READS: Final = 10.0
 _FEWEST_TRANSACTIONS: Final = 100
 _MOST_SESSIONS: Final = 10_000
 _MARGIN: Final = 0.02
-"""What the model itself may be off, at least: assumed."""
+"""The least error of the model itself: assumed."""
+
+_COLD_READ_SECONDS: Final = 20e-6
+"""Processor time of a disk read where it was not measured: assumed."""
+
+_BEYOND_READER: Final = (1.0, 1.5, 2.0)
+"""What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
+The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
 
 
 class _Refused(Exception):
@@ -56,19 +67,23 @@ class Loop:
         sessions: connected, on average.
         transactions_per_second: of all of them.
         active_seconds: of a transaction, from the client's request to the answer.
-        demand_seconds: processor time of a transaction.
-        processors: that the server may use: all, less what others use.
+        demand_seconds: processor time of a transaction, what the recording cost it included.
+        recording_seconds: of that, what the recording cost.
+        processors: that the server may use: all, less what others use; a broken number.
         read_seconds: of waiting for reads in one second, page cache and disk.
         copy_seconds: of one read from the page cache.
+        cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
     """
 
     sessions: float
     transactions_per_second: float
     active_seconds: float
     demand_seconds: float
-    processors: int
+    recording_seconds: float
+    processors: float
     read_seconds: float
     copy_seconds: float
+    cold_read_seconds: float | None
 
 
 def predict_throughput(
@@ -100,9 +115,9 @@ def measure_loop(evidence: TraceTables) -> Loop:
             "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
             "reload, then record again)"
         )
-    copy = meta.host.get("copy_nanoseconds", "")
+    copy = _nanoseconds(meta.host, "copy_nanoseconds")
     processors = meta.host.get("processors", "")
-    if not (copy.isdecimal() and len(copy) < 9 and processors.isdecimal() and 0 < int(processors) < 10_000):
+    if copy is None or not (processors.isdecimal() and 0 < int(processors) < 10_000):
         raise _Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
     rate = _rates(evidence.table("counters"))
     host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
@@ -129,10 +144,75 @@ def measure_loop(evidence: TraceTables) -> Loop:
         transactions_per_second=commits,
         active_seconds=active / commits,
         demand_seconds=min(server, count) / commits,
-        processors=max(1, round(count - others)),
+        recording_seconds=_recording_seconds(meta) / commits,
+        processors=max(count - others, server),
         read_seconds=(base["blk_read_time"] or 0.0) / 1000,
-        copy_seconds=int(copy) / 1e9,
+        copy_seconds=copy,
+        cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
     )
+
+
+def others_share(evidence: TraceTables) -> float | None:
+    """Return which share of the processors other programs used; None where it was not measured."""
+    processors = evidence.meta.host.get("processors", "")
+    rate = _rates(evidence.table("counters"))
+    server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
+    if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
+        return None
+    return max(0.0, busy - server) / int(processors)
+
+
+def _recording_seconds(meta: EvidenceMeta) -> float:
+    """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
+    known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
+    return float(known / max(meta.seconds, 1e-9))
+
+
+def _nanoseconds(host: dict[str, str], name: str) -> float | None:
+    """Return a fact in seconds; None where it is not there or cannot be."""
+    text = host.get(name, "")
+    return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None
+
+
+@dataclass(frozen=True)
+class _Disk:
+    """Disk reads in a second that a session waits for, and the blocks read from disk, readahead included."""
+
+    reads: float
+    blocks: float
+
+    def times(self, factor: float) -> _Disk:
+        return _Disk(self.reads * factor, self.blocks * factor)
+
+
+def _disk(point: DiskPoint) -> tuple[_Disk, _Disk, _Disk]:
+    """Return the disk reads at a size: likely, at least, at most."""
+    return (
+        _Disk(point.disk_reads_per_second, point.disk_bytes_per_second / BLOCK_BYTES),
+        _Disk(point.disk_reads_low, point.disk_bytes_low / BLOCK_BYTES),
+        _Disk(point.disk_reads_high, point.disk_bytes_high / BLOCK_BYTES),
+    )
+
+
+def _today(today: DiskPoint, memory: MemoryPrediction) -> tuple[_Disk, _Disk, _Disk]:
+    """Return today's disk reads, likely, at least and at most: as far off as the measured bytes show."""
+    likely, low, high = _disk(today)
+    measured, simulated = memory.measured_disk_bytes_per_second, memory.simulated_disk_bytes_per_second
+    if not measured or not simulated:
+        return likely, low, high
+    off = abs(measured / simulated - 1)
+    less, more = likely.times(1 - off), likely.times(1 + off)
+    return (
+        likely,
+        _Disk(max(low.reads, less.reads), max(low.blocks, less.blocks)),
+        _Disk(min(high.reads, more.reads), min(high.blocks, more.blocks)),
+    )
+
+
+def _assumed(loop: Loop) -> list[str]:
+    if loop.cold_read_seconds is not None:
+        return []
+    return ["what a read from disk takes of a processor was not measured: 20 microseconds are assumed"]
 
 
 def _rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
@@ -160,7 +240,7 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
     if today is None:
         raise _Refused("today's size is not among those predicted (--sizes)")
     if today.disk_reads_per_second < _FEWEST_READS:
-        raise _Refused("next to nothing is read from disk today, so what such a read takes is not known")
+        raise _Refused("almost nothing is read from disk today, so the time of such a read is not known")
     misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
     accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
     copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
@@ -183,35 +263,48 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             "nor reads, but locks, WAL, the network or waiting for a processor"
         )
 
-    def ratio(disk: float, now: float, miss: float) -> float:
-        # With the processors' part unchanged but for the copies; where reads seem to take more than all, they
-        # take all that is no processor time.
-        waited = min(reads, delay)
-        changed = delay - waited + waited * disk / max(now, 1e-9)
-        demand = loop.demand_seconds + (miss - misses[size]) * accesses * loop.copy_seconds
+    cold = _COLD_READ_SECONDS if loop.cold_read_seconds is None else loop.cold_read_seconds
+    unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
+    base = throughput(
+        loop.sessions, delay_seconds=delay, demand_seconds=unrecorded, processors=loop.processors
+    )
+
+    def ratio(then: _Disk, now: _Disk, miss: float, beyond: float) -> float:
+        # The waiting without the processor time in it; where reads seem to take more than all, they take all
+        # that is not processor time.
+        waited = min(max(0.0, reads - now.reads / loop.transactions_per_second * cold), delay)
+        changed = delay - waited + waited * then.reads / max(now.reads, 1e-9)
+        demand = unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
+        demand += (then.blocks - now.blocks) / loop.transactions_per_second * cold * beyond
         found = throughput(
             loop.sessions,
             delay_seconds=changed,
-            demand_seconds=max(demand, loop.demand_seconds / 10),
+            demand_seconds=max(demand, unrecorded / 10),
             processors=loop.processors,
         )
-        return found / loop.transactions_per_second
+        return found / base
 
+    now, now_low, now_high = _today(today, memory)
     points = []
     for point in memory.points:
         at = point.shared_buffers_bytes
         if at == size:
             points.append(ThroughputPoint(shared_buffers_bytes=at, ratio=1.0, low=1.0, high=1.0))
             continue
-        value = ratio(point.disk_reads_per_second, today.disk_reads_per_second, misses[at])
-        low = ratio(point.disk_reads_high, today.disk_reads_low, misses[at])
-        high = ratio(point.disk_reads_low, today.disk_reads_high, misses[at])
+        least, likely, most = _BEYOND_READER
+        then, low, high = _disk(point)
+        value = ratio(then, now, misses[at], likely)
+        ends = [
+            ratio(*pair, misses[at], beyond)
+            for pair in ((high, now_low), (low, now_high))
+            for beyond in (least, most)
+        ]
         points.append(
             ThroughputPoint(
                 shared_buffers_bytes=at,
                 ratio=value,
-                low=min(low, value) * (1 - _MARGIN),
-                high=max(high, value) * (1 + _MARGIN),
+                low=min(*ends, value) * (1 - _MARGIN),
+                high=max(*ends, value) * (1 + _MARGIN),
             )
         )
     return Throughput(
@@ -222,7 +315,7 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         copy_seconds=loop.copy_seconds,
         points=points,
         reasons=[
-            "throughput is for as many sessions as today, each with the pauses of today; it includes what "
-            "the recording itself cost"
+            "throughput is for as many sessions as today, each with the pauses of today",
+            *_assumed(loop),
         ],
     )

@@ -1,8 +1,8 @@
 """Whether what was predicted came true: `pgsweep verify`.
 
 The evidence recorded before the change predicts what the server does at the size of shared_buffers that it
-has now; a recording made now says what it does. Both are compared per access, so that a busier hour is no
-error of the prediction, and where the load itself is another one that is said instead.
+has now; a recording made now says what it does. Both are compared per access, so that a busier hour does
+not count as an error of the prediction. If the load itself has changed, the result says that instead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerd
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.predict import predict
+from pgsweep.sizing.throughput import others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
 from pgsweep.units import format_bytes
 
 _Z90: Final = 1.645
+_THROUGHPUT: Final = "throughput"
+_OTHERS_CHANGED: Final = 0.1
+"""Of the processors: where other programs use so much more or less, the throughput shows that."""
+
 _FULL: Final = 0.98
-"""Of the buffers in use, from where the pool counts as full."""
+"""The share of buffers in use from which on the pool counts as full."""
 
 
 def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: int = 0) -> VerifyResult:
@@ -57,6 +62,11 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     )
     loads = load_of(first), load_of(second)
     values = _values(prediction, size, first, second, loads)
+    crowded = _crowded(first, second)
+    if crowded is not None and any(one.name == _THROUGHPUT for one in values):
+        values = [one for one in values if one.name != _THROUGHPUT]
+    else:
+        crowded = None
     workload = compare_loads(*loads)
     changed = [one for one in workload if one.changed]
     verdict: VerifyVerdict = "as predicted"
@@ -70,11 +80,13 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append(unsettled)
     elif changed:
         verdict = "workload changed"
-        held = "held all the same" if not wrong else "was made for another load"
-        reasons.append(f"the load is another one, so nothing follows for the prediction, which {held}")
+        held = "agrees all the same" if not wrong else "was made for the former load"
+        reasons.append(f"the load has changed, so the prediction cannot be judged; it {held}")
     elif wrong:
         verdict = "not as predicted"
         reasons.append("outside the interval: " + ", ".join(one.name for one in wrong))
+    if crowded is not None:
+        reasons.append(crowded)
     if size == today:
         reasons.append(f"shared_buffers is still {format_bytes(size)}: this verifies no change of it")
     return VerifyResult(
@@ -100,6 +112,17 @@ def _check_same(first: Evidence, second: Evidence) -> None:
             f"{other.server_version}",
             hint="name the evidence that was recorded on this database before the change",
         )
+
+
+def _crowded(first: Evidence, second: Evidence) -> str | None:
+    """Return that other programs left the server another part of the processors, if so."""
+    before, after = others_share(first), others_share(second)
+    if before is None or after is None or abs(after - before) <= _OTHERS_CHANGED:
+        return None
+    return (
+        f"the throughput is not compared: other programs used {before:.0%} of the processors before, and "
+        f"{after:.0%} now"
+    )
 
 
 def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | None:
@@ -165,7 +188,7 @@ def _values(
     if ratio is not None and before.transactions_per_second > 0:
         values.append(
             _value(
-                "throughput",
+                _THROUGHPUT,
                 "of before",
                 1.0,
                 (ratio.ratio, ratio.low, ratio.high),

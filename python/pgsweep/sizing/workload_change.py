@@ -1,6 +1,6 @@
 """How much the load of one recording differs from that of another, by the server's own counters.
 
-The rate of transactions is no property of the load: it follows from how fast the server is. What a
+The rate of transactions is not a property of the load: it follows from how fast the server is. What a
 transaction does is one: how many pages it accesses, in which relations, and how many rows it writes. What
 counts as the same load is what two halves of the first recording differ by, three times, and a tenth at
 least.

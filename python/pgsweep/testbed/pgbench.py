@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psycopg
@@ -124,7 +123,7 @@ def prepare(cluster: Cluster, workload: Workload) -> None:
 def run_transactions(
     server: Server, workload: Workload, transactions: int, *, seed: int, scale: int
 ) -> float:
-    """Run so many transactions in each client to the end; return the transactions a second that pgbench says.
+    """Run `transactions` in each client and return the transactions a second that pgbench says.
 
     Raises:
         ClusterError: pgbench failed; says its errors.
@@ -166,7 +165,7 @@ class RunningWorkload:
         scale: of the tables, where it is known: else a session asks for it first.
         timed: note the transactions of each second.
         longest_seconds: when it ends by itself, also where nobody is left to end it.
-        rate_per_second: begin so many transactions a second, at random times; None for as many as can be.
+        rate_per_second: transactions begun per second, at random times; None for as many as possible.
         logged: note the time of each transaction, for `latencies`.
     """
 
@@ -261,9 +260,7 @@ class RunningWorkload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -192,7 +192,7 @@ def explain(cluster: Cluster, database: str, statement: str) -> dict[str, Any]:
 def open_sessions(
     cluster: Cluster, database: str, count: int, *statements: str
 ) -> Iterator[list[psycopg.Connection[Any]]]:
-    """Keep so many sessions open, each of which has executed the statements.
+    """Keep a number of sessions open, each of which has executed the statements.
 
     Raises:
         ClusterError: a session fails, also within the context.

@@ -7,7 +7,7 @@ from typing import Final
 
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoint, RuleOfThumb
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, percent, seconds
+from pgsweep.ui.numbers import count, figure, format_bytes, percent, seconds
 from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
@@ -143,8 +143,8 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
                 count(point.misses_per_second),
                 _disk(result, point),
                 f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
-                f"{point.wait_ratio:.3g}",
-                f"{point.wait_low:.3g} to {point.wait_high:.3g}",
+                figure(point.wait_ratio),
+                f"{figure(point.wait_low)} to {figure(point.wait_high)}",
                 *(_throughput(point) if loop else ()),
                 f"{terminal.pick('◀', '<')} {', '.join(marks)}" if marks else "",
             ]
@@ -154,9 +154,10 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
 
 def _throughput(point: ReadsPoint) -> tuple[str, str]:
     """Return the throughput as a ratio to today's, and its interval."""
-    if point.throughput_ratio is None:
+    ratio, low, high = point.throughput_ratio, point.throughput_low, point.throughput_high
+    if ratio is None or low is None or high is None:
         return "", ""
-    return f"{point.throughput_ratio:.2f} x", f"{point.throughput_low:.2f} to {point.throughput_high:.2f}"
+    return f"{ratio:.2f} x", f"{low:.2f} to {high:.2f}"
 
 
 def _disk(result: AdviceResult, point: ReadsPoint) -> str:
@@ -349,8 +350,8 @@ def _reads_section(result: AdviceResult) -> Section:
                 Cell(count(point.misses_per_second)),
                 Cell(_disk(result, point)),
                 Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
-                Cell(f"{point.wait_ratio:.3g}"),
-                Cell(f"{point.wait_low:.3g} to {point.wait_high:.3g}"),
+                Cell(figure(point.wait_ratio)),
+                Cell(f"{figure(point.wait_low)} to {figure(point.wait_high)}"),
                 *map(Cell, _throughput(point)),
             ]
         )

@@ -53,6 +53,9 @@ _UNSEEN_SHARE = 1 / 3
 there only if it was visited before the trace. The draw says how many are; of the others, at most those can
 miss that the trace still visits for the first time towards its end. This part of them is allowed for."""
 
+_LEAST_LATELY = 0.1
+"""The last third of a trace stands for the whole where it has this share of the accesses."""
+
 _VACUUM = 3
 _IN_OR_OUT = 1 / 6
 """The variance of the number of vacuums in a stretch: the same changes call for the same vacuums, but where
@@ -72,6 +75,7 @@ class Replayed:
         unknown_scans: by how much it may be off because a table was scanned once, so that it is not
             known whether its pages were still there.
         another_stretch: by how much another stretch of this length may differ (no part of the interval).
+        unsteady: by how much the interval is wider because visits do not come at random times.
     """
 
     ratio: float
@@ -83,6 +87,7 @@ class Replayed:
     settled: float
     unknown_scans: float = 0.0
     another_stretch: float
+    unsteady: float = 0.0
 
     @property
     def moves(self) -> bool:
@@ -170,6 +175,11 @@ class Replay:
         fewer, more = self._unknown_scans(blocks, pools, rows[0])
         low = min(ratio, fresh, settled) - half - (meetings if blocks < self._pool_blocks else 0.0)
         high = max(ratio, fresh, settled) + float(np.hypot(half, unseen))
+        unsteady = 0.0
+        if not pools.steadiness.steady:
+            moved, least, most = self._of_unsteady(blocks, pools, rows[0], random)
+            unsteady = max(low - (least - half), (most + half) - high, 0.0)
+            ratio, low, high = moved, min(low, least - half), max(high, most + half)
         return Replayed(
             ratio=ratio,
             low=float(low - fewer),
@@ -180,6 +190,7 @@ class Replay:
             settled=settled,
             unknown_scans=max(fewer, more),
             another_stretch=self.stretch.deviation(rows[0]),
+            unsteady=float(unsteady),
         )
 
     def from_start(self, blocks: int) -> tuple[Replayed, Rows]:
@@ -254,6 +265,66 @@ class Replay:
         now = np.count_nonzero(misses & outside) / max(self.stretch.total, 1.0)
         kept = min(pools.pass_seconds(blocks) / max(trace.duration_seconds, 1e-3), 1.0)
         return _UNSEEN_SHARE * kept * max(most - now, 0.0)
+
+    def _of_unsteady(
+        self, blocks: int, pools: WarmPools, misses: Rows, random: np.random.Generator
+    ) -> tuple[float, float, float]:
+        """Return the ratio and its ends where visits do not come at random times.
+
+        The state drawn for the beginning then holds too many of the pages that the trace will visit, or
+        others than a loop leaves behind. So the trace is replayed into a pool that holds nothing of use as
+        well, and the last third of either replay stands for the whole: what the pool holds then was decided
+        by the trace itself, but for pages that stay for longer.
+
+        Args:
+            misses: from the state drawn.
+        """
+        ratio = self.ratio(misses)
+        if not np.isfinite(pools.pass_seconds(blocks)):
+            return ratio, ratio, ratio
+        steadiness, total = pools.steadiness, max(self.stretch.total, 1.0)
+        without = self.misses(pools.draw_strangers(blocks, random), blocks)
+        without = np.where(self._scanning, misses, without)
+        point, ends = ratio, [ratio]
+        if steadiness.together > 0:
+            later = self._later(misses, without, self.counted)
+            point += steadiness.together * max(later[1] - ratio, 0.0)
+            ends += later
+        if steadiness.in_turn.any():
+            later = self._later(misses, without, steadiness.in_turn[self.trace.pages] & self.counted)
+            point += sum(later) / 2 - ratio
+            ends += later
+        seldom = self._first[steadiness.seldom[self.trace.pages[self._first]]]
+        if len(seldom):
+            # A round that takes a third of the trace or more: no pool keeps it but one that holds all of it.
+            missed = np.count_nonzero(misses[seldom])
+            ends.append(ratio + (len(seldom) - missed) / total)
+            if blocks >= np.count_nonzero(steadiness.seldom):
+                ends.append(ratio - missed / total)
+        low, high = min(ends), max(ends)
+        noise = min(float(np.sqrt(2)) * self.stretch.deviation(without), high - low)
+        return float(np.clip(point, low, high)), low - noise, high + noise
+
+    def _later(self, misses: Rows, without: Rows, rows: Rows) -> list[float]:
+        """Return the ratio if some rows miss as they do in the last third of two replays.
+
+        It differs by no more than what does not come out the same in both: where all does, the beginning
+        decides nothing, and the last third is no better than the whole.
+
+        Args:
+            misses, without: of the replays; what the other rows do is taken from the first.
+            rows: whose misses are taken from the last third.
+        """
+        total = max(self.stretch.total, 1.0)
+        late = rows & (self.trace.seconds >= self.trace.duration_seconds * 2 / 3)
+        lately, ratio = int(np.count_nonzero(late)), self.ratio(misses)
+        if lately < _LEAST_LATELY * np.count_nonzero(rows):
+            return [ratio, ratio]
+        share = np.count_nonzero(rows) / max(lately, 1)
+        others = np.count_nonzero(misses & ~rows)
+        most = np.count_nonzero((misses != without) & rows) / total
+        found = [(others + np.count_nonzero(one & late) * share) / total for one in (misses, without)]
+        return [float(np.clip(one, ratio - most, ratio + most)) for one in found]
 
     def _unknown_scans(self, blocks: int, pools: WarmPools, misses: Rows) -> tuple[float, float]:
         """Return by how much less and more may miss where a table was scanned once and uses no ring."""

@@ -41,6 +41,10 @@ Ranges that are read at random times lie in several places, but for a snapshot h
 
 _SECTIONS: Final = 16
 _FEWEST_IN_SECTION: Final = 16
+_MOST_IN_SECTION: Final = 512
+"""In a section that is much longer than what moves through it most pages do not change when it passes.
+Shorter sections would show ranges that are read at random times."""
+
 _FEWEST_SECTIONS: Final = 4
 _FEWEST_SNAPSHOTS: Final = 4
 
@@ -48,25 +52,27 @@ _FEWEST_SNAPSHOTS: Final = 4
 def together(seen: Observations) -> Floats:
     """Return which share of the variation of a page's usage count its neighbours have in common, by group.
 
-    It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks, after the
-    mean of each section over time and of all sections at each time was taken away: near 0 where pages are
-    visited at random, whatever their popularity, and 0 where there is too little to see. On simulated
-    loads (benchmarks/calibration, even seeds) loops and moving windows have .27 to .95, others .03 at most.
+    It is the intraclass correlation of the pages of a section, a sixteenth of the group's blocks or 512 pages
+    if that is less, after the mean of each section over time and of all sections at each time was taken away:
+    near 0 where pages are visited at random, whatever their popularity, and 0 where there is too little to
+    see. On simulated loads (benchmarks/calibration, even seeds) loops and moving windows have .27 to .95,
+    others .03 at most.
     """
     groups = len(seen.groups)
     if seen.snapshots < _FEWEST_SNAPSHOTS:
         return np.zeros(groups)
     rank, size = _ranks(seen.page_group.astype(np.int64), groups)
-    sections = np.minimum(_SECTIONS, size // _FEWEST_IN_SECTION)
+    sections = np.minimum(np.maximum(_SECTIONS, size // _MOST_IN_SECTION), size // _FEWEST_IN_SECTION)
+    begins = np.concatenate([[0], np.cumsum(np.maximum(sections, 1))])
     place = rank * sections[seen.page_group] // np.maximum(size[seen.page_group], 1)
-    place += seen.page_group.astype(np.int64) * _SECTIONS
+    place += begins[seen.page_group]
     # Absent pages stand for 0.
     value = seen.usage_count + 1.0
-    cells = groups * _SECTIONS
-    members = np.bincount(place, minlength=cells).reshape(groups, _SECTIONS)
+    cells = int(begins[-1])
+    members = np.bincount(place, minlength=cells)
     sums = np.bincount(
         seen.snapshot * cells + place[seen.page], value, minlength=seen.snapshots * cells
-    ).reshape(seen.snapshots, groups, _SECTIONS)
+    ).reshape(seen.snapshots, cells)
     pages = len(seen.page_group)
     mean = np.bincount(seen.page, value, minlength=pages) / seen.snapshots
     variance = np.bincount(seen.page, value**2, minlength=pages) / seen.snapshots - mean**2
@@ -74,12 +80,12 @@ def together(seen: Observations) -> Floats:
     of_pages *= seen.snapshots / (seen.snapshots - 1)
     found = np.zeros(groups)
     for group in np.flatnonzero((sections >= _FEWEST_SECTIONS) & (of_pages > 0)).tolist():
-        count = int(sections[group])
-        means = sums[:, group, :count] / members[group, :count]
+        count, own = int(sections[group]), slice(int(begins[group]), int(begins[group + 1]))
+        means = sums[:, own] / members[own]
         means -= means.mean(axis=0)
         means -= means.mean(axis=1, keepdims=True)
         between = float((means**2).sum()) / ((seen.snapshots - 1) * (count - 1))
-        by_chance = of_pages[group] / float(members[group, :count].mean())
+        by_chance = of_pages[group] / float(members[own].mean())
         found[group] = max(between - by_chance, 0.0) / of_pages[group]
     return found
 

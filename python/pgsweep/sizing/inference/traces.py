@@ -263,12 +263,40 @@ def _doubts(
             f"next scan ({share:.3f} of the accesses): record for longer than scans are apart"
         )
         doubts.append(Doubt("rough", text))
+    doubts += _of_unsteady(trace, pools, others)
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
         text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{width:.3f}"
         doubts.append(Doubt("rough", text))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
+
+
+def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Replayed]]) -> list[Doubt]:
+    """Return that the load moves, or that it visits pages in turn where that widens an interval."""
+    steadiness = pools.steadiness
+    size, found = max(others, key=lambda pair: pair[1].unsteady, default=(0, None))
+    wider = found is not None and found.unsteady > _WRONG_TODAY
+    there = ""
+    if found is not None and wider:
+        there = f"; at {_mib(size)} between {max(found.low, 0.0):.4f} and {min(found.high, 1.0):.4f} may miss"
+    doubts = []
+    if steadiness.together > 0:
+        text = (
+            "the load moves from page to page, or visits a page several times and then no more: of the "
+            f"pages first visited in the second half of the trace {steadiness.together:.0%} would have been "
+            f"visited before, if visits came at random times{there}: record for longer"
+        )
+        doubts.append(Doubt("rough", text))
+    if steadiness.in_turn.any() and wider:
+        names = trace.group_names
+        of = f", most of them of {names[steadiness.in_turn_group]}" if names else ""
+        text = (
+            f"{steadiness.in_turn_share:.0%} of the accesses visit pages in turn, as a loop does{of}: which "
+            f"of them stay depends on what the pool held before{there}"
+        )
+        doubts.append(Doubt("rough", text))
+    return doubts
 
 
 def _of_today(check: _Check) -> list[Doubt]:

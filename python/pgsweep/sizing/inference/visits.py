@@ -1,10 +1,10 @@
 """How often pages are visited: at random by sessions, and in turn by scans.
 
-Visits outside scans and rings are taken for a Poisson process, whose rate differs from page to page. Visits
-by
-scans of a large table are not: they come once in each scan, at the same distance for all its pages. And where
-a scan uses a ring, its visits leave nothing in the pool. So the two kinds are kept apart, and which of the
-scans have a ring is decided for each size of the pool (pgsweep.sizing.inference.warm).
+Visits outside scans and rings are taken for a Poisson process, whose rate differs from page to page; how far
+they are one is examined (pgsweep.sizing.inference.steadiness). Visits by scans of a large table are not: they
+come once in each scan, at the same distance for all its pages. And where a scan uses a ring, its visits leave
+nothing in the pool. So the two kinds are kept apart, and which of the scans have a ring is decided for each
+size of the pool (pgsweep.sizing.inference.warm).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.inference.accesses import BULKREAD, DROP, REPEAT, STRATEGY, Trace
+from pgsweep.sizing.inference.steadiness import Steadiness, examine
 
 Floats = NDArray[np.float64]
 
@@ -79,6 +80,7 @@ class Visits:
         duration_seconds: of the trace.
         scanned: the scanned pages of each group that has any.
         growth: by group, where there is any.
+        steadiness: how far the visits outside scans and rings come at random times.
     """
 
     grid: Floats
@@ -88,6 +90,7 @@ class Visits:
     duration_seconds: float
     scanned: dict[int, Scanned]
     growth: dict[int, Growth]
+    steadiness: Steadiness
 
 
 def count_visits(trace: Trace) -> Visits:
@@ -97,14 +100,17 @@ def count_visits(trace: Trace) -> Visits:
     scans, outside = _kinds(trace)
     pages, flags, seconds = trace.pages[outside], trace.flags[outside], trace.seconds[outside]
     order = np.argsort(pages, kind="stable")
-    page = pages[order]
+    page, at = pages[order], seconds[order]
     pinned = (flags[order] & REPEAT) > 0
-    begins = _visit_begins(page, seconds[order])
+    begins = _visit_begins(page, at)
     of_page = np.bincount(page[begins], minlength=page_count)
     visit = np.cumsum(begins) - 1
     size = np.bincount(visit[~pinned], minlength=int(begins.sum()))
     size = np.clip(size, 1, 5)
     visit_page = page[begins]
+    stays = ~trace.new_page
+    stays[trace.pages[(trace.flags & DROP) > 0]] = False
+    whole = begins & stays[page] & trace.counted[outside][order]
 
     groups = len(trace.group_pages)
     cold = of_page[visit_page] <= _COLD_VISITS
@@ -132,6 +138,9 @@ def count_visits(trace: Trace) -> Visits:
         duration_seconds=duration,
         scanned=_scanned(trace, scans),
         growth=_growth(trace, duration),
+        steadiness=examine(
+            trace, page[whole].astype(np.int64), at[whole], trace.pages[scans].astype(np.int64)
+        ),
     )
 
 

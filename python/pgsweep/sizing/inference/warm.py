@@ -27,6 +27,7 @@ from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.sizing.inference.accesses import DROP, Trace
 from pgsweep.sizing.inference.loops import states_before
+from pgsweep.sizing.inference.steadiness import Steadiness
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -104,6 +105,11 @@ class WarmPools:
                 self._scans_add[group] = self._looping(group, random) - by_value[:, index[~only]].sum(axis=1)
             resident += self._lately_made(group, self._pass_seconds).sum(axis=-1)
         self._resident = resident
+
+    @property
+    def steadiness(self) -> Steadiness:
+        """Return how far visits come at random times, as every state drawn assumes."""
+        return self._visits.steadiness
 
     @property
     def most_resident(self) -> float:
@@ -223,6 +229,22 @@ class WarmPools:
         random.shuffle(chosen)
         chosen = chosen[:blocks]
         return page[chosen], count[chosen]
+
+    def draw_strangers(self, blocks: int, random: np.random.Generator) -> _native.PoolContents:
+        """Return such contents with pages that the trace never names in the place of those that it names.
+
+        A pool of a load that moves: full, and of no use for what comes. What scans visit stays: it comes by
+        them, whatever else does.
+        """
+        pages, counts = self.draw_pages(blocks, random)
+        known = len(self._trace.page_group)
+        moves = np.append(np.ones(known, dtype=bool), False)
+        for scanned in self._visits.scanned.values():
+            moves[scanned.pages] = False
+        named = moves[np.minimum(pages, known)]
+        behind = max(int(pages.max(initial=0)) + 1, known)
+        pages[named] = np.arange(behind, behind + int(named.sum()), dtype=np.uint32)
+        return _native.PoolContents(pages, counts)
 
     def _all_states(self, pass_seconds: float) -> list[tuple[int, Floats, Ints]]:
         """Return each group with its states; the last are kept, as a pool of one size is drawn many times."""

@@ -37,7 +37,7 @@ def changes_of(asked: Sequence[Asked], relations: Table, meta: EvidenceMeta) -> 
     """Return the changes of the load that sentences ask for.
 
     Raises:
-        UsageError: a relation is not in the evidence, or is none of which that can be asked.
+        UsageError: a relation is not in the evidence, or such a question cannot be asked of it.
     """
     from pgsweep.sizing.inference.changes import Changes, RelationChange
 

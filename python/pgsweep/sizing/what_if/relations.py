@@ -116,7 +116,7 @@ def need_rows(asked: OfRelation, relation: Named) -> None:
     """Refuse a sentence that needs to know how many rows fit into a block where that is not known.
 
     Raises:
-        UsageError: it is not known, or it is no table.
+        UsageError: it is not known, or it is not a table.
     """
     need_table(asked, relation)
     if relation.tuples_per_block <= 0:
