@@ -8,7 +8,7 @@ TIME ?= 60s
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: help setup demo test test-quick test-matrix test-wheel test-arm64 fuzz lint format bench docs wheel clean
+.PHONY: help setup demo test test-quick test-matrix test-wheel test-packaging test-arm64 fuzz lint format bench docs screenshots wheel clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,11 @@ test-matrix: setup ## the tests that speak to a server, on PostgreSQL 14 to 18 (
 test-wheel: setup ## the wheel in an empty environment, and `pgsweep demo` from it (some minutes; not a part of `make test`)
 	$(BIN)/pytest --timeout 1200 --demo tests/test_wheel.py
 
+test-packaging: setup ## the container image and the systemd unit, built and started beside a PostgreSQL (as root on Debian; minutes)
+	tools/debian-packages test
+	tools/debian-packages test-packaging
+	$(BIN)/pytest --timeout 1800 --packaging tests/test_image.py tests/test_packaging.py
+
 fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=60s TARGET=heat)
 	@case "$(TARGET)" in executables|memories) ;; *) $(BIN)/python -m tests.fuzz.run --time $(TIME) $(TARGET) ;; esac
 	@# The Rust parsers in a build with checks of overflow.
@@ -74,6 +79,10 @@ bench: setup ## run benchmarks/NAME (make bench NAME=replay), or all; OPTIONS=".
 docs: setup ## rewrite what is made from the help texts, and build the site in build/site (no dead link)
 	$(BIN)/python -m tools.reference
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+screenshots: setup ## take the pictures of the guide to `serve` anew (ten minutes; look at them)
+	tools/debian-packages test
+	$(BIN)/python -m tools.screenshots
 
 wheel: setup ## build wheels for x86-64 and arm64 in dist/, for Linux with glibc 2.28 or later
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang

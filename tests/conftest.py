@@ -28,6 +28,7 @@ pytest_plugins = (
     "tests.fix_quick",
     "tests.fix_serve",
     "tests.fix_warm",
+    "tests.fix_wheel",
 )
 
 

@@ -26,6 +26,7 @@ from pgsweep.serve.storage import Store
 
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
 PATIENCE_SECONDS = 90.0
+PAGE_PATIENCE_MILLISECONDS = 60_000
 
 
 class Served:
@@ -138,6 +139,28 @@ def rows_of(store: Store, query: str) -> list[tuple[Any, ...]]:
     """What a query of the history gives."""
     with store.reading() as session:
         return session.execute(query)
+
+
+class Tab:
+    """A page, and all that went wrong on it."""
+
+    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PAGE_PATIENCE_MILLISECONDS)
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        self.page.on("console", lambda said: self._said(said.type, said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self._asked(request.url, served.address))
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _asked(self, url: str, address: str) -> None:
+        if not url.startswith((address, "data:")):
+            self.elsewhere.append(url)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ started, when the process that began it ends.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -24,7 +25,8 @@ PROGRAMS = ("unshare", "nsenter", "setpriv", "pivot_root", "systemctl")
 PATIENCE_SECONDS = 60.0
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The parameters are the folder for the overlay, that of the units, and folders that all may enter.
+# The parameters are the folder for the overlay, that of the units, the options that mount cgroups of the
+# older kind where there are to be some, and folders that all may enter.
 _BEGIN = r"""
 set -eu
 mount --make-rprivate /
@@ -34,7 +36,18 @@ mount -t overlay -o "lowerdir=/,upperdir=$1/up,workdir=$1/work" overlay "$1/root
 cd "$1/root"
 mount -t proc proc proc
 mount -t sysfs sysfs sys
-mount -t cgroup2 cgroup2 sys/fs/cgroup
+if [ -z "$3" ]; then
+    mount -t cgroup2 cgroup2 sys/fs/cgroup
+else
+    mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
+    mkdir sys/fs/cgroup/unified
+    mount -t cgroup2 cgroup2 sys/fs/cgroup/unified
+    for options in $3; do
+        name=${options#none,name=}
+        mkdir "sys/fs/cgroup/$name"
+        mount -t cgroup -o "$options" cgroup "sys/fs/cgroup/$name"
+    done
+fi
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=755 tmpfs dev
 mkdir dev/pts dev/shm
@@ -48,7 +61,7 @@ ln -s /proc/self/fd/2 dev/stderr
 for node in null zero full random urandom tty; do : >"dev/$node"; mount --bind "/dev/$node" "dev/$node"; done
 mkdir run/nothing
 cp -r "$2" run/units
-shift 2
+shift 3
 for folder; do chmod a+x ".$folder"; done
 mkdir .before
 pivot_root . .before
@@ -103,15 +116,34 @@ class Systemd:
 
     def ask(self, address: str) -> tuple[int, str]:
         """Return status and text of an answer in its network; 0 where nobody answers."""
-        done = self.inside(sys.executable, "-c", _ASK, address)
-        status, _, text = done.stdout.partition("\n")
-        return (int(status), text) if done.returncode == 0 else (0, done.stderr)
+        return asked(["nsenter", f"--target={self.pid}", "--all"], address)
+
+
+def asked(enter: Sequence[str], address: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return status and text of an answer in namespaces; 0 where nobody answers.
+
+    Args:
+        enter: the words that run a command there.
+        address: what is asked for.
+        headers: of the request.
+    """
+    done = subprocess.run(
+        [*enter, "env", "--chdir=/", sys.executable, "-c", _ASK, address, json.dumps(headers or {})],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": PATH, "LANG": "C.UTF-8"},
+    )
+    status, _, text = done.stdout.partition("\n")
+    return (int(status), text) if done.returncode == 0 else (0, done.stderr)
 
 
 _ASK = """
-import sys, urllib.error, urllib.request
+import json, sys, urllib.error, urllib.request
 try:
-    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
+    request = urllib.request.Request(sys.argv[1], headers=json.loads(sys.argv[2]))
+    answer = urllib.request.urlopen(request, timeout=20)
 except urllib.error.HTTPError as error:
     answer = error
 print(answer.status)
@@ -136,18 +168,22 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def running_systemd(units: Mapping[str, str], reached: Sequence[Path] = ()) -> Iterator[Systemd]:
+def running_systemd(
+    units: Mapping[str, str], reached: Sequence[Path] = (), *, limits: bool = False
+) -> Iterator[Systemd]:
     """Start it with some units, none of which it starts by itself.
 
     Args:
         units: contents of the units, and of what is added to them (`NAME.service.d/x.conf`), by file name.
         reached: programs and files that all users may reach in it, also below a folder of root's.
+        limits: of memory and tasks are wanted. Where the machine has their controllers in cgroups of the
+            older kind, systemd then uses those.
     """
     why = why_not()
     if why is not None:
         pytest.skip(why)
     with contextlib.ExitStack() as stack:
-        group = stack.enter_context(_own_cgroup())
+        groups, hierarchies = stack.enter_context(_own_cgroups(limits))
         folder = Path(stack.enter_context(_temporary_folder()))
         (folder / "units").mkdir()
         (folder / "overlay").mkdir()
@@ -156,9 +192,11 @@ def running_systemd(units: Mapping[str, str], reached: Sequence[Path] = ()) -> I
             (folder / "units" / name).write_text(text)
         (folder / "begin").write_text(_BEGIN)
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig=KILL", "sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec unshare --mount '
-             '--pid --fork --kill-child=KILL --cgroup --net --ipc --uts sh "$@"', str(group),
-             str(folder / "begin"), str(folder / "overlay"), str(folder / "units"), *_closed(reached)],
+            ["setpriv", "--pdeathsig=KILL", "sh", "-e", "-c",
+             'for group in $0; do echo $$ >"$group/cgroup.procs"; done; exec unshare --mount --pid --fork '
+             '--kill-child=KILL --cgroup --net --ipc --uts sh "$@"', " ".join(map(str, groups)),
+             *(str(folder / name) for name in ("begin", "overlay", "units")), " ".join(hierarchies),
+             *_closed(reached)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env={"PATH": PATH},
         )  # fmt: skip
@@ -195,30 +233,52 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+_OLDER = {"memory", "pids", "cpu", "cpuacct", "blkio", "devices", "name=systemd"}
+"""The hierarchies of the older kind in which systemd makes groups (CGROUP_MASK_V1 in basic/cgroup-util.h)."""
+
+
 @contextmanager
-def _own_cgroup() -> Iterator[Path]:
-    """A group of the unified hierarchy that becomes the root of systemd's own."""
-    root = next(
-        Path(fields[1])
-        for fields in (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-        if fields[2] == "cgroup2"
-    )
-    group = root / f"pgsweep-test-{os.getpid()}"
-    group.mkdir()
+def _own_cgroups(limits: bool) -> Iterator[tuple[list[Path], list[str]]]:
+    """Groups that become the roots of systemd's own, and the options that mount those of the older kind."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    root = next(Path(fields[1]) for fields in mounts if fields[2] == "cgroup2")
+    name = f"pgsweep-test-{os.getpid()}"
+    groups, hierarchies = [root / name], []
+    if limits and "memory" not in (root / "cgroup.controllers").read_text().split():
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, words, place = line.split(":", 2)
+            controllers = set(words.split(","))
+            if controllers & _OLDER:
+                top = next(
+                    Path(fields[1])
+                    for fields in mounts
+                    if fields[2] == "cgroup" and controllers <= set(fields[3].split(","))
+                )
+                groups.append(top / place.lstrip("/") / name)
+                hierarchies.append(words.replace("name=", "none,name="))
+    elif limits:
+        (root / "cgroup.subtree_control").write_text("+memory +pids")
     try:
-        yield group
+        for group in groups:
+            group.mkdir()
+        yield groups, hierarchies
     finally:
         until = time.monotonic() + 20
-        while True:
-            folders = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
-            try:
-                for path in (*folders, group):
-                    path.rmdir()
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
+        for group in groups:
+            _remove(group, until)
+
+
+def _remove(group: Path, until: float) -> None:
+    """Remove a group, with those that are in it, as soon as no process is."""
+    while group.exists():
+        folders = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+        try:
+            for path in (*folders, group):
+                path.rmdir()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ ADDRESS = "http://127.0.0.1:8432"
 
 
 @contextmanager
-def installed(environment: Path) -> Iterator[Systemd]:
+def installed(environment: Path, *, limits: bool = False) -> Iterator[Systemd]:
     """Do what the unit's first lines say, beside a server of PostgreSQL, and start it."""
     if not DEBIAN_BINDIR.exists():
         pytest.skip("needs Debian's PostgreSQL 15: apt-get install postgresql-15")
@@ -106,7 +106,8 @@ def installed(environment: Path) -> Iterator[Systemd]:
         f"{UNIT.name}.d/test.conf": ADDED,
         "postgresql.service": POSTGRESQL,
     }
-    with running_systemd(units, [environment, Path(sys.base_prefix) / "x", PACKAGING]) as systemd:
+    reached = [environment, Path(sys.base_prefix) / "x", PACKAGING]
+    with running_systemd(units, reached, limits=limits) as systemd:
         systemd.control("start", "postgresql.service")
         sql: list[str | Path] = [
             DEBIAN_BINDIR / "psql",

@@ -215,7 +215,7 @@ def test_who_may_ask(served: Served) -> None:
 
 
 def test_malformed_requests_end_in_no_500(served: Served) -> None:
-    """4000 of them: a line of the log for each would block it at 2100. PGSWEEP_MALFORMED=10000 for more."""
+    """10,000 of them: a line of the log for each would block it at 2100."""
     random.seed(1)
     whole = (
         b"GET /servers/shop-b/relations?sort=pool&filter=a HTTP/1.1\r\nHost: localhost\r\nCookie: a=b\r\n\r\n"
@@ -225,7 +225,7 @@ def test_malformed_requests_end_in_no_500(served: Served) -> None:
         return int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]) * 4096
 
     begin, seen = 0, set()
-    for number in range(int(os.environ.get("PGSWEEP_MALFORMED", "4000"))):
+    for number in range(int(os.environ.get("PGSWEEP_MALFORMED", "10000"))):
         request = bytearray(whole)
         for _ in range(random.randrange(1, 6)):
             request[random.randrange(len(request))] = random.randrange(256)

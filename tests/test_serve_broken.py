@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.pg.cluster import Cluster
@@ -44,6 +46,20 @@ def test_a_role_without_rights_sees_what_it_may(wheel18: Cluster, tmp_path: Path
             page_works(served)
             connection.execute("REVOKE pg_monitor FROM nobody_much")
             served.wait_for("/servers/one/summary.json", lambda s: s["state"] == "down")
+
+
+def test_on_the_host_a_role_without_rights_sees_the_pool(wheel18: Cluster, tmp_path: Path) -> None:
+    """What is read from the server's memory needs no right of the role."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the server's memory is read")
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE nobody_here LOGIN")
+    conninfo = make_conninfo(wheel18.conninfo(), user="nobody_here")
+    with serving(tmp_path / "h", options=configured(tmp_path, conninfo)) as served:
+        found = served.wait_for("/servers/one/summary.json", lambda s: s["hit_ratio"] is not None)
+        assert (found["state"], found["pool_source"]) == ("up", "peek")
+        assert found["used_bytes"] > 0
+        page_works(served)
 
 
 def test_a_relation_that_is_dropped_while_it_is_shown(wheel18: Cluster, tmp_path: Path) -> None:

@@ -20,10 +20,9 @@ from pgsweep.serve.consumers import Key, Values, total_key
 from pgsweep.serve.history import History, Interval, KeptCurve, KeptVerification, sqlite_store
 from pgsweep.ui.numbers import format_bytes
 from tests.fix_page import load_running
-from tests.fix_serve import Served, serving
+from tests.fix_serve import Served, Tab, serving
 
 STATIC = Path(__file__).parents[1] / "python/pgsweep/serve/web/static"
-SECONDS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -96,28 +95,6 @@ def held(now: float) -> ServeVerification:
         shared_buffers_after=16 << 20, verdict="as predicted", reasons=[], values=[value], workload=[],
     )  # fmt: skip
     return ServeVerification(at=now - 600, changed_at=now - 7000, result=result)
-
-
-class Tab:
-    """A page, and all that went wrong on it."""
-
-    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(SECONDS)
-        self.complaints: list[str] = []
-        self.elsewhere: list[str] = []
-        self.page.on("console", lambda said: self._said(said.type, said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._asked(request.url, served.address))
-
-    def _said(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.complaints.append(text)
-
-    def _asked(self, url: str, address: str) -> None:
-        if not url.startswith((address, "data:")):
-            self.elsewhere.append(url)
 
 
 @pytest.fixture
@@ -232,6 +209,44 @@ def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> Non
         raise AssertionError(legend.inner_text())
     kept = served.json("/servers/shop/curves.json?range=6h")["hours"]
     assert [curve["result"]["points"][0]["miss_ratio"] for curve in kept] == [0.4312, 0.0123]
+
+
+# What is written on canvases, and where, in pixels of the page.
+_WRITTEN = """
+window.written = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (word, x, y) {
+  window.written.push([word, y / devicePixelRatio]);
+  return fill.call(this, word, x, y);
+};
+"""
+
+
+def test_charts_can_be_read_without_a_pointer(browser: Any, served: Served) -> None:
+    """As on a phone: legends have values, words stand above the lines, labels beside their fields."""
+    tab = Tab(browser, served, viewport={"width": 390, "height": 800})
+    page = tab.page
+    page.add_init_script(_WRITTEN)
+    page.goto(f"{served.address}/servers/shop?range=15m")
+    page.locator("#hours input").first.check()
+    page.wait_for_selector("[data-chart=curve] canvas")
+    said = page.locator("[data-chart=curve] .u-legend").inner_text()
+    assert re.search(r"shared_buffers\W*16 MB", said), said
+    assert "43.12 %" in said
+    top = page.evaluate("document.querySelector('[data-chart=curve] .u-over').offsetTop")
+    rows = [y for word, y in page.evaluate("window.written") if word.startswith("today")]
+    assert rows
+    assert all(8 < y < top for y in rows), (rows, top)
+    page.wait_for_selector("[data-chart=reads] canvas")
+    said = page.locator("[data-chart=reads] .u-legend").inner_text()
+    assert re.search(r"pool \(right axis\)\W*[\d\s]+(\.\d+)?/s", said), said
+    for name in ("from", "until"):
+        word, field = (page.locator(one).bounding_box() for one in (f"label[for={name}]", f"#{name}"))
+        assert word is not None
+        assert field is not None
+        assert field["y"] < word["y"] + word["height"] / 2 < field["y"] + field["height"], name
+    tab.context.close()
+    assert tab.complaints == []
 
 
 def test_the_range_picker_and_the_readers_own_times(tab: Tab, served: Served) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 import pytest
 
+from pgsweep.errors import PgsweepError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServeConfig, ServerConfig
 from pgsweep.serve.metrics import exposed
-from pgsweep.serve.queries import COST_SHARE, UserMetrics
+from pgsweep.serve.queries import COST_SHARE, UserMetrics, _values
 
 TIMEOUT_SECONDS = 0.2
 
@@ -118,3 +121,37 @@ def test_what_is_slowed_is_said(wheel18: Cluster, tmp_path: Path) -> None:
         assert float(found['pgsweep_user_metric_interval_seconds{metric="costly",server="one"}']) >= 10.0
         quick_apart = float(found['pgsweep_user_metric_interval_seconds{metric="quick",server="one"}'])
         assert quick_apart >= 300.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "rows", "said"),
+    [
+        ("gauge", ["state", "number"], [("a", 1)], "no column `value`"),
+        ("gauge", ["value"], [(1,)], "no column `state`"),
+        ("gauge", ["state", "value"], [("a", "much")], "`value` is no"),
+        ("gauge", ["state", "value"], [("a", float("nan"))], "`value` has nan"),
+        ("counter", ["state", "value"], [("a", -1)], "`value` has -1"),
+        ("gauge", ["state", "value"], [("a", 1), ("a", 2)], "same labels"),
+    ],
+)
+def test_rows_that_are_no_metric_are_refused(
+    kind: Literal["gauge", "counter"], names: list[str], rows: list[tuple[object, ...]], said: str
+) -> None:
+    metric = MetricConfig(name="orders", query="SELECT", type=kind, labels=["state"])
+    with pytest.raises(PgsweepError, match=re.escape(said).replace("is\\ no", "is (no|not a)")):
+        _values(metric, names, rows)
+
+
+def test_a_counter_and_hostile_labels_are_exposed(tmp_path: Path) -> None:
+    server = ServerConfig(key="one", name="one", conninfo="")
+    config = ServeConfig(servers=[server], host="", port=1, history=tmp_path, evidence=tmp_path)
+    board = Board(config, ["here"], lambda: None)
+    metric = MetricConfig(name="orders", query="SELECT", type="counter", labels=["state"])
+    rows = _values(metric, ["value", "state"], [(3, 'new"\n\\x'), (None, "left out"), (4, None)])
+    board.changed("one", "metric", lambda watched: watched.user_metrics.update(orders=rows))
+    text = exposed(board, [metric], 5).decode()
+    assert "# TYPE pgsweep_user_orders_total counter" in text
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("pgsweep_user_orders"))
+    assert len(found) == 2, "nothing is made of NULL, and a label cannot begin a line of its own"
+    assert found['pgsweep_user_orders_total{server="one",state=""}'] == "4.0"
+    assert "3.0" in found.values()

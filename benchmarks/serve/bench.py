@@ -1,4 +1,4 @@
-"""What `pgsweep serve` costs and how fast it answers, in three parts.
+"""What `pgsweep serve` costs and how fast it answers, in four parts.
 
 serving  20 servers of which 10 are dead: nine sessions go to one small private server, one to a server with
          1,000,000 buffers and 20,000 relations; ten addresses have no server. Processor time of the
@@ -6,6 +6,8 @@ serving  20 servers of which 10 are dead: nine sessions go to one small private 
          and by how much looks come late. The processor time of an answer is that of all threads meanwhile: on
          a machine that does other work too, it says more than the time that passes.
 growth   resident memory over 100,000 samples, taken as fast as can be (growth.py).
+many     memory for a server with 100,000 relations, read by peek and by SQL (relations.py): resident memory
+         each five seconds for twelve minutes, and the most that the kernel has seen.
 tps      transactions a second of pgbench with `pgsweep serve` and without it, in pairs of short turns whose
          order alternates. One process serves all the time; without it means that it is stopped (SIGSTOP).
 
@@ -32,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 
 from benchmarks.samples import keep, provenance, refuse_debug_build
 from benchmarks.serve.growth import resident_bytes
+from benchmarks.serve.relations import children, make_relations, measure
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database, prepare
 from pgsweep.testbed.workloads import ZIPF, Workload
@@ -43,20 +45,12 @@ from pgsweep.testbed.workloads import ZIPF, Workload
 _TICK = os.sysconf("SC_CLK_TCK")
 _INTERVAL_SECONDS = 10.0
 _SETTLE_SECONDS = 2
-_PARTS = ("serving", "growth", "tps")
+_PARTS = ("serving", "growth", "many", "tps")
 
 
 def _processor_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(word) for word in text.read_text().split()]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(word) for word in (task / "children").read_text().split()]
-    return sorted(set(found))
 
 
 def _threads_seconds(pid: int) -> float:
@@ -76,21 +70,11 @@ def _timed(address: str, pid: int) -> tuple[float, float]:
     return time.monotonic() - begin, _threads_seconds(pid) - before
 
 
-def _many_relations(cluster: Cluster, count: int) -> None:
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION pg_buffercache")
-        for begin in range(0, count, 500):
-            statements = "; ".join(
-                f"CREATE TABLE t{n} (a int); INSERT INTO t{n} VALUES (1)" for n in range(begin, begin + 500)
-            )
-            connection.execute(statements.encode())
-
-
-def _start(config: Path, history: Path) -> tuple[subprocess.Popen[str], str]:
+def _start(config: Path, history: Path, source: str = "auto") -> tuple[subprocess.Popen[str], str]:
     command = Path(sys.executable).with_name("pgsweep")
     process = subprocess.Popen(
         [command, "serve", "--quiet", "--config", str(config), "--history", str(history), "--listen",
-         "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s"],
+         "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s", "--source", source],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -101,7 +85,7 @@ def _serving(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return what was measured of 20 servers."""
     large_settings = {"shared_buffers": "8GB", "max_locks_per_transaction": "4096"}
     with _small() as small, Cluster.create(None, large_settings) as large:
-        _many_relations(large, options.relations)
+        make_relations(large, options.relations)
         config = folder / "serve.toml"
         entries = [("large", large.conninfo())]
         entries += [(f"small{n}", small.conninfo(DATABASE)) for n in range(9)]
@@ -118,11 +102,11 @@ def _serving(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     pages.append(_timed(f"{address}servers/large", process.pid))
                     metrics.append(_timed(f"{address}metrics", process.pid))
                     memory.append(resident_bytes(process.pid))
-                    predicting.append(sum(map(resident_bytes, _children(process.pid))))
+                    predicting.append(sum(map(resident_bytes, children(process.pid))))
                     time.sleep(5.0)
                 seconds = time.monotonic() - begin
                 share = (_processor_seconds(process.pid) - before) / seconds
-                forecasts = sum(_processor_seconds(child) for child in _children(process.pid)) / seconds
+                forecasts = sum(_processor_seconds(child) for child in children(process.pid)) / seconds
                 late: list[float] = []
                 for name in ["large", *(f"small{n}" for n in range(9))]:
                     with urllib.request.urlopen(f"{address}servers/{name}/series.json", timeout=60) as answer:
@@ -155,6 +139,12 @@ def _growth(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "samples_and_bytes": [[int(word) for word in line.split()] for line in done.stdout.splitlines()],
         "history_bytes": size,
     }
+
+
+def _many(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the memory that many relations take."""
+    folder.mkdir()
+    return measure(options.many_relations, options.many_minutes, folder, _start)
 
 
 def paced(workload: Workload) -> Workload:
@@ -197,7 +187,7 @@ def _tps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _let_run(pid: int, runs: bool) -> None:
     """Stop a process and its children, or let them go on."""
-    for one in (*_children(pid), pid):
+    for one in (*children(pid), pid):
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGCONT if runs else signal.SIGSTOP)
 
@@ -259,6 +249,13 @@ def _summary(parts: dict[str, Any], this_run: Sequence[str]) -> dict[str, Any]:
             "memory_growth_bytes": rows[-1][1] - tenth[1],
             "memory_growth_from_samples": tenth[0],
         }
+    if many := parts.get("many"):
+        for source, run in many["sources"].items():
+            found |= {
+                f"many_relations_{source}_bytes": run["peak_bytes"],
+                f"many_relations_{source}_predicting_bytes": run["predicting_peak_bytes"],
+            }
+        found["many_relations"] = many["relations"]
     if tps := parts.get("tps"):
         found |= ratio_of(tps["tps_with"], tps["tps_without"])
     found["of_earlier_runs"] = {
@@ -275,12 +272,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--relations", type=int, default=20_000)
     parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--many-relations", type=int, default=100_000)
+    parser.add_argument("--many-minutes", type=float, default=12.0)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--turn-seconds", type=float, default=10.0)
     options = parser.parse_args()
     here = Path(__file__).parent
     parts: dict[str, Any] = json.loads((here / "samples.json").read_text())["samples"] if options.only else {}
-    measures = {"serving": _serving, "growth": _growth, "tps": _tps}
+    measures = {"serving": _serving, "growth": _growth, "many": _many, "tps": _tps}
     done: list[str] = []
     summary: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

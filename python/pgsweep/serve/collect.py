@@ -173,6 +173,8 @@ class Collector:
             )
 
         self._board.changed(self._config.key, "sample", change)
+        # The panel of an open page must not go on showing what was measured before.
+        self._board.changed(self._config.key, "memory", lambda _watched: None)
 
     def _give_up(self, error: Exception) -> None:
         """Begin again after a pause: an error in one sample must not end the watching."""

@@ -38,6 +38,7 @@
     from.value = local(Number(body.dataset.begin));
     until.value = local(Number(body.dataset.end));
     own.hidden = false;
+    select.form.querySelector("[type=submit]").hidden = true;  // a choice is shown at once
     own.addEventListener("click", () => {
       const begin = new Date(from.value) / 1000, end = new Date(until.value) / 1000;
       if (begin < end) location.search = `?begin=${begin}&end=${end}`;
@@ -45,19 +46,25 @@
     for (const link of document.querySelectorAll("[data-ranged] a")) link.href += `?${ranged()}`;
   }
 
-  // Charts.
+  // Charts. On a narrow screen their axes take less of it.
   const charts = new Map();
+  const narrow = () => matchMedia("(max-width: 640px)").matches;
+  // What the legend has at a point: the one under the pointer; without a pointer the one where the chart rests.
+  const legend = (words, rest) => (plot, value, number, index) => {
+    const found = index == null ? plot.data[number][rest(plot)] : value;
+    return found == null ? "–" : words(found);
+  };
   const show = (name, options, data) => {
     const place = document.querySelector(`[data-chart="${name}"]`);
     if (!place) return;
     const known = charts.get(name);
-    const labels = JSON.stringify(options.series.map((one) => one.label)) + css("--ink");
+    const labels = JSON.stringify([options.series.map((one) => one.label), options.padding, narrow()]) + css("--ink");
     const width = Math.max(200, place.clientWidth);
     if (known && known.labels === labels) { known.plot.setData(data); known.plot.setSize({ width, height: 300 }); return; }
     if (known) known.plot.destroy();
     place.replaceChildren();
     const axis = { stroke: css("--soft"), grid: { stroke: css("--rule"), width: 1 }, ticks: { stroke: css("--rule") } };
-    options.axes = options.axes.map((one) => ({ ...axis, ...one, grid: { ...axis.grid, ...one.grid } }));
+    options.axes = options.axes.map((one) => ({ ...axis, ...one, grid: { ...axis.grid, ...one.grid }, ...(narrow() && one.label && { size: 56, labelSize: 20 }) }));
     charts.set(name, { labels, plot: new uPlot({ width, height: 300, ...options }, data, place) });
   };
   const empty = (name, words) => {
@@ -81,18 +88,20 @@
 
   // Sizes that are marked: they are read when the chart is drawn, as it is kept while the data changes.
   let marks = [];
+  const MARK_ROW = 16;
   const marked = { hooks: { draw: [(plot) => {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.setLineDash([4, 5]); ctx.font = `${12 * devicePixelRatio}px sans-serif`;
-    marks.forEach(([bytesThere, word, ink], number) => {
-      const x = plot.valToPos(bytesThere, "x", true);
-      if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
+    ctx.textAlign = "center"; ctx.textBaseline = "alphabetic";
+    marks.forEach(([there, word, ink], number) => {
+      const x = plot.valToPos(there, "x", true), right = bbox.left + bbox.width;
+      if (!(x >= bbox.left && x <= right)) return;
+      // Above the plot, where no line is; each word has a row of its own.
+      const y = bbox.top - (6 + MARK_ROW * number) * devicePixelRatio, half = ctx.measureText(word).width / 2;
       ctx.strokeStyle = css(ink); ctx.fillStyle = css("--soft");
-      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-      const left = x + ctx.measureText(word).width + 10 * devicePixelRatio > bbox.left + bbox.width;
-      ctx.textAlign = left ? "right" : "left";
-      ctx.fillText(word, x + (left ? -5 : 5) * devicePixelRatio, bbox.top + (14 + 16 * number) * devicePixelRatio);
+      ctx.beginPath(); ctx.moveTo(x, y + 4 * devicePixelRatio); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+      ctx.fillText(word, Math.min(Math.max(x, bbox.left + half), right - half), y);
     });
     ctx.restore();
   }] } };
@@ -100,18 +109,22 @@
 
   const words = (seconds) => seconds >= 86400 ? "24 h" : seconds >= 3600 ? "1 h" : "15 min";
   const hourName = (curve) => new Date((curve.at - 3600) * 1000).toLocaleString([], { weekday: "short", hour: "2-digit", minute: "2-digit" });
+  const atToday = (plot) => {
+    const distances = plot.data[0].map((size) => Math.abs(Math.log(size / marks[0][0])));
+    return distances.indexOf(Math.min(...distances));
+  };
   const drawCurve = () => {
     const shown = [...curves.now.map((c) => [`last ${words(c.window_seconds)}`, c]),
       ...curves.hours.filter((c) => chosen.has(c.at)).map((c) => [hourName(c), c])]
       .filter(([, c]) => c.result && c.result.points.length);
     if (!shown.length) { empty("curve", "No curve yet. It needs a minute or two of evidence."); return; }
     const sizes = [...new Set(shown.flatMap(([, c]) => c.result.points.map((p) => p.shared_buffers_bytes)))].sort((a, b) => a - b);
-    const data = [sizes], lines = [{ label: "shared_buffers", value: (_, v) => v == null ? "–" : bytes(v) }], bands = [], colour = colours();
+    const data = [sizes], lines = [{ label: "shared_buffers", value: legend(bytes, atToday) }], bands = [], colour = colours();
     shown.forEach(([name, curve], number) => {
       const at = new Map(curve.result.points.map((p) => [p.shared_buffers_bytes, p]));
       const column = (field) => sizes.map((size) => at.has(size) ? 100 * at.get(size)[field] : null);
       const ink = colour[number % colour.length];
-      const value = (_, v) => v == null ? "–" : `${v.toFixed(2)} %`;
+      const value = legend((v) => `${v.toFixed(2)} %`, atToday);
       data.push(column("miss_ratio"));
       lines.push({ label: name, stroke: ink, width: 2, spanGaps: true, points: { show: true, size: 6 }, value });
       if (number === 0) {
@@ -125,6 +138,7 @@
     marks = best == null ? [[now, "today", "--faint"]] : best.advised_bytes === now ? [[now, "today, leave it", "--green"]]
       : [[now, "today", "--faint"], [best.advised_bytes, "advised", "--blue"]];
     show("curve", {
+      padding: [8 + MARK_ROW * marks.length, null, null, null],
       scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, .1)] } },
       axes: [{ values: (_, ticks) => ticks.map((v) => v == null ? "" : bytes(v)), space: 60 },
         { label: "misses, % of accesses", values: (_, ticks) => ticks.map((v) => `${v}`), size: 56 }],
@@ -169,16 +183,17 @@
     const hour = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...(step < 60 && { second: "2-digit" }) });
     return i ? hour : `${hour}\n${day}`;
   });
+  const newest = (plot) => plot.data[0].length - 1;
   const timed = (lines, axes, scales) => ({
     scales: { x: { time: true, range: () => [series.begin, series.end] }, ...scales },
-    series: [{ label: "time", value: (_, v) => v == null ? "–" : new Date(v * 1000).toLocaleString([], { hour12: false }) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
+    series: [{ label: "time", value: legend((at) => new Date(at * 1000).toLocaleString([], { hour12: false }), newest) }, ...lines], axes: [{ space: 70, values: clock }, ...axes],
   });
   const zero = { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] };
   const drawSeries = () => {
     if (!series.at.length) {
       empty("reads", "The history has nothing of this time yet."); empty("sweep", "The history has nothing of this time yet."); return;
     }
-    const colour = colours(), value = (_, v) => v == null ? "–" : `${short(v)}/s`;
+    const colour = colours(), value = legend((v) => `${short(v)}/s`, newest);
     const hits = perSecond("hits"), reads = perSecond("reads");
     const fromDisk = perSecond("disk_read_bytes").map((v, i) => v == null || reads[i] == null ? null : Math.min(reads[i], v / 8192));
     const split = fromDisk.some((v) => v != null);
@@ -197,7 +212,7 @@
     });
     const parts = [];
     if (evictions.some((v) => v != null)) parts.push([{ label: "evictions", stroke: colour[1], width: 2, value }, evictions]);
-    if (period.some((v) => v != null)) parts.push([{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: (_, v) => v == null ? "–" : `${short(v)} s` }, period]);
+    if (period.some((v) => v != null)) parts.push([{ label: "clock pass (right axis)", stroke: colour[3], width: 2, scale: "pass", value: legend((v) => `${short(v)} s`, newest) }, period]);
     if (!parts.length) { empty("sweep", "Neither evictions nor the clock hand were seen in this time."); return; }
     const axes = [{ values: (_, t) => t.map(short), size: 70, label: "evictions/s" }];
     if (parts.some(([line]) => line.scale)) axes.push({ scale: "pass", side: 1, grid: { show: false }, values: (_, t) => t.map(short), size: 70, label: "one clock pass, s" });
