@@ -144,7 +144,7 @@ def test_a_file_of_a_newer_pgsweep_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is no heat file"), (b"<<3>>\n1,2,3,0,0\n", "is no heat file"), (b"PAR1PAR1", "is damaged")],
+    [(b"", "is not a heat file"), (b"<<3>>\n1,2,3,0,0\n", "is not a heat file"), (b"PAR1PAR1", "is damaged")],
 )
 def test_what_is_no_heat_file(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "x").write_bytes(content)
@@ -154,7 +154,7 @@ def test_what_is_no_heat_file(tmp_path: Path, content: bytes, words: str) -> Non
 
 def test_other_parquet_a_folder_and_nothing_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"block": [1, 2]}), tmp_path / "x")
-    with pytest.raises(HeatError, match="is no heat file"):
+    with pytest.raises(HeatError, match="is not a heat file"):
         read_heat(tmp_path / "x")
     with pytest.raises(HeatError, match="is a folder"):
         read_heat(tmp_path)
@@ -213,7 +213,7 @@ def test_a_condition_on_bytes() -> None:
 
 @pytest.mark.parametrize("text", ["", "resident", "resident<", "0.9<resident", "resident<x", "a.b()<1"])
 def test_what_is_no_condition(text: str) -> None:
-    with pytest.raises(UsageError, match="is no condition"):
+    with pytest.raises(UsageError, match="is not a condition"):
         parse_condition(text, NAMES)
 
 

@@ -39,4 +39,4 @@ def test_files_of_any_name_are_files(tmp_path: Path) -> None:
     for name in ("a=b.heat", "shop"):
         assert "there is no file" in run("warm", "check", name, cwd=tmp_path).stderr
     (tmp_path / "dbname=shop").write_bytes(b"")
-    assert "is no heat file" in run("warm", "restore", "dbname=shop", cwd=tmp_path).stderr
+    assert "is not a heat file" in run("warm", "restore", "dbname=shop", cwd=tmp_path).stderr

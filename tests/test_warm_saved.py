@@ -221,7 +221,7 @@ def test_what_is_no_heat_file_is_not_replaced(saved: tuple[str, Path], tmp_path:
     dump.write_text("CREATE TABLE t ();")
     done = pgsweep("warm", "save", str(dump), conninfo)
     assert done.returncode == 1
-    assert "is not replaced: it is no heat file" in done.stderr
+    assert "is not replaced: it is not a heat file" in done.stderr
     assert dump.read_text() == "CREATE TABLE t ();"
     dump.write_bytes(b"")
     assert pgsweep("warm", "save", str(dump), conninfo).returncode == 0

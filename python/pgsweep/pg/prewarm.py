@@ -125,7 +125,8 @@ def statement_text(connection: psycopg.Connection[Any], stretches: Sequence[Stre
 
 
 def _ends(stretches: Sequence[Stretch]) -> tuple[str, str]:
-    return _array(each.first_block for each in stretches), _array(each.end_block - 1 for each in stretches)
+    first, end = [each.first_block for each in stretches], [each.end_block for each in stretches]
+    return _array(first), _array([block - 1 for block in end])
 
 
 def _array(values: Iterable[int | str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -52,16 +52,19 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one statement reads: pieces of one database."""
+    """What one statement reads: pieces of one database.
+
+    Attributes:
+        blocks: how many it reads.
+    """
 
     number: int
     database: str
     pieces: tuple[BlockRange, ...]
+    blocks: int = field(init=False, compare=False)
 
-    @property
-    def blocks(self) -> int:
-        """How many blocks it reads."""
-        return sum(piece.blocks for piece in self.pieces)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", sum([piece.blocks for piece in self.pieces]))
 
 
 def calls_of(pieces: Iterable[BlockRange], call_blocks: int, *, first_number: int = 0) -> Iterator[Call]:

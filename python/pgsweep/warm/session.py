@@ -141,6 +141,8 @@ class PrewarmSession:
         return Read(done, []), [] if groups else pieces
 
     def _lately_locked(self, pieces: Sequence[BlockRange]) -> list[BlockRange]:
+        if not self._locked:
+            return []
         lately = time.monotonic() - _LOCKED_SECONDS
         return [piece for piece in pieces if self._locked.get(piece.oid, lately) > lately]
 

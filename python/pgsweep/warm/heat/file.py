@@ -169,7 +169,7 @@ def read_heat(path: Path) -> SavedHeat:
     """Return what a heat file holds.
 
     Raises:
-        HeatError: it cannot be read, is no heat file, was cut short, or comes from a newer pgsweep.
+        HeatError: it cannot be read, is not a heat file, was cut short, or comes from a newer pgsweep.
     """
     if path.is_dir():
         raise HeatError(f"`{path}` is a folder", hint=_OURS)
@@ -179,7 +179,7 @@ def read_heat(path: Path) -> SavedHeat:
             text = (found.metadata or {}).get(_KEY)
             if text is None:
                 raise NoHeatFile(
-                    f"`{path}` is no heat file",
+                    f"`{path}` is not a heat file",
                     cause="it is Parquet, but nothing in it says what it holds",
                     hint=_OURS,
                 )
@@ -312,7 +312,7 @@ _OTHER_FILE = "take an older one (`pgsweep warm save --keep` keeps them as FILE.
 
 def _unreadable(path: Path, error: Exception) -> HeatError:
     if isinstance(error, NotRegular):
-        return HeatError(f"`{path}` is no heat file", cause=error.strerror, hint=_OURS)
+        return HeatError(f"`{path}` is not a heat file", cause=error.strerror, hint=_OURS)
     if isinstance(error, PermissionError):
         return HeatError(
             f"`{path}` may not be read", cause=error.strerror, hint="run as the user who saved it, or as root"
@@ -331,12 +331,12 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
         )  # fmt: skip
     if not begins:
         return HeatError(
-            f"`{path}` is no heat file",
+            f"`{path}` is not a heat file",
             cause="it is empty",
             hint=f"make one: pgsweep warm save {shell_word(str(path))}",
         )
     if begins != b"PAR1":
-        return NoHeatFile(f"`{path}` is no heat file", cause="it is not Parquet", hint=_OURS)
+        return NoHeatFile(f"`{path}` is not a heat file", cause="it is not Parquet", hint=_OURS)
     return HeatError(f"`{path}` is damaged", cause=str(error).splitlines()[0], hint=_OTHER_FILE)
 
 

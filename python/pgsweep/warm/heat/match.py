@@ -25,7 +25,7 @@ from pgsweep.pg.connect import explained
 from pgsweep.records.cache import Missing
 from pgsweep.residency.access import Access
 from pgsweep.residency.names import Named, Names, read_names
-from pgsweep.residency.snapshot import ForkPages, fork_pages
+from pgsweep.residency.snapshot import ForkPages, visible_pages
 from pgsweep.warm.heat.file import FORKS, NOT_IN_POOL, HeatPart, SavedHeat
 
 Blocks = NDArray[np.int64]
@@ -91,15 +91,10 @@ def look_around(access: Access, heat: SavedHeat) -> Sight:
     wanted = {part.database for part in heat.parts}
     oids = [database.oid for database in access.databases if database.name in wanted]
     names = read_names(access, oids, sizes=not access.sees_page_cache)
-    missing = [*access.missing, *names.missing]
-    pages: ForkPages | None = None
-    if access.sees_page_cache:
-        found = fork_pages(access)
-        if isinstance(found, ForkPages):
-            pages = found
-        else:
-            missing.append(found)
-            names = read_names(access, oids, sizes=True)
+    pages, unseen = visible_pages(access)
+    missing = [*access.missing, *names.missing, *unseen]
+    if unseen:
+        names = read_names(access, oids, sizes=True)
     with explained():
         cluster = read_cluster(access.connection)
     same = cluster is not None and cluster[0] == heat.meta.system_identifier

@@ -54,7 +54,7 @@ _STARTS = 3
 """The number of times a restore is begun, at most, if the server is restarted meanwhile."""
 
 _MOSTLY_THERE = 0.95
-"""If at least this share is resident already, blocks that cannot be read are reported but are no failure."""
+"""If at least this share is resident already, blocks that cannot be read are reported, but do not fail it."""
 
 
 @dataclass(slots=True)

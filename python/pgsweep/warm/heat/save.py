@@ -30,7 +30,7 @@ from pgsweep.residency.join import forks_of
 from pgsweep.residency.names import Named, name_the_new, read_names
 from pgsweep.residency.pool import PoolReader
 from pgsweep.residency.rows import KINDS
-from pgsweep.residency.snapshot import ForkPages, fork_pages
+from pgsweep.residency.snapshot import ForkPages, visible_pages
 from pgsweep.warm.heat.file import (
     FORKS,
     NOT_IN_POOL,
@@ -63,14 +63,8 @@ def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
     with explained():
         pool = PoolReader(access).read()
         cluster = read_cluster(access.connection)
-    missing = [*access.missing, *names.missing]
-    pages: ForkPages | None = None
-    if access.sees_page_cache:
-        found = fork_pages(access)
-        if isinstance(found, ForkPages):
-            pages = found
-        else:
-            missing.append(found)
+    pages, unseen = visible_pages(access)
+    missing = [*access.missing, *names.missing, *unseen]
     forks, fork_of_buffer = forks_of(pool)
     name_the_new(access, names, forks)
     order = np.lexsort((pool.block, fork_of_buffer))
@@ -170,13 +164,13 @@ def _former(path: Path) -> HeatMeta | None:
     """Return the description in the existing file; None if it is damaged or there is none.
 
     Raises:
-        HeatError: it is no heat file, so it is not ours to replace.
+        HeatError: it is not a heat file, so it is not ours to replace.
     """
     try:
         return read_heat(path).meta if path.exists() else None
     except NoHeatFile as error:
         raise HeatError(
-            f"`{path}` is not replaced: it is no heat file",
+            f"`{path}` is not replaced: it is not a heat file",
             cause=error.cause,
             hint="name another file, or remove this one",
         ) from error
@@ -188,7 +182,7 @@ def _require_parquet(file: Path) -> None:
     """Refuse to move, and in time to remove, a file that is surely not ours.
 
     Raises:
-        HeatError: it is no Parquet file.
+        HeatError: it is not a Parquet file.
     """
     try:
         with file.open("rb") as opened:
@@ -197,7 +191,7 @@ def _require_parquet(file: Path) -> None:
         raise HeatError(f"cannot read `{file}`: {error.strerror}") from error
     if not ours:
         raise HeatError(
-            f"`{file}` is no heat file, and --keep would move it",
+            f"`{file}` is not a heat file, and --keep would move it",
             hint="name another file to save to, or move this one",
         )
 

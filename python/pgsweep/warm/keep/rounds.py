@@ -108,7 +108,7 @@ class Rounds:
         self._looked_at: float | None = None
         self._due = dict.fromkeys(("places", "counters", "allocations"), 0.0)
         for relation in relations:
-            # After a restart nothing is there: that is no loss to a flood.
+            # After a restart nothing is there: that is not a loss to a flood.
             relation.expected[:] = False
 
     def keep_on(self, until: float, stop: threading.Event, report: Callable[[], None]) -> str:
