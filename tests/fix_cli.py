@@ -23,7 +23,7 @@ _OF_THE_START = ("LANG", "LC_", "LD_", "MALLOC_", "OPENBLAS_", "PYTHON", "RAYON_
 """Variables that are read when a process starts, so that no fork can have others."""
 
 forked_seconds: list[float] = []
-"""Processor time that each command took: they are no children of this process (see fix_quick.py)."""
+"""Processor time that each command took: they are not children of this process (see fix_quick.py)."""
 
 _STARTING = threading.Lock()
 

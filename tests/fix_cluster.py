@@ -48,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--demo", action="store_true", help="run `pgsweep demo` from the wheel too, which takes minutes"
     )
+    parser.addoption(
+        "--packaging", action="store_true", help="build and start the container image, which takes minutes"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

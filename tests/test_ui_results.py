@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,13 @@ import msgspec
 import pytest
 
 from pgsweep.errors import PgsweepError, UsageError
+from pgsweep.records.doctor import Runnable
 from pgsweep.ui.report import to_html
-from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, view_of
+from pgsweep.ui.results import MODULES, from_json, read_result, to_csv, to_json, to_text, view_of
+from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result
 from tests.fix_advice import advice_result
+from tests.fix_cli import run
 from tests.fix_memory import kernel_result, memory_result, reckoned, seen
 from tests.fix_results import (
     demo_result,
@@ -30,6 +34,7 @@ from tests.fix_results import (
     prove_result,
     record_result,
 )
+from tests.fuzz.targets import SEEDS
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
 RESULTS += [memory_result(), reckoned(seen()), kernel_result(), load_result(), load_compare_result()]
@@ -89,8 +94,8 @@ def test_later_fields_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "no result of pgsweep"),
-        (b"not json", "no result of pgsweep"),
+        (b"", "not a result of pgsweep"),
+        (b"not json", "not a result of pgsweep"),
         (b"{}", "does not know"),
         (b'{"schema": "pgsweep.predict/99"}', "does not know"),
         (b'{"schema": "pgsweep.predict/1"}', "damaged"),
@@ -147,3 +152,74 @@ def test_csv_of_record_has_one_row() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(record_result()))))
     assert len(rows) == 1
     assert rows[0]["accesses"] == "1234567"
+
+
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [
+        ("cache", "pool_source"),
+        ("warm-save", "pool_source"),
+        ("hugepages", "status"),
+        ("warm", "into"),
+        ("budget", "verdict"),
+    ],
+)
+def test_a_word_that_a_newer_pgsweep_may_use_is_shown(schema: str, field: str, tmp_path: Path) -> None:
+    value = json.loads((SEEDS / "result" / f"{schema}.json").read_text())
+    value[field] = "otherwise"
+    (tmp_path / "r.json").write_text(json.dumps({**value, "skipped": None}))
+    done = run("report", str(tmp_path / "r.json"), "-o", str(tmp_path / "r.html"))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"schema":"pgsweep.predict/1","source":"\xff"}',
+        b'{"schema":"\xff"}',
+        b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":1,"miss_ratio":0,'
+        b'"accesses":1,"seconds":1},"points":[{"shared_buffers_bytes":-8192,"miss_ratio":0,"low":0,"high":0}],'
+        b'"verdict":{"level":"reliable","reasons":[]}}',
+        b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":1e18,"miss_ratio":0,'
+        b'"accesses":1,"seconds":1},"points":[],"verdict":{"level":"reliable","reasons":[]}}',
+        b'{"schema":"pgsweep.predict/1","source":"sql","observed":{"shared_buffers_bytes":8192,"miss_ratio":0,'
+        b'"accesses":1,"seconds":1e999},"points":[],"verdict":{"level":"reliable","reasons":[]}}',
+    ],
+)
+def test_a_result_that_nobody_made_is_refused(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(text)
+    with pytest.raises(UsageError):
+        read_result(tmp_path / "r.json")
+
+
+def test_the_seeds_of_fuzzing_are_results_of_every_kind() -> None:
+    """What a change of a record makes unreadable would be refused at its first field, and mutated in vain."""
+    found = {read_result(path).schema for path in (SEEDS / "result").glob("*.json")}
+    assert found == set(MODULES), "python -m tests.fuzz.make_seeds writes them anew"
+
+
+def test_results_that_lack_a_part_are_shown_without_it() -> None:
+    advice = advice_result()
+    points = [msgspec.structs.replace(point, throughput_ratio=1.0) for point in advice.points]
+    points[0] = msgspec.structs.replace(points[0], throughput_low=None)
+    doctor = doctor_result()
+    one = [Runnable(command="top", state="works", why="")]
+    compared = msgspec.structs.replace(lab_compare_result(), differs={"machine": ["a laptop"]})
+    for result in (
+        msgspec.structs.replace(advice, points=points),
+        msgspec.structs.replace(doctor, commands=one),
+        compared,
+    ):
+        again = from_json(to_json(result).encode(), "x")
+        assert to_text(again, Terminal(width=80))
+        assert to_html(again)
+    assert "machine: a laptop" in to_text(compared, Terminal(width=80))
+
+
+def test_a_practice_that_was_never_timed_is_refused() -> None:
+    result = load_compare_result()
+    practices = [msgspec.structs.replace(result.practices[0], seconds=[])]
+    damaged = msgspec.structs.replace(result, practices=practices)
+    with pytest.raises(UsageError) as caught:
+        from_json(to_json(damaged).encode(), "x")
+    assert "a practice has no times" in f"{caught.value.message} {caught.value.cause}"

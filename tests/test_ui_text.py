@@ -17,6 +17,7 @@ from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
+from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
 
 PLAIN = Terminal(width=80)
@@ -196,8 +197,34 @@ def test_numbers_have_one_thousands_separator_and_no_powers_of_ten(value: float,
     assert numbers.count(value) == text
 
 
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1536 << 10, "1.5 MB"),
+        (round(999.4 * (1 << 20)), "999 MB"),
+        (round(999.7 * (1 << 20)), "1000 MB"),
+        (round(1023.4 * (1 << 20)), "1023 MB"),
+        (round(1023.9 * (1 << 20)), "1 GB"),
+        (5000 << 40, "5000 TB"),
+    ],
+)
+def test_sizes_have_three_digits_and_no_powers_of_ten(size: int, text: str) -> None:
+    assert numbers.format_bytes(size) == text
+
+
+def test_short_waits_of_advice_have_no_powers_of_ten() -> None:
+    result = advice_result()
+    points = [
+        msgspec.structs.replace(point, wait_ratio=6.7e-07, wait_low=1.2e-07, wait_high=1234.5)
+        for point in result.points
+    ]
+    text = to_text(msgspec.structs.replace(result, points=points), PLAIN)
+    assert "0.00000067  0.00000012 to 1 234" in re.sub(r" {3,}", "  ", text)
+
+
 def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
-    """`{n:,}` writes another separator; `{n:g}` and `{n:.2g}` write 5e+06 and 6.7e-07."""
+    """`{n:,}` writes another separator; `{n:g}` and `{n:.3g}` write 5e+06 and 6.7e-07."""
     sources = Path(pgsweep.__file__).parent
     found = []
     for path in sources.rglob("*.py"):
@@ -208,7 +235,11 @@ def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
         ):
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if re.search(r"\{[^{}]*:(,|\.[12]g\}|g\})", line):
+            if re.search(r"\{[^{}]*:(,|\.\d+g\}|g\})", line):
                 found.append(f"{path.relative_to(sources)}:{number}: {line.strip()}")
-    allowed = ("{every:g}", "asked_seconds:g", "{schedule.seconds:g}")
+    # Options, values of files that are refused, values of CSV, and one within bounds.
+    allowed = (
+        *("{every:g}", "asked_seconds:g", "{schedule.seconds:g}"),
+        *("evidence/checks.py:", "ui/sound.py:", "{run:.6g}", "{heat:.3g}"),
+    )
     assert [line for line in found if not any(word in line for word in allowed)] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -37,21 +36,6 @@ result = run_demo(plan=plan, output=Path(sys.argv[1]))
 rows = result.workloads[0].rows
 assert len(rows) == 3 and all(row.measured_miss_ratio is not None for row in rows), rows
 """
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    # For this machine only: `make wheel` makes those for others, which takes a second build of everything.
-    subprocess.run(
-        [Path(sys.executable).with_name("maturin"), "build", "--release", "--quiet", "--out", folder],
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        check=True,
-        capture_output=True,
-    )
-    (made,) = folder.glob("*.whl")
-    return made
 
 
 def test_it_holds_the_program_and_the_manual(wheel: Path) -> None:

@@ -14,7 +14,7 @@ def parse_bytes(text: str) -> int:
     """Return the bytes meant by text such as `8MB`, `1.5 GB` or `131072` (bytes).
 
     Raises:
-        UsageError: the text is no size.
+        UsageError: the text is not a size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", text, re.IGNORECASE)
     unit = match.group(2).lower().replace("i", "") if match else "?"
@@ -31,10 +31,15 @@ def format_bytes(size_bytes: float) -> str:
     """Return the size in PostgreSQL's units, three significant digits: `64 MB`, `1.5 GB`."""
     value = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 1024:
-            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:.0f} {unit}"
+        if abs(value) < 1023.5:
+            return f"{_three_digits(value)} {unit}"
         value /= 1024
-    return f"{value:.3g} TB" if abs(value) < 1000 else f"{value:.0f} TB"
+    return f"{_three_digits(value)} TB"
+
+
+def _three_digits(value: float) -> str:
+    """Return three digits of a size; from 999.5 on these would be written with an exponent."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def as_setting(size_bytes: int) -> str:

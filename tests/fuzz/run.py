@@ -1,10 +1,10 @@
 """Run targets and watch them: `python -m tests.fuzz.run --time 60s [TARGET ...]`; `make fuzz TIME=60s`.
 
 A run that takes 5 s of processor time, that waits for 5 s, that takes 500 MB, or whose process dies is
-ended and kept, as is every exception that is no PgsweepError. What waits is run once more: on a busy machine
-it is the server that waited for a processor, and only what hangs again is a finding. Each finding is two
-files in the folder of findings: the input, and what happened. `--replay FILE TARGET` runs one input again,
-in this process.
+ended and kept, as is every exception that is not a PgsweepError. What waits is run once more: on a busy
+machine it is the server that waited for a processor, and only what hangs again is a finding. Each finding is
+two files in the folder of findings: the input, and what happened. `--replay FILE TARGET` runs one input
+again, in this process.
 """
 
 from __future__ import annotations

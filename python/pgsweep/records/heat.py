@@ -9,7 +9,7 @@ from pgsweep.records.common import Provenance
 
 
 class HeatRelation(msgspec.Struct, frozen=True, kw_only=True):
-    """One fork of a relation as it was saved, and what became of it.
+    """One fork of a relation as it was saved, and the result of restoring it.
 
     Attributes:
         match: `same blocks`: it lies in the same file, or in one of the same length; `by share`: it was

@@ -145,7 +145,7 @@ class LabExperiment(msgspec.Struct, frozen=True, kw_only=True):
         scale: by what the article's sizes were divided.
         published_on: version and machine of the article; nothing where no article asks this.
         model: what was scaled, in words.
-        beyond: what is shown here and not in the article, and what else is to be known.
+        beyond: what is shown here and not in the article, and other remarks.
     """
 
     number: int

@@ -68,9 +68,8 @@ class MemoryTotals(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         shared_memory_bytes: what the kernel has allocated of it.
         shared_memory_size_bytes: what has been promised; null where the mapping cannot be seen.
-        shared_memory_method: `segment` (its blocks were counted), `pss` (at least so much: the shares of the
-            processes that run),
-            `huge pages` (set aside whole), `size` (at most so much).
+        shared_memory_method: `segment` (its blocks were counted), `pss` (at least this much: the shares of
+            the processes that run), `huge pages` (set aside whole), `size` (at most this much).
         real_bytes: the sum; null where a part may not be read.
         rss_bytes: sum of RSS, which counts shared memory once a process.
     """

@@ -73,7 +73,7 @@ def doctor_text(result: DoctorResult, terminal: Terminal) -> str:
             lines += _ability_lines(ability, name_width, width, terminal)
     if result.commands:
         lines += ["", terminal.paint("What you can run", "bold")]
-        room = max(len(line.command) for line in result.commands[:-1])
+        room = max((len(line.command) for line in result.commands[:-1]), default=0)
         for line in result.commands:
             lines += _command_lines(line, room, width, terminal)
     return "\n".join(lines) + "\n"

@@ -153,7 +153,7 @@ def state_facts(state: HeatState) -> list[Fact]:
 def relations_page(
     relations: Sequence[HeatRelation], facts: Sequence[Fact], missing: Sequence[Missing]
 ) -> Section:
-    """Return every relation with what became of it."""
+    """Return every relation with its result."""
     own, catalogs = _parted(relations)
     rows = [[Cell(text) for text in line] for line in [*(_cells(row) for row in own), *_together(catalogs)]]
     lost = [row for row in relations if row.match not in _GOOD and row.saved_bytes]

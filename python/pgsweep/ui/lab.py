@@ -6,8 +6,8 @@ from html import escape
 
 from pgsweep.records.lab import LabCell, LabClaim, LabExperiment, LabResult
 from pgsweep.ui.lab_charts import plot_svg
-from pgsweep.ui.lab_figures import NONE, figure, unit_text, value_text
-from pgsweep.ui.numbers import count, percent, seconds, server_name
+from pgsweep.ui.lab_figures import unit_text, value_text
+from pgsweep.ui.numbers import NONE, count, figure, percent, seconds, server_name
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -260,17 +260,17 @@ def _rows(result: LabResult) -> Rows:
     lines = [
         [
             *(cell.factors.get(name, "") for name in names),
-            cell.unit,
-            cell.published,
-            cell.median,
-            cell.low,
-            cell.high,
-            " ".join(f"{run:.6g}" for run in cell.runs),
-            "; ".join(cell.failures),
+            *(cell.unit, cell.published, cell.median, cell.low, cell.high),
+            *runs_of(cell),
         ]
         for cell in result.cells
     ]
     return Rows(head, lines)
+
+
+def runs_of(cell: LabCell) -> tuple[str, str]:
+    """Return the runs of a cell and its failures, each as one field."""
+    return " ".join(f"{run:.6g}" for run in cell.runs), "; ".join(cell.failures)
 
 
 VIEW = View(LabResult, text=lab_text, page=lab_page, rows=_rows)

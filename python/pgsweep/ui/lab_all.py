@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pgsweep.records.lab import LabAllResult, LabResult
-from pgsweep.ui.lab import held_text, lab_page, lab_text
+from pgsweep.ui.lab import held_text, lab_page, lab_text, runs_of
 from pgsweep.ui.numbers import count, seconds, server_name
 from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.table import Column, table
@@ -69,7 +69,7 @@ def _title(result: LabAllResult) -> tuple[str, str]:
     title = (
         f"{count(len(result.results))} experiments run here: {claims['holds']} of "
         f"{claims.total()} conclusions hold here, {wrong} {'does' if wrong == 1 else 'do'} not, "
-        f"{claims['cannot tell']} cannot be told"
+        f"{claims['cannot tell']} cannot be judged"
     )
     lead = f"{server_name(result.server_version)}, {result.machine}. Each on private servers of its own."
     if result.skipped:
@@ -82,7 +82,7 @@ def _verdicts(result: LabAllResult) -> list[str]:
 
 
 def _overview(result: LabAllResult, *, named: bool) -> list[list[Cell]]:
-    """Return a row for each experiment; `named` quotes the conclusions that do not hold or cannot be told."""
+    """Return a row for each experiment; `named` quotes the conclusions that do not hold or are not judged."""
     rows = [
         (each.experiment.number, _row(each, named=named))
         for each in result.results
@@ -124,14 +124,8 @@ def _rows(result: LabAllResult) -> Rows:
     lines = [
         [
             each.name,
-            cell.key,
-            cell.unit,
-            cell.published,
-            cell.median,
-            cell.low,
-            cell.high,
-            " ".join(f"{run:.6g}" for run in cell.runs),
-            "; ".join(cell.failures),
+            *(cell.key, cell.unit, cell.published, cell.median, cell.low, cell.high),
+            *runs_of(cell),
         ]
         for each in result.results
         for cell in each.cells

@@ -12,7 +12,8 @@ from typing import Final
 
 from pgsweep.errors import UsageError
 from pgsweep.records.lab import LabCell, LabPlot
-from pgsweep.ui.lab_figures import figure, value_text
+from pgsweep.ui.lab_figures import value_text
+from pgsweep.ui.numbers import figure
 from pgsweep.ui.scales import round_steps
 from pgsweep.units import parse_bytes
 
@@ -21,16 +22,16 @@ _PLOT_WIDTH, _BASE = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _BOTTOM
 _COLOURS: Final = ("k-snapshots", "k-trace", "k-measured")
 _LONGEST_LABEL: Final = 26
 _TURNED_FROM: Final = 14
-"""Labels of this many letters are turned where they would overlap."""
+"""Labels of at least this many letters are turned where they would overlap."""
 
 _TURNED_HEIGHT: Final = 50.0
 
 _LEAST_LOG: Final = 1e-12
-"""On a logarithmic axis."""
+"""The smallest value on a logarithmic axis."""
 
 _LEAST_DECADES: Final = 0.3
 _FEW_TICKS_BELOW: Final = 8.0
-"""Of the largest value over the smallest on a logarithmic axis: one, two and five are two lines or so."""
+"""Below this ratio of the largest value to the smallest on a logarithmic axis there are about two lines."""
 
 _MOST_DECADES: Final = 15
 _MOST_DIGITS: Final = 15

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgsweep.records.lab import LabCompareResult, LabDifference
-from pgsweep.ui.numbers import count
+from pgsweep.ui.numbers import figure
 from pgsweep.ui.section import Cell, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -52,8 +52,8 @@ def _cells(cell: LabDifference) -> list[str]:
     interval = "–" if cell.low is None or cell.high is None else f"{cell.low:.3f} to {cell.high:.3f}"
     return [
         cell.key,
-        _figure(cell.first_median),
-        _figure(cell.second_median),
+        figure(cell.first_median),
+        figure(cell.second_median),
         cell.unit,
         f"{cell.ratio:.3f}",
         interval,
@@ -73,11 +73,7 @@ def _title(result: LabCompareResult) -> str:
 
 
 def _differs(result: LabCompareResult) -> list[str]:
-    return [f"{name}: {first} and {second}" for name, (first, second) in result.differs.items()]
-
-
-def _figure(value: float) -> str:
-    return count(round(value)) if abs(value) >= 100 else f"{value:.3g}"
+    return [f"{name}: {' and '.join(values)}" for name, values in result.differs.items()]
 
 
 def _rows(result: LabCompareResult) -> Rows:

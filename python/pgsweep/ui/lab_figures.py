@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.ui.numbers import count, format_bytes, percent
-
-NONE = "–"
-
-
-def figure(value: float | None) -> str:
-    """Return a number to three digits, never in powers of ten; `–` where there is none."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
-        return count(round(value))
-    digits = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
-    text = f"{value:.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+from pgsweep.ui.numbers import NONE, figure, format_bytes, percent
 
 
 def value_text(value: float | None, unit: str) -> str:

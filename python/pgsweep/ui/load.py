@@ -101,7 +101,7 @@ def _outcome_lines(plan: LoadPlan, outcome: LoadOutcome, terminal: Terminal) -> 
     if outcome.unchanged:
         same = "the catalog is equal to what it was before"
         if plan.partition_of:
-            same = f"it is a partition of {plan.partition_of}, of which nothing else has changed"
+            same = f"it is a partition of {plan.partition_of}, which has not changed otherwise"
         lines.append(f"  {same}")
     if outcome.steps:
         lines += ["", _steps(outcome, terminal)]

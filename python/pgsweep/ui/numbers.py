@@ -7,8 +7,10 @@ import math
 from pgsweep.units import format_bytes, format_count, format_minutes
 
 __all__ = [
+    "NONE",
     "byte_rate",
     "count",
+    "figure",
     "format_bytes",
     "format_seconds",
     "known_bytes",
@@ -20,6 +22,8 @@ __all__ = [
     "server_name",
     "times",
 ]
+
+NONE = "–"
 
 
 def percent(ratio: float | None, *, sign: bool = True) -> str:
@@ -63,6 +67,19 @@ def server_name(version: str) -> str:
 def count(value: float) -> str:
     """Return a count with its thousands apart: `12 345`."""
     return format_count(value)
+
+
+def figure(value: float | None) -> str:
+    """Return a number to three digits, never in powers of ten; `–` where there is none."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return count(round(value))
+    digits = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def times(number: int) -> str:

@@ -56,7 +56,7 @@ _EMBEDDED = re.compile(rb'<script type="application/json" id="pgsweep-result">(.
 
 
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is no JSON: wrong, not UTF-8, or nested too deep."""
+"""What msgspec raises for text that is not JSON: wrong, not UTF-8, or nested too deep."""
 
 MOST_BYTES = 64 << 20
 """Of a file with a result: some kB; some MB with hundred thousands of relations."""
@@ -174,13 +174,13 @@ def from_json(text: bytes, name: str) -> Result:
         name: what it was read from, for the message.
 
     Raises:
-        UsageError: it is no result of pgsweep, or one of a version that this one does not know.
+        UsageError: it is not a result of pgsweep, or one of a version that this one does not know.
     """
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
     except _BROKEN as error:
         raise UsageError(
-            f"`{name}` is no result of pgsweep",
+            f"`{name}` is not a result of pgsweep",
             cause=f"it is not readable as JSON: {error}",
             hint=f"give a file that one of these wrote with --json or -o FILE: {makers()}",
         ) from error

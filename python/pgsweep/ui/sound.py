@@ -14,6 +14,7 @@ import msgspec
 
 from pgsweep.records.cache import CacheResult
 from pgsweep.records.footprint import FootprintResult
+from pgsweep.records.load import LoadCompareResult
 
 _MOST: Final = 2.0**64
 _MOST_BYTES: Final = 2.0**53
@@ -66,6 +67,8 @@ def trouble_in(record: msgspec.Struct) -> str | None:
         for relation in record.relations:
             if len(relation.runs) != len(record.runs):
                 return f"{relation.relation} has {len(relation.runs)} runs of {len(record.runs)}"
+    if isinstance(record, LoadCompareResult) and not all(practice.seconds for practice in record.practices):
+        return "a practice has no times"
     if isinstance(record, CacheResult) and record.map is not None:
         cells = record.map
         lengths = {len(part) for part in (cells.pool_only, cells.page_cache_only, cells.both, cells.neither)}

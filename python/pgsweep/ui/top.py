@@ -1,4 +1,4 @@
-"""The live screen of `pgsweep top`: keys, resizing, and the page of `top_text` drawn again and again.
+"""The live screen of `pgsweep top`: keys, resizing, and the page of `top_text` drawn repeatedly.
 
 It sees records only; who takes the looks is a `Control` that it is given. The page is drawn as text, line by
 line, in the terminal's own colours and background, so that it looks at home everywhere and costs little over
