@@ -199,7 +199,7 @@ def test_the_error_of_report_lists_the_commands_that_make_results(text: str | No
         (["report", "x.json", "-o", "absent/x.html"], "there is no folder `absent`"),
         (["report", "x.json", "--json", "--csv"], "both want stdout"),
         (["report", "x.json", "--bogus"], "no such option"),
-        (["report", "damaged.json"], "no result of pgsweep"),
+        (["report", "damaged.json"], "not a result of pgsweep"),
     ],
 )
 def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_file_names_the_server_and_the_command_line_goes_first(config: Path,
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("host = ", "is no TOML"),
+        ("host = ", "is not TOML"),
         ('hots = "db1"\n', "no option `hots`"),
         ("[cache]\nmost = 3\n", "no option `most` of `pgsweep cache`"),
         ("[hugepages]\nyes = true\n[cache]\ntop = 0\n", "0 is not in the range"),

@@ -74,7 +74,7 @@ def test_a_condition_on_the_verdict_decides_the_exit_code(evidence: Path) -> Non
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("verdict<reliable", "is no condition"),
+        ("verdict<reliable", "is not a condition"),
         ("verdict=good", "is one of: reliable, rough, refused"),
         ("miss_ratio=1", "known are: verdict"),
     ],

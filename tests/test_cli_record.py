@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ from pgsweep.ui.record import record_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, run
 from tests.fix_disk import fill_disk
+from tests.fix_process import wait_until
 from tests.fix_results import record_result
 
 
@@ -78,10 +78,7 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "x.evidence" / "snapshots").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(1.5)
+    assert wait_until((tmp_path / "x.evidence" / "snapshots").exists, 60)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -101,11 +98,7 @@ def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        relations = tmp_path / "x.evidence" / "relations"
-        deadline = time.monotonic() + 60
-        while not relations.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(2)
+        assert wait_until((tmp_path / "x.evidence" / "snapshots").exists, 60)
         cluster.stop(immediately=True)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 3, err
@@ -132,9 +125,7 @@ def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "x.evidence" / "relations").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert wait_until((tmp_path / "x.evidence" / "relations").exists, 60)
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -147,9 +138,7 @@ def test_evidence_killed_before_its_first_part_is_reported_as_that(wheel18: Clus
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "x.evidence" / "relations").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert wait_until((tmp_path / "x.evidence" / "relations").exists, 60)
     process.kill()
     process.wait()
     assert not (tmp_path / "x.evidence" / "snapshots").exists()

@@ -322,7 +322,29 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     assert f"psql -h {host} -p 5432 -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr
-    said = pasted(
-        "run as root: sudo pgsweep ...; see `pgsweep doctor`", ["-h", "a b"], ["-h", "a b"], "pgsweep cache x"
-    )
-    assert said == "run as root: sudo pgsweep cache x; see `pgsweep doctor -h 'a b'`"
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (
+            "run as root: sudo pgsweep ...; see `pgsweep doctor`",
+            "run as root: sudo pgsweep cache x; see `pgsweep doctor -h 'a b' -d shop`",
+        ),
+        ("psql -d other -c 'GRANT ...'", "psql -h 'a b' -d other -c 'GRANT ...'"),
+        ("see what they do: psql -c 'SELECT 1'", "see what they do: psql -h 'a b' -d shop -c 'SELECT 1'"),
+        ("ask later: psql -d NAME -c 'SELECT 1'", "ask later: psql -h 'a b' -d shop -c 'SELECT 1'"),
+        ("psql -X -d DBNAME -f gather.sql", "psql -X -d DBNAME -f gather.sql"),
+        (
+            "finish it: pgsweep load --resume t; or undo it: pgsweep load --rollback t",
+            "finish it: pgsweep load -h 'a b' -d shop --resume t; or undo it: "
+            "pgsweep load -h 'a b' -d shop --rollback t",
+        ),
+        ("pgsweep load FILE... TABLE -d DBNAME", "pgsweep load FILE... TABLE -d DBNAME"),
+        ("again: pgsweep record -o x.evidence", "again: pgsweep record -h 'a b' -d shop -o x.evidence"),
+    ],
+)
+def test_commands_of_hints_name_the_users_own_server(hint: str, text: str) -> None:
+    place = ["-h", "a b"]
+    assert pasted(hint, place, [*place, "-d", "shop"], "pgsweep cache x") == text
+    assert pasted(hint, [], [], "pgsweep ...") == hint

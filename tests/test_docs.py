@@ -8,26 +8,40 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
 from pgsweep.pg.cluster import Cluster
+from pgsweep.serve.board import Board
+from pgsweep.serve.config import ServeConfig
+from pgsweep.serve.metrics import exposed
 from pgsweep.versions import NEWEST_TESTED_MAJOR, OLDEST_MAJOR, TESTED
 from tests.fix_shop import shop_under_load
 from tools.reference import MANUAL, ROOT, all_commands, command_of, outdated
+from tools.screenshots import write_png
 
 PAGES = [path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if path.name != "CHANGELOG.md"]
+
+_COMMAND = re.compile(r"(?:^|\| )((?:sudo (?:-u \w+ )?)?(?:\S*/)?pgsweep\b)")
 
 
 def commands_in(text: str) -> list[str]:
     """Return the commands of the console blocks, and those of help texts' examples."""
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     lines = [line[2:] for block in blocks for line in block.split("\n") if line.startswith("$ ")]
-    return [line for line in lines if re.match(r"(sudo )?(\S*/)?pgsweep\b", line)]
+    # What comes before a pipe, as in `zcat x.gz | pgsweep load -`, is not ours.
+    return [line[found.start(1) :] for line in lines if (found := _COMMAND.search(line))]
+
+
+def links_in(text: str) -> list[str]:
+    """Return the targets of links, without the heading that they name."""
+    return re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text)
 
 
 def check(line: str) -> None:
@@ -81,6 +95,15 @@ def test_examples_in_help_can_be_parsed(words: str) -> None:
         check(line)
 
 
+def test_commands_and_links_are_found_at_all() -> None:
+    """Otherwise the tests of each page could not fail."""
+    texts = [path.read_text(encoding="utf-8") for path in PAGES]
+    commands = [line for text in texts for line in commands_in(text)]
+    assert len(commands) > 100
+    assert {"sudo", "pgsweep"} <= {line.split()[0] for line in commands}
+    assert len([link for text in texts for link in links_in(text)]) > 40
+
+
 def test_examples_of_the_first_page_can_be_parsed() -> None:
     assert len(EXAMPLES) == 5
     for line, _ in EXAMPLES:
@@ -89,9 +112,18 @@ def test_examples_of_the_first_page_can_be_parsed() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+    for target in links_in(path.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_developers_are_sent_to_exist(name: str) -> None:
+    """Paths are written as below python/pgsweep or as below the checkout; diagrams are left out."""
+    text = re.sub(r"^    .*\n", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = re.findall(r"(?<![\w/])((?:[\w*.-]+/)+[\w*-]+\.(?:py|rs|sql|toml|txt|md))", text)
+    assert len(found) > 10
+    assert not [path for path in found if not [*ROOT.glob(path), *(ROOT / "python/pgsweep").glob(path)]]
 
 
 def test_the_site_has_no_dead_link(tmp_path: Path) -> None:
@@ -160,3 +192,40 @@ def test_exit_codes_stand_in_the_docs() -> None:
     assert [code for code, _, _ in said] == [code for code, _ in EXIT_CODES]
     for (code, _, words), (_, meaning) in zip(said, EXIT_CODES, strict=True):
         assert set(re.findall(r"\w{2,}", words)) & set(re.findall(r"\w{2,}", meaning)), code
+
+
+def test_the_guide_names_every_metric(tmp_path: Path) -> None:
+    config = ServeConfig(servers=[], host="", port=1, history=tmp_path, evidence=tmp_path)
+    lines = exposed(Board(config, [], lambda: None), [], 20).decode().splitlines()
+    exist = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    guide = (ROOT / "docs/guides/serve.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## Metrics\n")[2].partition("\n## Who may see it\n")[0]
+    assert set(re.findall(r"`(pgsweep_[a-z_]+)`", section)) == exist
+
+
+def test_pictures_have_the_width_that_they_name_and_are_small() -> None:
+    pictures = sorted((ROOT / "docs/guides/images").glob("*.png"))
+    assert {1440, 800, 390} <= {width_of(picture) for picture in pictures}
+    for picture in pictures:
+        assert picture.stat().st_size < 150_000, picture
+        if named := re.fullmatch(r"serve-(\d+)", picture.stem):
+            assert width_of(picture) == int(named[1]), picture
+
+
+def width_of(picture: Path) -> int:
+    return int.from_bytes(picture.read_bytes()[16:20])
+
+
+def test_a_picture_is_written_as_it_is(tmp_path: Path) -> None:
+    pixels = np.full((7, 5, 3), 252, dtype=np.uint8)
+    pixels[2, 1:4] = [0, 114, 178]
+    write_png(tmp_path / "a.png", pixels)
+    chunks, data = {}, (tmp_path / "a.png").read_bytes()[8:]
+    while data:
+        length = int.from_bytes(data[:4])
+        chunks[data[4:8]] = data[8 : 8 + length]
+        data = data[12 + length :]
+    palette = np.frombuffer(chunks[b"PLTE"], dtype=np.uint8).reshape(-1, 3)
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), dtype=np.uint8).reshape(7, 6)
+    assert not rows[:, 0].any()
+    assert (palette[rows[:, 1:]] == pixels).all()

@@ -180,7 +180,7 @@ def test_settings_are_switched_on_by_the_command(own: Cluster) -> None:
 
 
 def test_a_hosted_server(own: Cluster) -> None:
-    """Its administrator is no superuser, and its settings are elsewhere."""
+    """Its administrator is not a superuser, and its settings are elsewhere."""
     with psycopg.connect(tcp(own), autocommit=True) as connection:
         connection.execute("CREATE ROLE rds_superuser")
         connection.execute("CREATE ROLE master LOGIN IN ROLE rds_superuser")

@@ -171,13 +171,13 @@ def test_a_cut_file_gives_what_stands_before_the_cut(wheel18: Cluster, tmp_path:
     with pytest.raises(EvidenceError, match="damaged"):
         import_gathered(file, tmp_path / "broken.evidence")
     file.write_bytes(gzip.compress(whole)[:15])
-    with pytest.raises(EvidenceError, match="is no file that") as caught:
+    with pytest.raises(EvidenceError, match="is not a file that") as caught:
         import_gathered(file, tmp_path / "broken.evidence")
     assert caught.value.cause == "it is compressed, and cut before its first line ends"
     file.write_bytes(b"\0\xff" * 5000)
-    with pytest.raises(EvidenceError, match="is no file that"):
+    with pytest.raises(EvidenceError, match="is not a file that"):
         import_gathered(file, tmp_path / "broken.evidence")
-    with pytest.raises(EvidenceError, match="is no file that"):
+    with pytest.raises(EvidenceError, match="is not a file that"):
         import_gathered(Path("/dev/zero"), tmp_path / "broken.evidence")
 
 

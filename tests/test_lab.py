@@ -28,7 +28,8 @@ from pgsweep.records.lab import LabCell, LabPlot, LabResult, LabRun
 from pgsweep.testbed.pgbench import find_pgbench
 from pgsweep.testbed.steps import is_steady
 from pgsweep.ui.lab_charts import plot_svg
-from pgsweep.ui.lab_figures import figure, value_text
+from pgsweep.ui.lab_figures import value_text
+from pgsweep.ui.numbers import figure
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, run
@@ -153,7 +154,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
 def test_what_is_no_grid_is_refused_with_the_reason(text: str, cause: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
-    with pytest.raises(UsageError, match="is no grid") as refused:
+    with pytest.raises(UsageError, match="is not a grid") as refused:
         read_grid(path)
     assert cause in str(refused.value.cause)
 

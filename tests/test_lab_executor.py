@@ -141,7 +141,7 @@ with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard
 
 @pytest.mark.parametrize("text", ["", "processes", "processes:0", "processes:-1", "threads:2", "http://x"])
 def test_what_is_no_executor_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no executor"):
+    with pytest.raises(UsageError, match="is not an executor"):
         check_executor(text)
 
 

@@ -360,7 +360,7 @@ def test_what_cannot_be_loaded_is_refused(conninfo: str, tmp_path: Path) -> None
     path.write_text("id,name\n1,a\n")
     ask(conninfo, "CREATE VIEW v AS SELECT 1 AS id; CREATE ROLE loader_without_rights LOGIN")
     try:
-        with pytest.raises(UsageError, match="is no table"):
+        with pytest.raises(UsageError, match="is not a table"):
             plan_load(conninfo, [str(path)], "v", LoadOptions())
         with pytest.raises(MissingAbility, match="may not insert"):
             plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions())

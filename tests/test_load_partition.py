@@ -86,7 +86,7 @@ def test_it_is_as_one_made_by_create_table(conninfo: str, rows: Path) -> None:
     assert ask(conninfo, f"SELECT count(*) FROM {PARENT} WHERE at >= '2021-01-01'") == [(ROWS,)]
     assert shape(conninfo, NEW) == shape(conninfo, '"my schema".before')
     assert leftovers(conninfo) == []
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         plan_load(conninfo, [str(rows)], NEW, GIVEN)
     with pytest.raises(psycopg.errors.CheckViolation):
         ask(conninfo, f"INSERT INTO {NEW} (id, at) VALUES (1, '2023-01-01')")

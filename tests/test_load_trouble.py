@@ -389,7 +389,7 @@ def test_duplicates_found_at_the_end_can_be_shown_and_kept(conninfo: str, rows: 
     words = " ".join(outcome.problems)
     assert outcome.ended == "incomplete"
     query = words.split("see the duplicates: ")[1].split("; ")[0]
-    # The order of the index is no part of it, its condition is.
+    # The order of the index is not part of it, its condition is.
     assert sorted(ask(conninfo, query)) == [("name 7", 2), ("name 8", 2)]
     assert "--keep-as-is" in words
     kept = outcome_of(keep_as_is(conninfo, "t"))
@@ -439,7 +439,7 @@ def test_a_local_journal_of_a_load_that_has_ended_is_removed_or_explained(
     listener = At()
     load_files(conninfo, [str(rows)], "t", DROP, listener=listener)
     assert left.exists()
-    [explained] = [note for note in listener.notes if "is not as it was" in note]
+    [explained] = [note for note in listener.notes if "has changed" in note]
     assert "t_name" in explained
     with pytest.raises(UsageError) as failed:
         resume(conninfo, "t")
@@ -455,7 +455,7 @@ def test_a_local_journal_of_a_load_that_has_ended_is_removed_or_explained(
     ask(conninfo, "ALTER TABLE t RENAME TO u")
     load_files(conninfo, [str(rows)], "u", DROP, listener=(listener := At()))
     assert not left.exists()
-    assert [note for note in listener.notes if "a table that is gone" in note]
+    assert [note for note in listener.notes if "a table that was dropped" in note]
 
 
 def test_a_pipe_is_read_once(conninfo: str, rows: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_part_of_the_trace_on_an_older_servers_count(tmp_path: Path) -> None:
     assert abs(old.measured_miss_ratio - old.simulated_miss_ratio) < 0.0005
 
 
-def test_what_rings_change_is_told_beside_what_was_measured(tmp_path: Path) -> None:
+def test_what_rings_change_is_shown_beside_what_was_measured(tmp_path: Path) -> None:
     """Scans of a table above a quarter of the pool: the server makes plain accesses, the simulator both."""
     evidence = write_trace(tmp_path / "x.evidence", accesses=60_000, scanned=True)
     result = prove(evidence, sizes_bytes=[8 * MIB])

@@ -68,7 +68,7 @@ def test_the_schema_of_an_extension_must_have_a_trusted_owner_where_a_superuser_
         with pytest.raises(MissingAbility, match="not safe for a superuser"):
             require_prewarm(session)
         found = find_distrust(session, "pg_buffercache", ["pg_buffercache"])
-    # A role that is no superuser takes that risk for its own rights only.
+    # A role that is not a superuser takes that risk for its own rights only.
     with connect(make_conninfo(server.conninfo(database), user=WATCHER)) as session:
         assert require_buffercache(session) == "extensions"
     assert found is not None

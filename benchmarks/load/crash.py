@@ -69,7 +69,7 @@ class Case:
         filled: the table had rows before.
         unlogged: it was UNLOGGED while rows were copied.
         point: what the crash was timed from: the `begin` of the command, or of the `journal`, a number of
-            `pieces` that were copied, or the begin of `rebuilding`.
+            `pieces` that were copied, or the beginning of `rebuilding`.
         delay_seconds: after that.
         ended: the load was over when the crash came.
         phase: of the journal after the crash; `none` where there was no journal.

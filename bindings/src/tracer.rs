@@ -123,7 +123,7 @@ impl Tracer {
         .map_err(to_python)
     }
 
-    /// Wait at most so long for a batch of decoded tables; None when there is none.
+    /// Wait at most this long for a batch of decoded tables; None when there is none.
     fn poll<'py>(
         &self,
         py: Python<'py>,

@@ -53,7 +53,7 @@ pub struct FileRequest<'a> {
     pub resident: &'a [u32],
 }
 
-/// What became of the operations.
+/// The outcome of the operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOutcomes {
     /// By operation, how many of the block's pages a read did not find.
@@ -174,7 +174,7 @@ fn check(request: &FileRequest<'_>) -> Result<Vec<File>, InputError> {
     };
     if !(1..=64).contains(&request.pages_per_block) || request.folio_order > MAX_FOLIO_ORDER {
         refuse!(
-            "blocks of {} pages, or folios of 2^{} pages, are none",
+            "blocks of {} pages, or folios of 2^{} pages, do not exist",
             request.pages_per_block,
             request.folio_order
         );

@@ -1,6 +1,6 @@
 //! Replay one trace through pools of many sizes, in parallel.
 //!
-//! The clock is no stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
+//! The clock is not a stack algorithm, so every size is simulated. Sizes are dealt to blocks of lanes
 //! ([`crate::lanes`]), and blocks to threads.
 
 use crate::lanes::{LaneResult, Lanes, NullObserver, Seen, Setting, MOST_LANES};
@@ -71,7 +71,7 @@ pub struct Outcomes {
 /// Count the misses of every size.
 ///
 /// # Errors
-/// Where the parts of the request do not fit together or a size is none that a server accepts.
+/// Where the parts of the request do not fit together or a server would not accept a size.
 pub fn replay(request: &Request<'_>) -> Result<Counts, InputError> {
     let (setting, last) = prepare(request)?;
     let setting = Setting {
@@ -139,7 +139,7 @@ fn prepare<'a>(request: &Request<'a>) -> Result<(Setting<'a>, Vec<u64>), InputEr
     for &size in request.sizes {
         if !(MIN_BUFFERS..=MAX_BUFFERS).contains(&size) {
             refuse!(
-                "a pool of {size} blocks is none: shared_buffers is {MIN_BUFFERS} (128 kB) to \
+                "no server has shared_buffers of {size} blocks: allowed are {MIN_BUFFERS} (128 kB) to \
                  {MAX_BUFFERS} blocks"
             );
         }

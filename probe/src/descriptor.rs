@@ -50,7 +50,7 @@ impl<'a> Descriptor<'a> {
     /// Take the bytes of the descriptor at this index.
     ///
     /// # Errors
-    /// They are no descriptor: each knows its own number, a check of the whole layout that costs nothing.
+    /// They are not a descriptor: each knows its own number, a check of the whole layout that costs nothing.
     pub fn checked(bytes: &'a [u8; DESCRIPTOR_BYTES], index: usize) -> Result<Self> {
         let descriptor = Self(bytes);
         if descriptor.word(BUFFER_NUMBER) as usize != index
@@ -146,7 +146,7 @@ impl Array {
     /// # Errors
     /// The server has ended or restarted.
     pub fn read(&self, server: &Server, first: usize, bytes: &mut [u8]) -> Result<()> {
-        // Where the pointer is no pointer, the sum need not be an address: reading fails then.
+        // Where the pointer is not a pointer, the sum need not be an address: reading fails then.
         server.read(
             self.address.wrapping_add((first * DESCRIPTOR_BYTES) as u64),
             bytes,
@@ -157,7 +157,7 @@ impl Array {
 /// Check what `Array::read` gave from index `first` on, and pass each used buffer on with its index.
 ///
 /// # Errors
-/// These are no descriptors.
+/// These are not descriptors.
 pub fn for_each_used(
     bytes: &[u8],
     first: usize,

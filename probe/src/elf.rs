@@ -72,7 +72,7 @@ impl Executable {
     /// Read an executable for x86-64 or arm64.
     ///
     /// # Errors
-    /// The file cannot be read, is no ELF file, or is for another machine.
+    /// The file cannot be read, is not an ELF file, or is for another machine.
     pub fn read(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         // Not blocking: what stands there may be a FIFO.
@@ -110,7 +110,7 @@ impl Executable {
             .map_err(|()| "not an executable (it is too short)")?;
         let ident = &header.e_ident;
         if ident.magic != ELFMAG {
-            return Err("not an executable (no ELF file)".into());
+            return Err("not an executable (not an ELF file)".into());
         }
         if ident.class != ELFCLASS64 || ident.data != ELFDATA2LSB {
             return Err("not an executable of 64 bits, little-endian".into());
@@ -345,7 +345,7 @@ mod tests {
     fn what_is_no_executable_is_refused_in_words() {
         for (bytes, said) in [
             (&b""[..], "too short"),
-            (&[b'x'; 100], "no ELF file"),
+            (&[b'x'; 100], "not an ELF file"),
             (&[0x7f, b'E', b'L', b'F'].repeat(40), "64 bits"),
         ] {
             let path = std::env::temp_dir().join(format!(

@@ -66,7 +66,7 @@ const NO_ACCESS: &[&str] = &[
     "FindAndDropRelFileNodeBuffers",
 ];
 
-/// Return the code (addresses as loaded, sizes in bytes) whose lookups are no accesses.
+/// Return the code (addresses as loaded, sizes in bytes) whose lookups are not accesses.
 pub fn ignored_callers(server: &Server) -> Vec<(u64, u64)> {
     NO_ACCESS
         .iter()

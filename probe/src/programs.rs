@@ -40,7 +40,7 @@ pub struct Common {
     pub identity: u64,
     /// Databases wanted; all if empty.
     pub databases: Vec<u32>,
-    /// Code (first address, size in bytes) whose calls are no page accesses.
+    /// Code (first address, size in bytes) whose calls are not page accesses.
     pub ignored_callers: Vec<(u64, u64)>,
 }
 

@@ -217,7 +217,7 @@ struct File {
 }
 
 impl File {
-    /// Open without being noticed: no access time where we may, no waiting if it is no file at all.
+    /// Open without being noticed: no access time where we may, no waiting if it is not a file at all.
     fn open(path: &Path) -> io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;

@@ -250,7 +250,7 @@ impl Walk {
         }
         if written.contains(&Register::RSP) {
             match stack_growth(instruction) {
-                // Beyond what fits it is no prologue.
+                // Beyond what fits it is not a prologue.
                 Some(bytes) => match self.pushed_bytes.checked_add(bytes) {
                     Some(sum) => self.pushed_bytes = sum,
                     None => return false,

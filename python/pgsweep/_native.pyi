@@ -65,7 +65,7 @@ class Rules:
             bounds the ring of a large scan from version 18 on.
         io_combine_limit_blocks: io_combine_limit in blocks of 8 kB (18 and later).
         effective_io_concurrency: the setting of that name (18 and later).
-        vacuum_buffer_usage_limit_kb: the setting in kB (16 and later); 0 is no ring, None the default.
+        vacuum_buffer_usage_limit_kb: the setting in kB (16 and later); 0 for no ring, None for the default.
 
     Raises:
         ValueError: a version is not known or a setting outside what the server accepts.
@@ -225,7 +225,7 @@ def access_files(
         blocks: number of each operation's block; blocks of all files are numbered one after the other.
         files: the first block of each file, ascending from 0, and where the last one ends.
         capacity_pages: size of the page cache, in pages of 4 kB, at least 256.
-        readahead_pages: how far the kernel reads ahead at most (read_ahead_kb); 0 is no readahead.
+        readahead_pages: how far the kernel reads ahead at most (read_ahead_kb); 0 for no readahead.
         operations: 0 read, 1 write of the whole block, 2 drop; None: all are reads.
         streams: which open file a read goes through: readahead follows each for itself.
         pages_per_block: pages of 4 kB in a block.
@@ -396,7 +396,7 @@ class Tracer:
         start_time: int | None = None,
     ) -> Tracer: ...
     def poll(self, timeout_seconds: float) -> TraceTables | None:
-        """Wait at most so long for a batch of decoded tables; None when there is none.
+        """Wait at most this long for a batch of decoded tables; None when there is none.
 
         Raises:
             OSError: reading the probes' events failed and ended early; `unread` says what that lost.

@@ -77,9 +77,9 @@ def parse_condition(text: str, names: tuple[str, ...]) -> Condition:
     limit = None if match is None else _limit(match.group(3))
     if match is None or limit is None:
         raise UsageError(
-            f"`{text}` is no condition",
+            f"`{text}` is not a condition",
             cause="a condition is a name, a comparison and a number",
-            hint=f"for example --fail-if '{names[0]}<0.9', in quotes, lest the shell reads < as a file",
+            hint=f"for example --fail-if '{names[0]}<0.9', in quotes, because < redirects input in the shell",
         )
     if match.group(1) not in names:
         raise UsageError(
@@ -103,7 +103,7 @@ def parse_word_condition(text: str, words: Mapping[str, tuple[str, ...]]) -> Con
     name, choices = next(iter(words.items()))
     if match is None or match.group(2) not in _OF_WORDS:
         raise UsageError(
-            f"`{text}` is no condition",
+            f"`{text}` is not a condition",
             cause="a condition is a name, = or !=, and a word",
             hint=f"for example --fail-if '{name}!={choices[0]}'",
         )

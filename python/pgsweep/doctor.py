@@ -44,7 +44,7 @@ def examine(conninfo: str) -> DoctorResult:
         conninfo: as libpq understands it.
 
     Raises:
-        UsageError: the text is no connection string.
+        UsageError: the text is not a connection string.
         ConnectionFailed: the server cannot be reached, or went away; see `examine_host`.
     """
     try:
@@ -114,7 +114,7 @@ def examine_host(conninfo: str, refused: ConnectionFailed) -> DoctorResult:
         refused: why there is no session.
 
     Raises:
-        UsageError: the text is no connection string.
+        UsageError: the text is not a connection string.
     """
     why = f"{_sentence(refused)}: {refused.hint}" if refused.hint else _sentence(refused)
     return _without_session(conninfo, [_server("connection", False, why, None, _EVERYTHING)])
@@ -193,7 +193,7 @@ class _ServerChecks:
             why = "the role is a superuser" if session.superuser else "the role is a member"
             return _server("pg_monitor", True, why, None, needed_for)
         command = self._psql(f"GRANT pg_monitor TO {session.quoted_role}")
-        return _server("pg_monitor", False, self._there("the role is no member"), command, needed_for)
+        return _server("pg_monitor", False, self._there("the role is not a member"), command, needed_for)
 
     def _buffercache(self) -> Ability:
         name, needed_for = "pg_buffercache", ["record --source sql", "cache", "top"]

@@ -211,7 +211,7 @@ def read_private(path: Path) -> bytes:
         with open(descriptor, "rb") as file:  # noqa: PTH123
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_uid not in _trusted_users():
-                raise _untrusted(path, "it is no file of ours")
+                raise _untrusted(path, "it is not a file of ours")
             return file.read()
     finally:
         os.close(folder)

@@ -70,7 +70,7 @@ def database_word(name: str) -> str:
 
 
 def decode_name(name: bytes | None) -> str:
-    """Return a name as a server sends it: UTF-8, and what is none of that (SQL_ASCII) as escapes."""
+    """Return a name as a server sends it: as UTF-8, and bytes that are not UTF-8 (SQL_ASCII) as escapes."""
     return "" if name is None else bytes(name).decode("utf-8", "backslashreplace")
 
 

@@ -32,7 +32,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def open_of(path: Path, uid: int, flags: int) -> int:
-    """Return the descriptor of a file that a user made in a folder of his own, and that is no link.
+    """Return the descriptor of a file that a user made in a folder of his own, and that is not a link.
 
     Whoever owns a folder can put a link there in the place of any file, which leads root to a file that the
     owner has no right to (symlink(7); link(2): a second name of somebody else's file).
@@ -58,7 +58,7 @@ def _regular(path: Path, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotRegular(errno.EINVAL, "it is no regular file", str(path))
+        raise NotRegular(errno.EINVAL, "it is not a regular file", str(path))
     return descriptor
 
 

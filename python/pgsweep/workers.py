@@ -28,7 +28,7 @@ _CLUSTER: Final = ("tcp://", "tls://")
 
 
 def check_executor(text: str) -> None:
-    """Refuse what is no executor: `processes:N`, or the address of a dask scheduler.
+    """Refuse what is not an executor: `processes:N`, or the address of a dask scheduler.
 
     Raises:
         UsageError: it is none.
@@ -39,7 +39,7 @@ def check_executor(text: str) -> None:
         return
     if not text.startswith(_CLUSTER):
         raise UsageError(
-            f"`{text}` is no executor",
+            f"`{text}` is not an executor",
             cause="it is `processes:N`, or where a dask scheduler listens: `tcp://HOST:PORT`",
             hint="--executor processes:2",
         )
@@ -62,7 +62,7 @@ def run_tasks(
         tasks: arguments of each call.
 
     Raises:
-        MissingAbility: there is no such executor here, or its workers die again and again.
+        MissingAbility: there is no such executor here, or its workers died repeatedly.
     """
     pool = WorkerPool(executor)
     results: dict[int, T] = {}
@@ -88,8 +88,8 @@ def run_tasks(
             pool.renew()
         else:
             raise MissingAbility(
-                f"{len(tasks) - len(results)} of {len(tasks)} tasks were lost: workers die again and again",
-                cause="the memory of a machine does not suffice for so many at once, or somebody ends them",
+                f"{len(tasks) - len(results)} of {len(tasks)} tasks were lost: workers died repeatedly",
+                cause="too little memory for so many tasks at once, or another user ended the workers",
                 hint="--executor processes:1",
             )
         ended = True
@@ -99,7 +99,7 @@ def run_tasks(
 
 
 class WorkerPool:
-    """An executor that can be made anew when its workers died.
+    """An executor that can be replaced when its workers have died.
 
     Attributes:
         executor: the present one.

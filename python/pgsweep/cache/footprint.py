@@ -57,7 +57,7 @@ def footprint(
         empty_caches: called before all else, to make both caches cold; only for a private server.
 
     Raises:
-        UsageError: the statement is none that EXPLAIN takes, or would write.
+        UsageError: EXPLAIN does not take the statement, or it would write.
         ConnectionFailed: the server cannot be reached, or has gone.
         MissingAbility: the buffer pool cannot be read.
     """

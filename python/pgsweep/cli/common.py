@@ -142,13 +142,13 @@ class Bytes(click.ParamType[Any]):
         """Return the bytes.
 
         Raises:
-            UsageError: the text is no amount, or it is zero.
+            UsageError: the text is not an amount, or it is zero.
         """
         if isinstance(value, int):
             return value
         size_bytes = parse_bytes(str(value))
         if size_bytes <= 0:
-            raise UsageError(f"`{value}` is no amount", hint="name one above zero, such as 512MB")
+            raise UsageError(f"`{value}` is not an amount", hint="name one above zero, such as 512MB")
         return size_bytes
 
 
@@ -164,7 +164,7 @@ class Duration(click.ParamType[Any]):
         """Return the seconds.
 
         Raises:
-            UsageError: the text is no time, or it is zero.
+            UsageError: the text is not a time, or it is zero.
         """
         if isinstance(value, int | float):
             return float(value)

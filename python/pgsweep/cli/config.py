@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read `{path}`: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(
-            f"`{path}` is no TOML: {error}",
+            f"`{path}` is not TOML: {error}",
             hint='lines such as host = "db1", and tables such as [record]; PGSWEEP_CONFIG= leaves it out',
         ) from error
 

@@ -21,12 +21,12 @@ from pgsweep.errors import UsageError
 def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: bool) -> None:
     r"""Write a recorded trace in libCacheSim's oracleGeneral format.
 
-    Every page access of the evidence becomes one record of 24 bytes; which relation and block an object is
-    stands in OUTPUT.relations.csv beside it. What the format has no room for (the pool when the trace began,
-    sizes of relations, rings) goes into the folder OUTPUT.start: with both beside the trace, `pgsweep
-    predict` comes to what it does from the evidence; without, it starts from an empty pool. The other way
-    needs no
-    conversion: `pgsweep predict` reads such files as they are, also compressed with Zstandard (.zst).
+    Every page access of the evidence becomes one record of 24 bytes. OUTPUT.relations.csv beside it names
+    the relation and the block of each object. What the format has no room for (the pool when the trace
+    began, sizes of relations, rings) goes into the folder OUTPUT.start. With both beside the trace,
+    `pgsweep predict` gives the same result as from the evidence; without them, it starts from an empty
+    pool. The other way needs no conversion: `pgsweep predict` reads such files as they are, also compressed
+    with Zstandard (.zst).
 
     \b
     Examples:

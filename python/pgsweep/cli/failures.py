@@ -111,8 +111,9 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
     """Return the hint with the user's own server in the commands that it names.
 
     Args:
-        hint: may hold `psql -d NAME`, `psql -l`, `pg_isready`, `pgsweep doctor`, and `pgsweep ...` for the
-            command that failed.
+        hint: may hold `psql -d NAME` and `psql -c` for the user's own database, `psql -d shop`, `psql -l`,
+            `pg_isready`, `pgsweep doctor`, `pgsweep record` and `pgsweep load` with options, and
+            `pgsweep ...` for the command that failed.
         server: the options that name the server: `-h db1 -p 5433`. A hint that says whom else to ask keeps
             the choice of the role.
         session: those, and the options that name role and database.
@@ -120,6 +121,11 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
     """
     place, whole = shell_words(list(server)), shell_words(list(session))
     text = hint
+    if whole:
+        text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
+        text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
+        own = r"\bpgsweep (?:load(?= --(?:resume|rollback|keep-as-is) )|record(?= -))"
+        text = re.sub(own, lambda found: f"{found[0]} {whole}", text)
     if place:
         text = re.sub(r"\bpsql (?=-[dl]\b)", lambda _: f"psql {place} ", text)
         text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
@@ -130,7 +136,7 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
 
 def _with_own_server(settings: Settings, hint: str) -> str:
     """Return the hint with the server that the command line named."""
-    if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep doctor", "pgsweep ...")):
+    if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep ")):
         return hint
     from pgsweep.pg.secrets import without_secrets
 

@@ -91,12 +91,12 @@ def command(
 ) -> None:
     r"""Show what one statement brings into shared_buffers and into the page cache.
 
-    STATEMENT runs as EXPLAIN (ANALYZE, BUFFERS), again and again, in a read-only transaction that is rolled
+    STATEMENT runs as EXPLAIN (ANALYZE, BUFFERS), several times, in a read-only transaction that is rolled
     back; before and after each run both caches are read, block by block. Where the page cache cannot be
     seen (see `pgsweep doctor`), only the buffer pool is compared.
 
     It runs under your own search_path and with all rights of your role, as in psql: a function or a view that
-    somebody else made runs with your rights too. Prefer a role that is no superuser.
+    somebody else made runs with your rights too. Prefer a role that is not a superuser.
 
     \b
     Examples:

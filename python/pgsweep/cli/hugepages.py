@@ -185,7 +185,7 @@ def _changes(buffers: int | None, connections: int | None, others: tuple[str, ..
     for text in others:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"`{text}` is no setting", hint="--set max_locks_per_transaction=256")
+            raise UsageError(f"`{text}` is not a setting", hint="--set max_locks_per_transaction=256")
         changes[name.strip().lower()] = value.strip()
     return changes
 

@@ -82,7 +82,7 @@ class _Names(click.ParamType[Any]):
     metavar="NAME,...",
     help="Columns in the order of the file.  [default: the header's]",
 )
-@click.option("--delimiter", metavar="CHAR", help="Between fields.  [default: comma; tab for tsv]")
+@click.option("--delimiter", metavar="CHAR", help="Character between fields.  [default: comma; tab for tsv]")
 @click.option("--quote", metavar="CHAR", help="Quote of CSV.  [default: double quote]")
 @click.option(
     "--escape", metavar="CHAR", help="What comes before a quote within quotes.  [default: the quote]"
@@ -125,7 +125,9 @@ class _Names(click.ParamType[Any]):
     help="Make TABLE, fill it, and attach it as a partition of PARENT, in one transaction.",
 )
 @click.option(
-    "--for-values", metavar="BOUND", help='Of that partition: "FROM (...) TO (...)", "IN (...)", DEFAULT.'
+    "--for-values",
+    metavar="BOUND",
+    help='Bound of that partition: "FROM (...) TO (...)", "IN (...)", DEFAULT.',
 )
 @click.option(
     "--indexes",
@@ -144,13 +146,16 @@ class _Names(click.ParamType[Any]):
     "--maintenance-work-mem",
     type=Bytes(),
     metavar="SIZE",
-    help="For index builds, in all.  [default: see the plan]",
+    help="Memory for all index builds together.  [default: see the plan]",
 )
 @click.option(
     "--vacuum", is_flag=True, help="VACUUM at the end, for the visibility map; ANALYZE runs anyway."
 )
 @click.option(
-    "--piece", type=Bytes(), metavar="SIZE", help="Of a file in one transaction.  [default: 8 to 64 MB]"
+    "--piece",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Part of a file that is one transaction.  [default: 8 to 64 MB]",
 )
 @click.option(
     "--on-failure",

@@ -72,7 +72,7 @@ COMMANDS: dict[str, Entry] = {
         "lab.group", "Experiments", "Run published experiments again, and grids of settings of your own"
     ),
     "convert": Entry("convert", "Files", "Write a recorded trace in libCacheSim's oracleGeneral format"),
-    "report": Entry("report", "Files", "Any result as one offline HTML file"),
+    "report": Entry("report", "Files", "Write any result as one offline HTML file"),
     "mcp": Entry("mcp", "Shell", "Answer an assistant's questions about servers, over stdin and stdout"),
     "completion": Entry("completion", "Shell", "Print the completion script for bash, zsh or fish"),
 }

@@ -19,7 +19,7 @@ from pgsweep.errors import UsageError
     "source",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="The same as RESULT; reads well with a report: --from old.html --json",
+    help="The same as RESULT: --from old.html --json",
 )
 @output_options
 @common_options
@@ -35,7 +35,7 @@ def command(
     html: Path | None,
     out: tuple[Path, ...],
 ) -> None:
-    r"""Any result as one offline HTML file.
+    r"""Write any result as one offline HTML file.
 
     RESULT is a JSON file that a command wrote with --json, or an HTML report, which carries its result
     within; `-` reads from stdin. Without an option for the output, a JSON file becomes an HTML report beside

@@ -82,7 +82,7 @@ def command(
     \b
       as predicted      all measured values lie in their 90 % intervals
       not as predicted  at least one does not, and the load is the same
-      workload changed  the load is another one, so nothing follows for the prediction
+      workload changed  the load has changed, so the prediction cannot be judged
       not known         there is nothing to compare, or the pool is not full yet
 
     \b

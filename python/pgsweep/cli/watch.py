@@ -1,4 +1,4 @@
-"""Showing a result again and again in the same place, until Ctrl-C."""
+"""A result shown repeatedly in the same place, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -131,5 +131,5 @@ def trouble_in_meta(meta: EvidenceMeta) -> str | None:
         return "sampling lacks block_seed"
     pid = meta.host.get("recovery_pid", "0")
     if not (pid.isascii() and pid.isdecimal() and len(pid) < 12):
-        return f"host.recovery_pid is `{pid[:20]}`, which is no process"
+        return f"host.recovery_pid is `{pid[:20]}`, which is not a process"
     return None

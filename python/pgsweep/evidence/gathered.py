@@ -56,7 +56,7 @@ def import_gathered(
         overwrite: replace evidence that is there already.
 
     Raises:
-        EvidenceError: the file cannot be read, is none of these, is damaged, or holds no snapshot; or the
+        EvidenceError: the file cannot be read, is not such a file, is damaged, or holds no snapshot; or the
             evidence cannot be written.
     """
     heard = progress or Silent()
@@ -318,7 +318,7 @@ def _packed(file: GatheredFile, row: Row) -> NDArray[np.uint64]:
     text = row.cells.get("blocks", "")
     if not text:
         return np.zeros(0, dtype=np.uint64)
-    wrong = file.damaged(row, "`blocks` is no array of numbers")
+    wrong = file.damaged(row, "`blocks` is not an array of numbers")
     if not (text.startswith("{") and text.endswith("}")):
         raise wrong
     try:

@@ -81,7 +81,7 @@ class GatheredFile:
         """Yield the sections that are whole, in the order of the file.
 
         Raises:
-            EvidenceError: the file cannot be read, is none of these, or is damaged.
+            EvidenceError: the file cannot be read, is not such a file, or is damaged.
         """
         what, number, begin, rows = "", 0, math.nan, list[Row]()
         latest = -math.inf
@@ -113,9 +113,9 @@ class GatheredFile:
         try:
             value = float(text)
         except ValueError:
-            raise self._damaged(row.line, f"`{column}` is no number") from None
+            raise self._damaged(row.line, f"`{column}` is not a number") from None
         if not math.isfinite(value):
-            raise self._damaged(row.line, f"`{column}` is no number")
+            raise self._damaged(row.line, f"`{column}` is not a number")
         return value
 
     def whole_number(self, row: Row, column: str, most: int = 2**63 - 1, *, least: int = 0) -> int:
@@ -126,7 +126,7 @@ class GatheredFile:
         """
         text = row.cells.get(column, "")
         if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
-            raise self._damaged(row.line, f"`{column}` is no whole number")
+            raise self._damaged(row.line, f"`{column}` is not a whole number")
         if not least <= int(text) <= most:
             raise self._damaged(row.line, f"`{column}` is {int(text)}, which cannot be")
         return int(text)
@@ -146,7 +146,7 @@ class GatheredFile:
             EvidenceError: there are none, or too many.
         """
         printed = row.cells.get(column, "")
-        wrong = self._damaged(row.line, f"`{column}` is no text in hexadecimal")
+        wrong = self._damaged(row.line, f"`{column}` is not text in hexadecimal")
         if not printed.startswith("\\x") or len(printed) > _MOST_TEXT_DIGITS:
             raise wrong
         try:
@@ -172,7 +172,7 @@ class GatheredFile:
                     hint="run the script again when that is mended; psql says there what would mend it",
                 )
             if not names or len(cells) != len(names):
-                raise self._damaged(line, "it is no row of the result that it stands in")
+                raise self._damaged(line, "it is not a row of the result that it stands in")
             if cells[0] not in _IGNORED:
                 yield Row(line, cells[0], dict(zip(names, cells, strict=True)))
 
@@ -186,7 +186,7 @@ class GatheredFile:
                 file.seek(0)
                 yield from self._lines_of(opened)
         except NotRegular:
-            raise self._unknown("it is no regular file") from None
+            raise self._unknown("it is not a regular file") from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise EvidenceError(
                 f"`{self.path}` is damaged",
@@ -227,7 +227,7 @@ class GatheredFile:
             try:
                 yield number, found.rstrip(b"\r\n").decode("utf-8")
             except UnicodeDecodeError:
-                raise self._damaged(number, "it is no text") from None
+                raise self._damaged(number, "it is not text") from None
 
     def _check_session(self, row: Row) -> None:
         pid = row.cells.get("pid", "")
@@ -241,7 +241,7 @@ class GatheredFile:
 
     def _unknown(self, cause: str) -> EvidenceError:
         return EvidenceError(
-            f"`{self.path}` is no file that `pgsweep record --script` gathers",
+            f"`{self.path}` is not a file that `pgsweep record --script` gathers",
             cause=cause,
             hint="gather it with: psql -X -d DBNAME -f gather.sql -o FILE",
         )

@@ -1,4 +1,4 @@
-"""What every recording keeps beside its own table: cumulative counters, and relations at begin and end."""
+"""What every recording keeps beside its own table: cumulative counters, and relations at start and end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def first_meta(
     )
 
 
-def tell_newer(server: Server, progress: Progress) -> list[str]:
+def note_newer(server: Server, progress: Progress) -> list[str]:
     """Say that the server is newer than the versions tested, if so; return it for the result.
 
     It is not stored in the evidence, because a later pgsweep may know the version.

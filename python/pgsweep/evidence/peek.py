@@ -25,7 +25,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
-from pgsweep.evidence.snapshots import PoolGone, Recording, sample_of, tell_sample
+from pgsweep.evidence.snapshots import PoolGone, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
@@ -86,7 +86,7 @@ def record_peek(
             recording = Recording(
                 connection, server, view, writer, progress=progress, stop=stop or threading.Event()
             )
-            tell_sample(view.sample, progress)
+            note_sample(view.sample, progress)
             return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
 
 

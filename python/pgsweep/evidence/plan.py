@@ -27,7 +27,7 @@ _Steps = tuple[tuple[str, str, int], ...]
 
 _ONCE: Final = "once, before the observation"
 _SESSION: Final[_Steps] = (
-    # Query, when it is sent, the oldest version it is sent to. A name in capitals is no file in pg/queries.
+    # Query, when it is sent, the oldest version it is sent to. A name in capitals has no file in pg/queries.
     ("PIN", "first of all", 140000),
     ("INSPECTION", "after it", 140000),
 )

@@ -76,7 +76,7 @@ def record(
     if source != "auto":
         return by_name[source]()
     passed_over: list[str] = []
-    # A trace costs the server some speed, so it is taken unasked only where nothing gentler can be had.
+    # A trace costs the server some speed, so `auto` takes it only where nothing gentler is possible.
     candidates = ["peek", "sql", *(["trace"] if os.geteuid() == 0 else [])]
     for candidate in candidates:
         try:

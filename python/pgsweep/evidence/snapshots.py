@@ -24,8 +24,8 @@ from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
     CounterLog,
+    note_newer,
     relation_columns,
-    tell_newer,
 )
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import STATISTICS_RESET
@@ -56,7 +56,7 @@ def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSamp
     return BlockSample.draw((sample_blocks or SAMPLE_BLOCKS) / server.shared_buffers_blocks, seed)
 
 
-def tell_sample(sample: BlockSample, progress: Progress) -> None:
+def note_sample(sample: BlockSample, progress: Progress) -> None:
     """Say that only a sample is kept, if so."""
     if sample.modulus > 1:
         progress.note(f"the pool is large: {sample.rate:.1%} of the blocks, drawn at random, are kept")
@@ -124,7 +124,7 @@ class Recording:
         self._stop = stop
         self._clock = PassClock(server.shared_buffers_blocks)
         self._spent_seconds = 0.0
-        self._newer = tell_newer(server, progress)
+        self._newer = note_newer(server, progress)
         self._warnings: list[str] = []
         # Not in the evidence: a prediction judges its length by itself.
         self._advice: list[str] = []
@@ -146,7 +146,7 @@ class Recording:
         schedule = SnapshotSchedule(
             cost_seconds, seconds=seconds, max_snapshots=max_snapshots, clock=self._clock, rng=rng
         )
-        expected = self._tell_cost(schedule, counters)
+        expected = self._state_cost(schedule, counters)
 
         self._started = time.monotonic()
         log = CounterLog(counters, self._writer, self._now)
@@ -214,7 +214,7 @@ class Recording:
     def _now(self) -> float:
         return time.monotonic() - self._started
 
-    def _tell_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
+    def _state_cost(self, schedule: SnapshotSchedule, counters: CounterReader) -> float:
         """Say what the recording will cost, and return the share of one backend's time."""
         quick_seconds = least_seconds(lambda: (counters.databases(), counters.writers()))
         slow_seconds = least_seconds(lambda: (deque(counters.each_relation(), maxlen=0), counters.io()))

@@ -18,7 +18,7 @@ import numpy as np
 
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
-from pgsweep.evidence.snapshots import Recording, sample_of, tell_sample
+from pgsweep.evidence.snapshots import Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
@@ -86,7 +86,7 @@ def record_sql(
                 progress=progress,
                 stop=stop or threading.Event(),
             )
-            tell_sample(sample, progress)
+            note_sample(sample, progress)
             return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
 
 

@@ -81,7 +81,7 @@ def record_trace(
         with _abilities():
             cost_seconds = trace_event_cost_seconds(attachment)
         recording = TraceRecording(connection, server, postmaster_pid, progress, stop or threading.Event())
-        expected = recording.tell_cost(cost_seconds)
+        expected = recording.state_cost(cost_seconds)
         meta = recording.meta()
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():
             databases = [0, server.database_oid] if only_database else []

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.host_memory import memory_counters
-from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns, tell_newer
+from pgsweep.evidence.observe import CounterLog, first_meta, note_newer, relation_columns
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
@@ -71,7 +71,7 @@ class TraceRecording:
         self._begin = read_relations(connection)
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
-        self._newer = tell_newer(server, progress)
+        self._newer = note_newer(server, progress)
         self._warnings: list[str] = []
         self._recovery_pid = self._find_recovery()
         self._rows = 0
@@ -84,7 +84,7 @@ class TraceRecording:
         return first_meta("trace", self._server, postmaster_pid=self._postmaster_pid, host=recovery)
 
     def _find_recovery(self) -> int | None:
-        """Return the process that replays the log of a stand-by, whose accesses are no session's."""
+        """Return the process that replays the log of a stand-by, whose accesses are not a session's."""
         in_recovery, pid = read_recovery(self._connection)
         if in_recovery and pid is None:
             self._warnings.append(
@@ -93,7 +93,7 @@ class TraceRecording:
             )
         return pid
 
-    def tell_cost(self, cost_seconds: float) -> float:
+    def state_cost(self, cost_seconds: float) -> float:
         """Say what tracing will cost, and return it as a share of all processors' time.
 
         An access costs one event, a miss another one.

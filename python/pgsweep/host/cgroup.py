@@ -127,7 +127,7 @@ class MemoryCgroup:
         return []
 
     def remove(self, *, patience_seconds: float = 5.0) -> None:
-        """Remove the group, which must have no processes; a group already gone is no error.
+        """Remove the group, which must have no processes; a group already gone is not an error.
 
         The kernel says busy for some milliseconds after the last process ended, hence the patience.
         """

@@ -4,7 +4,7 @@ The kernel's Documentation/admin-guide/mm/hugetlbpage.rst. PostgreSQL takes page
 unless huge_page_size says otherwise (src/backend/port/sysv_shmem.c, `GetHugePageSize`).
 
 The kernel has one pool for each size of page. What is free in it is not what is available: a server that maps
-pages and has not touched them yet has them reserved, so they count as free and are not to be had.
+pages and has not touched them yet has them reserved, so they count as free but are not available.
 """
 
 from __future__ import annotations

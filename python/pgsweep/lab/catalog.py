@@ -34,7 +34,7 @@ from pgsweep.units import format_plain
 _NOISY_RATIO: Final = 0.1
 
 _LEAST_TIME: Final = 0.15
-"""Of the time at the default scale: starting and stopping servers."""
+"""The part of the time at the default scale that starting and stopping servers takes."""
 
 _MEMORY_CGROUP: Final = "memory cgroup"
 _HUGE_PAGES: Final = "huge pages"
@@ -178,7 +178,7 @@ def missing_needs(experiment: Experiment, *, for_all: bool = False) -> list[str]
 
     Args:
         experiment: which.
-        for_all: also what only a part of it needs.
+        for_all: also what is needed for a part of it only.
     """
     checks: dict[str, Callable[[], str]] = {_MEMORY_CGROUP: _no_cgroup, _HUGE_PAGES: _no_huge_pages}
     needs = [need for need in experiment.needs if for_all or need != _HUGE_PAGES]
@@ -217,7 +217,7 @@ def conclude(
         experiment: with its conclusions.
         scale: at which it was run.
         cells: what was measured.
-        controls: the machine's own noise, which is the reason of some that cannot be told.
+        controls: the machine's own noise, because of which some cannot be judged.
     """
     by_key = {cell.key: cell for cell in cells}
     claims = [_claim(claim, by_key, controls) for claim in experiment.claim]
@@ -261,7 +261,7 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabCont
         lacking = claim.over if not over else claim.under
         reason = next(iter(cells[lacking].failures), f"{lacking}: not measured")
     elif _is_time(cells[claim.over]) and fewest < 2:
-        reason = "one run of a time says too little: --repeat 3"
+        reason = "one run is not enough to judge a time by: --repeat 3"
     elif (low is None or bounds[0] >= low) and (high is None or bounds[1] <= high):
         verdict = "holds"
     elif (low is not None and bounds[1] < low) or (high is not None and bounds[0] > high):
@@ -276,7 +276,7 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabCont
             reason += f"; the machine is noisy (its control runs, {worst.what}, differ by "
             reason += f"{format_plain(round(100 * worst.spread_ratio))} %)"
         if claim.otherwise:
-            reason += f"; what speaks against it here: {claim.otherwise}"
+            reason += f"; likely reason: {claim.otherwise}"
     return LabClaim(
         text=claim.text,
         over=claim.over,

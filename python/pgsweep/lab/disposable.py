@@ -58,14 +58,14 @@ _NOT_CHANGED: Final = frozenset(
         # Where the server is found.
         *("unix_socket_directories", "listen_addresses", "port", "config_file", "data_directory"),
         *("hba_file", "ident_file", "external_pid_file"),
-        # What forbids the next ALTER SYSTEM.
+        # With this off, no further ALTER SYSTEM is allowed.
         "allow_alter_system",
     }
 )
 
 
 class DisposableServer:
-    """A `pgsweep.testbed.server.Server` that is not ours; make one with `opened_server`.
+    """A `pgsweep.testbed.server.Server` that somebody else owns; open one with `opened_server`.
 
     Attributes:
         binaries: of the client programs.
@@ -145,7 +145,7 @@ class DisposableServer:
                 drop_database(self._server.conninfo)
             changed, _ = undo(self._server.conninfo, owner=_OWNER, also_changed=True)
             if changed or restart:
-                # Until it runs with the old values the next run is to know.
+                # The next run must find this until the server runs with the old values.
                 apply(self._server.conninfo, {}, owner=_OWNER)
                 self._restart()
                 undo(self._server.conninfo, owner=_OWNER)
@@ -182,13 +182,13 @@ class DisposableServer:
                     if started != self._started:
                         self._started = started
                         return
-                    why = "the server runs since before"
+                    why = "it was not started again"
             except ConnectionFailed as error:
                 why = error.message
             time.sleep(_POLL_SECONDS)
         ended = "did not end in time" if code is None else f"ended with {code}"
         cause = f"it {ended}, and {why}" + (f"; it said: {said[-600:]}" if said else "")
-        if "since before" in why:
+        if "not started again" in why:
             raise NothingRuns("the restart command did not restart the server", cause=cause)
         raise _NotBack("the server did not come back after the restart command", cause=cause)
 
@@ -229,7 +229,7 @@ def opened_server(
         server: which.
         bindir: of the client programs.
         own: whether a database is made for the grid.
-        progress: hears of what a killed run has left.
+        progress: receives what a killed run has left.
 
     Raises:
         PgsweepError: it is refused, see `check_server`, or cannot be put back.
@@ -238,7 +238,7 @@ def opened_server(
         made = DisposableServer(server, find_server(bindir), Path(folder), own=own)
         made.undo_killed(progress)
         check_server(server)
-        # From here on the next run knows that this one was here.
+        # From here on the next run finds that this one changed the server.
         apply(server.conninfo, {}, owner=_OWNER)
         try:
             if own:
@@ -252,7 +252,7 @@ def check_server(server: Disposable) -> str:
     """Return the version of a server on which a grid may be run.
 
     Raises:
-        MissingAbility: it is a stand-by, the role is no superuser, or ALTER SYSTEM is disabled.
+        MissingAbility: it is a stand-by, the role is not a superuser, or ALTER SYSTEM is disabled.
         UsageError: other clients are connected to it.
         PgsweepError: it has a database of the lab's name that somebody else made.
     """

@@ -339,7 +339,7 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
     try:
         file = msgspec.toml.decode(_text_of(path), type=GridFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"`{path}` is no grid", cause=str(error), hint=_EXAMPLE) from error
+        raise UsageError(f"`{path}` is not a grid", cause=str(error), hint=_EXAMPLE) from error
     for wrong, cause in (
         (not file.workload, "it has no [[workload]]"),
         (file.repetitions < 1, "repetitions is less than 1"),
@@ -349,15 +349,15 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
         (file.warm_up_seconds <= 0, "warm_up_seconds is not above 0"),
     ):
         if wrong:
-            raise UsageError(f"`{path}` is no grid", cause=cause, hint=_EXAMPLE)
+            raise UsageError(f"`{path}` is not a grid", cause=cause, hint=_EXAMPLE)
     tasks = [_task(entry, path) for entry in file.workload]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
-        raise UsageError(f"`{path}` is no grid", cause="two workloads have one name", hint='name = "..."')
+        raise UsageError(f"`{path}` is not a grid", cause="two workloads have one name", hint='name = "..."')
     if "warm" in file.caches and any(task.transactions is not None for task in tasks):
         raise UsageError(
-            f"`{path}` is no grid",
-            cause='a workload of so many transactions ends before it is steady, so caches cannot be "warm"',
+            f"`{path}` is not a grid",
+            cause='a workload of `transactions` ends before it is steady, so caches cannot be "warm"',
             hint='seconds = 10 instead of transactions, or caches = ["cold", "prewarmed"]',
         )
     setup = path.parent / file.setup if file.setup else None
@@ -368,7 +368,7 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
         name: [_written(v) for v in value] for name, value in file.settings.items() if isinstance(value, list)
     }
     if not all(varied.values()):
-        raise UsageError(f"`{path}` is no grid", cause="a list of settings is empty", hint=_EXAMPLE)
+        raise UsageError(f"`{path}` is not a grid", cause="a list of settings is empty", hint=_EXAMPLE)
     variants = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
     grid = Grid(
         name=shown(file.name or path.stem),
@@ -389,20 +389,20 @@ def _task(entry: GridWorkload, path: Path) -> Task:
     given = [(kind, value) for kind in ("builtin", "script", "sql") if (value := getattr(entry, kind))]
     if len(given) != 1:
         cause = "a [[workload]] needs one of builtin, script and sql"
-        raise UsageError(f"`{path}` is no grid", cause=cause, hint=_EXAMPLE)
+        raise UsageError(f"`{path}` is not a grid", cause=cause, hint=_EXAMPLE)
     [(kind, value)] = given
     text = value if kind == "builtin" else _text_of(path.parent / value).decode(errors="surrogateescape")
     name = entry.name or Path(value).stem
     if entry.seconds is not None and entry.transactions is not None:
         cause = f"workload {name} has both seconds and transactions"
-        raise UsageError(f"`{path}` is no grid", cause=cause, hint="leave one of them out")
+        raise UsageError(f"`{path}` is not a grid", cause=cause, hint="leave one of them out")
     if kind == "sql" and (entry.seconds or entry.transactions):
         cause = f"workload {name} is executed once a run, so it has neither seconds nor transactions"
         raise UsageError(
-            f"`{path}` is no grid", cause=cause, hint="leave them out, or use script instead of sql"
+            f"`{path}` is not a grid", cause=cause, hint="leave them out, or use script instead of sql"
         )
     if min(entry.seconds or 1, entry.transactions or 1) < 1:
-        raise UsageError(f"`{path}` is no grid", cause=f"workload {name} would do nothing", hint=_EXAMPLE)
+        raise UsageError(f"`{path}` is not a grid", cause=f"workload {name} would do nothing", hint=_EXAMPLE)
     seconds = entry.seconds if entry.transactions is not None or entry.seconds else 10
     return Task(shown(name), kind, text, None if kind == "sql" else seconds, entry.transactions)
 

@@ -18,7 +18,7 @@ from pgsweep.records.lab import LabRun
 
 _CTRL_C_SECONDS: Final = 0.05
 _LOG_PREFIX: Final = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \w+ \[\d+\] ")
-"""Of a line in the server's log: with its time in it, two equal failures would differ."""
+"""The beginning of a line in the server's log. With the time in it two equal failures would differ."""
 
 
 @dataclass(slots=True)

@@ -66,8 +66,8 @@ def run_cells(
         progress: listens.
 
     Raises:
-        MissingAbility: there is no such executor here.
-        NothingRuns: workers die again and again, or have another server.
+        MissingAbility: this executor is not available here.
+        NothingRuns: workers died repeatedly, or have another server.
     """
     pool = WorkerPool(executor)
     machines: set[str] = set()
@@ -107,9 +107,8 @@ def run_cells(
                 losses += 1
             if losses > _MOST_LOSSES:
                 raise NothingRuns(
-                    f"the workers die again and again, at last with: {', '.join(sorted(lost)[:3])}",
-                    cause="the memory of a machine does not suffice for so many servers at once, or somebody "
-                    "ends them",
+                    f"the workers died repeatedly; the last cells were: {', '.join(sorted(lost)[:3])}",
+                    cause="too little memory for so many servers at once, or another user ended them",
                     hint="fewer at a time: --executor processes:1; what is done is kept",
                 )
             if lost:

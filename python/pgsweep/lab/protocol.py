@@ -43,7 +43,7 @@ class Done:
 
 
 class NothingRuns(PgsweepError):
-    """No other job can be done either: the run ends, and the next one goes on from here."""
+    """No other job can be done either: the run ends, and the next one continues from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class Place:
 
 
 class Work(Protocol):
-    """Does the jobs on a private server that is there meanwhile."""
+    """Does the jobs of a plan on its server."""
 
     def __call__(self, job: str, *, seed: int, advance: Advance) -> Done:
-        """Do a job once, whatever the job before left, and return its values.
+        """Do a job once and return its values; they must not depend on the job before.
 
         Raises:
             PgsweepError: it cannot be done; the others can.

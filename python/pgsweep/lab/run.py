@@ -97,7 +97,7 @@ class Chosen:
         if executor is not None and (self.experiment is not None or place.server is not None):
             raise UsageError(
                 "--executor goes with a grid on private servers",
-                cause="an experiment has the machine to itself, and a server is only one",
+                cause="an experiment needs the machine to itself, and a server named by --dsn is only one",
                 hint="pgsweep lab run my-grid.toml --executor processes:2",
             )
         order = Order(
@@ -124,7 +124,7 @@ def prepare(what: str, *, scale: float | None = None) -> Chosen:
         scale: of an experiment: what the article's sizes are divided by.
 
     Raises:
-        UsageError: there is no such experiment, or the file is no grid.
+        UsageError: there is no such experiment, or the file is not a grid.
         MissingAbility: the experiment needs what this host does not have.
     """
     if what.endswith(".toml"):

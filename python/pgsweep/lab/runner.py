@@ -33,7 +33,7 @@ from pgsweep.units import format_count, format_minutes
 NOISY_RATIO = 0.1
 _STEAL_RATIO = 0.02
 _CONTROL_EVERY_SECONDS = 4.0
-"""A control run takes 0.05 s or so, which is to be a small part of the time."""
+"""A control run takes about 0.05 s; with this interval that is a small part of the time."""
 _FEWEST_CONTROLS = 3
 
 
@@ -237,7 +237,7 @@ def _run_missing(plan: Plan, order: Order, samples: Samples, progress: Progress,
 def _ordered(jobs: Sequence[str], repetitions: int, seed: int) -> list[tuple[str, int]]:
     """Return every run; each repetition has all jobs, in an order of its own.
 
-    So what changes with time (other work on the machine, a table that grows) meets all jobs alike.
+    So what changes with time (other work on the machine, a table that grows) affects all jobs alike.
     """
     found = []
     for repetition in range(1, repetitions + 1):

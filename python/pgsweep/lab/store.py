@@ -1,7 +1,7 @@
 """The file of samples: JSON lines, one a run, each on disk before the next run begins.
 
-The first line describes the plan, the server and the machine. What a kill leaves is whole but for the last
-line, which the next run removes. A lock keeps two runs from writing the same file.
+The first line describes the plan, the server and the machine. After a kill only the last line may be cut
+short; the next run removes it. A lock keeps two runs from writing the same file.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def opened_samples(path: Path, header: Header) -> Iterator[Samples]:
             ) from error
         text = file.read(_MOST_BYTES)
         if b"\n" not in text:
-            # New, or killed within its first line. What is no beginning of ours is not overwritten.
+            # New, or killed within its first line. A file that does not begin like ours is not overwritten.
             if text and not text.startswith(b'{"kind":"plan"'):
                 raise _foreign(path)
             file.seek(0)
@@ -134,7 +134,7 @@ def read_samples(path: Path) -> tuple[Header, list[LabRun]]:
     """Return what a file of samples holds; a last line that is cut short is left out.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a file of samples.
         PgsweepError: it cannot be read.
     """
     try:

@@ -46,7 +46,7 @@ _SINGLE_ROWS: Final = 3000
 _BATCH_ROWS: Final = 30_000
 _BATCH: Final = 1000
 _PARAMETERS: Final = 65_535
-"""Of one statement (libpq's protocol counts them in 16 bits)."""
+"""The most parameters of one statement: the protocol counts them in 16 bits."""
 
 _ROUNDS: Final = 3
 COPY: Final = "COPY"
@@ -296,7 +296,7 @@ def _sample_of(document: LoadDocument, catalog: Catalog) -> _Sample:
 
 
 def _rows_of(records: Sequence[bytes], document: LoadDocument) -> list[list[str | None]]:
-    """Return the fields of records for INSERT; an empty field counts as NULL, which the times do not feel."""
+    """Return the fields of records for INSERT; an empty field is taken for NULL, which costs the same."""
     text = b"".join(records).decode("utf-8", "replace")
     target = document.target
     if target.format == "text":

@@ -90,7 +90,7 @@ class Refused(PgsweepError):
 
 
 def chunks_of(entry: Input, document: LoadDocument, columns: Sequence[Column]) -> Iterator[Chunk]:
-    """Yield the pieces of one input, as COPY takes them.
+    """Yield the pieces of one input in the format of COPY.
 
     Raises:
         InputError: it cannot be read, or changed since the load began.
@@ -217,7 +217,7 @@ class Copier:
                 self._queue.put(chunk, timeout=_POLL_SECONDS)
             except queue.Full:
                 if self._failed is not None:
-                    # Nobody takes what is left.
+                    # No thread takes what is left.
                     self._drain()
                 continue
             return True
@@ -346,6 +346,6 @@ def too_many(most: int, entry: Input, chunk: Chunk, bad: BadRow) -> Refused:
     found = refused(entry, chunk, bad)
     return Refused(
         f"more than {most} records are refused, the last: {found.message}",
-        cause="the columns or the format may be others than was given",
+        cause="the columns or the format may not be those given",
         hint="see the plan: --plan; or allow more: --max-rejects N",
     )

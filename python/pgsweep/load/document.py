@@ -1,4 +1,4 @@
-"""What a load remembers of itself: in the journal in the database, and in a local file beside it."""
+"""The description of a load: in the journal in the database, and in a local file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pgsweep.records.load import LoadPlan
 
 
 class LoadDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a later run needs to go on.
+    """What a later run needs to continue.
 
     Attributes:
         headers: whether each input begins with a header.
         first_xid: the transaction number from which the load counts.
         truncatable: TRUNCATE of the table would change nothing but its files.
-        may_truncate: it is that, and was empty, seen under a lock.
+        may_truncate: `truncatable`, and the table was empty under a lock.
         path: the user's search_path.
         journal: the local file; None where there is none.
     """

@@ -38,7 +38,7 @@ def chosen_columns(
     A first record whose fields all are names of columns is a header. Where only some are, the user must say.
 
     Raises:
-        UsageError: a name is none of the table's columns, or it is not clear whether there is a header.
+        UsageError: a name is not a column of the table, or it is not clear whether there is a header.
         InputError: the header cannot be read.
     """
     writable = [column.name for column in columns if not column.generated]
@@ -100,7 +100,7 @@ def _check_names(names: Sequence[str], columns: Sequence[Column], who: str) -> N
 def strays(entry: Input, sample: bytes, options: LoadOptions) -> str | None:
     """Return where a strict parser sees other records than COPY in a sample of CSV; None where both agree.
 
-    COPY takes every quote for the begin or end of a quoted part, also within an unquoted field; a strict
+    COPY takes every quote for the start or end of a quoted part, also within an unquoted field; a strict
     parser (RFC 4180) takes such a quote for text.
     """
     if entry.format != "csv":

@@ -2,7 +2,7 @@
 
 A load ends in the database first, then its local file is removed. A run that is killed between the two leaves
 the file. It also stays where somebody drops the journal in the database; then it is the only record of what
-the table had. So a file goes only if its table is as it was, or gone.
+the table had. So a file is removed only if its table is as it was, or was dropped.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _settle(connection: Connection, path: Path, journal: LocalJournal, note: Cal
         oid = resolve_relation(connection, journal.table)
     except UsageError:
         remove_local(str(path))
-        note(f"removed {path}: the journal of a load of {journal.table}, a table that is gone")
+        note(f"removed {path}: the journal of a load of {journal.table}, a table that was dropped")
         return
-    # It is written before the database knows of the load, by a run that has claimed the table.
+    # A run that has claimed the table writes the file before the journal in the database.
     if is_claimed(connection, oid):
         return
     changes = differences(journal.before, read_facts(connection, oid))
@@ -59,8 +59,8 @@ def _settle(connection: Connection, path: Path, journal: LocalJournal, note: Cal
         note(f"removed {path}: the journal of a load of {journal.table} that has ended")
         return
     note(
-        f"{path} is the journal of a load of {journal.table} that the database does not know any more, and "
-        f"the table is not as it was ({changes[0]}); if something is missing, run the statements under "
+        f"{path} is the journal of a load of {journal.table} that is no longer in the database, and "
+        f"the table has changed ({changes[0]}); if something is missing, run the statements under "
         f"`restore` in it; then: rm {shell_word(str(path))}"
     )
 

@@ -22,7 +22,7 @@ _OUT_OF_MEMORY: Final = 4.0
 
 INDEX_BYTES_PER_ROW: Final = 24
 _LEAST_GAIN_SECONDS: Final = 0.5
-"""For less, no object is dropped: that needs a strong lock, and the table is without it for a while."""
+"""For a smaller gain no object is dropped, because dropping needs a strong lock."""
 
 KINDS: Final = {"p": "primary key", "u": "unique", "x": "exclusion", None: "index"}
 
@@ -50,7 +50,7 @@ def which_indexes(
             insert = rows * INDEX_INSERT_SECONDS * (_OUT_OF_MEMORY if size > buffers else 1.0)
             build = (rows + table.rows_estimate) * INDEX_BUILD_SECONDS
             if insert <= build:
-                reason = "building it anew would take longer than the inserts"
+                reason = "building it again would take longer than the inserts"
             elif insert - build < _LEAST_GAIN_SECONDS:
                 reason = "making it again would gain less than a second"
         found.append((index, reason))
@@ -73,7 +73,7 @@ def which_keys(
         gain = rows * KEY_CHECK_SECONDS - (rows + table.rows_estimate) * KEY_VALIDATE_SECONDS
         slower = gain < _LEAST_GAIN_SECONDS
         if reason is None and options.indexes == "auto" and slower and not (key.to_itself and dropped):
-            reason = "validating it anew would gain less than a second"
+            reason = "validating it again would gain less than a second"
         found.append((key, reason))
     return found
 

@@ -1,9 +1,9 @@
 """A new partition: made, filled and attached in one transaction.
 
-The table is made like the partitioned one and filled by itself, so that nobody waits for it, its indexes are
-built once, and its rows are frozen at once. A check constraint equal to the bound refuses rows of other
-partitions with their line, and spares ATTACH PARTITION the reading of all rows; then it goes. No
-other session sees anything of it before the commit, and whatever ends the load leaves nothing.
+The table is created like the partitioned one and filled before it is attached, so no session waits for it,
+its indexes are built once, and its rows are frozen at once. A check constraint equal to the bound refuses
+rows of other partitions with their line, so ATTACH PARTITION need not read the rows; then it is dropped. No
+other session sees the table before the commit. A load that fails leaves nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pgsweep.pg.userpath import resolve_relation
 from pgsweep.records.load import LoadChoice, LoadObject, LoadStep
 
 _GIVEN_UP: Final = (
-    "nothing of the new partition is seen until the end; the partitioned table can be used, but not altered",
-    "foreign keys are added, and it is attached, at the end: from then to the commit writers of the tables "
-    "that it refers to wait, and all who use the default partition, if there is one",
+    "the new partition is not visible until the end; the partitioned table can be used, but not altered",
+    "at the end foreign keys are added and the partition is attached: until the commit, writers of the "
+    "tables that it refers to wait, and so do all sessions that use the default partition, if there is one",
 )
 
 
 @dataclass(frozen=True)
 class NewPartition:
-    """A partition that is going to be made.
+    """A partition to be created.
 
     Attributes:
         parent: the partitioned table.
@@ -66,7 +66,7 @@ class NewPartition:
 
 
 def plan_partition(connection: Connection, table: str, options: LoadOptions) -> NewPartition:
-    """Return the partition that is going to be made; nothing is changed.
+    """Return the partition to be created; nothing is changed.
 
     Args:
         connection: outside a transaction.

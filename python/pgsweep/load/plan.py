@@ -70,7 +70,7 @@ def check_table(catalog: Catalog) -> None:
 
     Raises:
         MissingAbility: no right, or a stand-by.
-        UsageError: it is no table that can be loaded.
+        UsageError: it is not a table that can be loaded.
     """
     table = catalog.table
     if table.in_recovery:
@@ -78,7 +78,7 @@ def check_table(catalog: Catalog) -> None:
             "the server is a stand-by", cause="it takes no writes", hint="connect to the primary: -h HOST"
         )
     if table.kind not in ("r", "p"):
-        raise UsageError(f"{table.quoted} is no table", hint="name a table, or a partitioned one")
+        raise UsageError(f"{table.quoted} is not a table", hint="name a table, or a partitioned one")
     if table.persistence == "t":
         raise UsageError(
             f"{table.quoted} is a temporary table", cause="other sessions cannot see it", hint="name another"
@@ -135,7 +135,7 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
     if table.persistence == "u" and not options.single_transaction:
         # A crash empties the table, and the journal would still have the pieces.
         options = msgspec.structs.replace(options, single_transaction=True, jobs=None)
-        single, why = True, "a crash empties an unlogged table, which a journal of pieces could not say"
+        single, why = True, "a crash empties an unlogged table, and a journal of pieces would not show that"
     else:
         single, why = _strategy(
             options, firing=firing, dropping=dropping, size=size, may_create=table.may_create
@@ -172,7 +172,7 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
         )
     if stray is not None:
         notes.append(
-            f"quotes within unquoted fields: {stray}; COPY takes every quote for the begin or end of a "
+            f"quotes within unquoted fields: {stray}; COPY takes every quote for the start or end of a "
             "quoted part"
         )
     if table.superuser and not table.owner_superuser:
@@ -316,7 +316,7 @@ def _strategy(
         return True, "this role may not create a schema for the journal"
     return (
         False,
-        "a piece and the note that it is loaded are one transaction, so the load can be resumed or undone",
+        "each piece and its entry in the journal are one transaction, so the load can be resumed or undone",
     )
 
 
@@ -333,9 +333,8 @@ def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: 
         if not possible:
             raise UsageError(
                 f"rows of {table.quoted} cannot be frozen at once",
-                cause="COPY FREEZE needs a table truncated in the same transaction: a plain one, one's "
-                "own, that no "
-                "other table refers to, loaded without --rejects",
+                cause="COPY FREEZE needs a table truncated in the same transaction: a plain table that this "
+                "role owns and no other table refers to, loaded without --rejects",
                 hint="leave out --freeze",
             )
         return True
@@ -353,7 +352,7 @@ def _jobs(
     if stray is not None:
         return 1, False, "the quoting of the file is not strict"
     if inputs[0].format == "binary":
-        return 1, False, "COPY's binary format has no boundaries that can be found without reading all fields"
+        return 1, False, "in COPY's binary format records cannot be found without reading all fields"
     if options.jobs is not None:
         return options.jobs, False, "as asked"
     many = max(1, min(_MOST_JOBS, os.cpu_count() or 1))
@@ -395,7 +394,7 @@ def _shown(
             name=key.name,
             definition=key.add.removesuffix(" NOT VALID"),
             action="keep" if reason else "drop, add and validate",
-            reason=reason or "one join validates all rows; a check per row looks each key up",
+            reason=reason or "one join validates all rows; otherwise each key is looked up",
         )
         for key, reason in keys
     ]
@@ -414,7 +413,7 @@ def _shown(
                 name=trigger.name,
                 definition=trigger.definition,
                 action="disable and enable" if off else "keep",
-                reason=why or "what it does may matter; --disable-triggers leaves it out",
+                reason=why or "its effects may be wanted; --disable-triggers leaves it out",
             )
         )
     return shown
@@ -443,7 +442,7 @@ def _given_up(objects: Sequence[JournalObject], *, single: bool) -> list[str]:
     if any(entry.stage == 4 for entry in objects):
         lines.append("disabled triggers do not fire, for other sessions either")
     if objects:
-        lines.append("writers wait while indexes are built; readers go on, but for moments at begin and end")
+        lines.append("writers wait while indexes are built; readers wait briefly at begin and end")
     lines.append("other sessions see the rows piece by piece")
     return lines
 

@@ -1,4 +1,4 @@
-"""Indexes, constraints, keys and triggers made again, those that can be at once; and the progress of it."""
+"""Indexes, constraints, keys and triggers made again, several at once where possible; and the progress."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class Rebuild:
         self.steps: list[LoadStep] = []
 
     def run(self, missing: Missing) -> bool:
-        """Make all that can be made; return whether it was not stopped before.
+        """Make all that can be made; return False if it was stopped before.
 
         What cannot be made is in `problems`; what needs it is left out.
 
         Raises:
-            PgsweepError: a lock or the server is not to be had.
+            PgsweepError: a lock cannot be obtained, or the server is gone.
         """
         for stage in sorted({entry.stage for _, entry in missing}):
             if self._stop.is_set():
                 return False
             if any(problem.entry_kind == UNLOGGED for problem in self.problems):
-                # Whatever is made of an unlogged table would be lost with it.
+                # An index of an unlogged table would be lost with it.
                 return True
             without = {problem.entry_name for problem in self.problems}
             wanted = [

@@ -29,7 +29,7 @@ def json_columns(entry: Input, sample: bytes, columns: Sequence[Column]) -> list
     """Return the columns that the first lines name, in the table's order.
 
     Raises:
-        InputError: a line is no JSON object, or has a key that is no column.
+        InputError: a line is not a JSON object, or has a key that is not a column.
     """
     keys: set[str] = set()
     lines = sample.splitlines()
@@ -41,7 +41,7 @@ def json_columns(entry: Input, sample: bytes, columns: Sequence[Column]) -> list
     unknown = sorted(keys - known)
     if unknown:
         raise InputError(
-            f"{entry.name} has keys that are no columns: {', '.join(unknown[:5])}",
+            f"{entry.name} has keys that are not columns: {', '.join(unknown[:5])}",
             hint=f"the table has {', '.join(sorted(known))}",
         )
     return [column.name for column in columns if column.name in keys]
@@ -51,7 +51,7 @@ def json_chunk(entry: Input, chunk: Chunk, names: Sequence[str], columns: Sequen
     """Return a piece of JSON lines as a piece of CSV.
 
     Raises:
-        InputError: a line is no JSON object, or has a key that is none of the columns.
+        InputError: a line is not a JSON object, or has a key that is not one of the columns.
     """
     arrays = {column.name for column in columns if column.category == "A"}
     documents = {column.name for column in columns if column.is_json}
@@ -84,7 +84,7 @@ def _object(entry: Input, line: bytes, number: int) -> dict[str, msgspec.Raw]:
         return _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{entry.name}, line {number}: it is no JSON object: {error}",
+            f"{entry.name}, line {number}: it is not a JSON object: {error}",
             hint="JSON lines have one object a line, from { to }",
         ) from error
 
@@ -194,5 +194,5 @@ def _opened(entry: Input) -> pq.ParquetFile:
         return pq.ParquetFile(entry.path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"`{entry.path}` is no Parquet file, or is cut short: {error}", hint="get it again"
+            f"`{entry.path}` is not a Parquet file, or is cut short: {error}", hint="get it again"
         ) from error

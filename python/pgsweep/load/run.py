@@ -3,11 +3,11 @@
     planned ──► copying ──► rebuilding ──► (gone: loaded)
                    └────────────┴──► rolling back ──► (gone: as before)
 
-Each arrow is one transaction of the database; what is in it stands in pg/load_journal.py. Whatever ends a run
-leaves one of these phases, and a later run goes on from there: `resume` to the right, `roll_back` down. A
-record that the server refuses, or a file that cannot be read, rolls the load back at once. What is found when
-an index or a constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`, because
-only the user can say whether to correct the rows or to undo the load.
+Each arrow is one transaction of the database; pg/load_journal.py lists what each contains. A run that ends
+early leaves one of these phases, and a later run continues from there: `resume` to the right, `roll_back`
+down. A record that the server refuses, or a file that cannot be read, rolls the load back at once. What is
+found when an index or a constraint is made again (a duplicate, a missing key) leaves the phase `rebuilding`,
+because only the user can say whether to correct the rows or to undo the load.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pgsweep.pg.load_journal import (
     read_objects,
     read_unfinished,
 )
-from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_can_be_told
+from pgsweep.pg.load_work import current_xid, dropped, failure_of, own_rows_are_distinct
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.records.load import LoadChoice, LoadOutcome, LoadResult
 
@@ -125,9 +125,9 @@ def load_files(
         claim(control, oid)
         _refuse_unfinished(control, oid, table)
         xid = current_xid(control)
-        if not own_rows_can_be_told(control, catalog.table, xid):
+        if not own_rows_are_distinct(control, catalog.table, xid):
             raise UsageError(
-                "old rows of the table have transaction numbers that this load is going to use again",
+                "old rows of the table have transaction numbers that this load would use again",
                 cause="the server's numbers have wrapped, so a load's rows could not be recognized",
                 hint="load in one transaction: --single-transaction; or VACUUM FULL the table first",
             )
@@ -135,12 +135,12 @@ def load_files(
         place = journal_place(journal, load_id)
         if place is None:
             listener.note(
-                "there is no folder for a local journal ($XDG_STATE_HOME); name one: --journal FILE"
+                "there is no folder for a local journal ($XDG_STATE_HOME); name a file: --journal FILE"
             )
         document = _document(catalog, prepared, inputs, options, control, rejects, place)
         document = msgspec.structs.replace(document, first_xid=xid)
         if prepared.measure:
-            listener.stage("measuring how many sessions pay")
+            listener.stage("measuring how many sessions are fastest")
             document, prepared = _measured(conninfo, control, document, prepared, catalog.columns)
         run = PieceRun(conninfo, control, load_id, document, catalog.columns, listener, stop)
         run.begin(catalog, prepared.objects, place)
@@ -164,19 +164,10 @@ def resume(
         found, document, columns = _found(control, table)
         if found.phase == "rolling back":
             raise UsageError(
-                "this load is being rolled back, and no longer whole",
+                "this load is being rolled back, and some of its rows are gone",
                 hint="finish that: pgsweep load --rollback TABLE",
             )
-        run = PieceRun(
-            conninfo,
-            control,
-            found.load_id,
-            document,
-            columns,
-            listener,
-            stop or threading.Event(),
-        )
-        run.resumed, run.before = True, found.before
+        run = _resumed(conninfo, control, found, document, columns, listener, stop)
         phase = run.begin_again_after_crash(found.phase)
         if phase in ("planned", "copying"):
             for entry in document.inputs:
@@ -184,7 +175,7 @@ def resume(
         if phase == "planned":
             run.drop([entry for _, entry, _ in read_objects(control, found.load_id)])
         outcome = run.copy_and_finish(begin) if phase != "rebuilding" else run.finish(begin)
-        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+        return _result(control, _already_prepared(document), outcome)
 
 
 def keep_as_is(
@@ -200,17 +191,14 @@ def keep_as_is(
     listener = listener or SilentLoad()
     with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
-        run = PieceRun(
-            conninfo, control, found.load_id, document, columns, listener, stop or threading.Event()
-        )
-        run.resumed, run.before = True, found.before
+        run = _resumed(conninfo, control, found, document, columns, listener, stop)
         if run.begin_again_after_crash(found.phase) != "rebuilding":
             raise UsageError(
                 f"not all rows of this load are in `{table}`",
                 hint="finish it: pgsweep load --resume TABLE; or undo it: pgsweep load --rollback TABLE",
             )
         outcome = run.finish(begin, keep_as_is=True)
-        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+        return _result(control, _already_prepared(document), outcome)
 
 
 def roll_back(
@@ -227,20 +215,31 @@ def roll_back(
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)
-        run = PieceRun(
-            conninfo,
-            control,
-            found.load_id,
-            document,
-            columns,
-            listener,
-            stop or threading.Event(),
-        )
-        run.resumed, run.before = True, found.before
+        run = _resumed(conninfo, control, found, document, columns, listener, stop)
         if read_catalog(control, document.table.oid) is not None:
             run.begin_again_after_crash(found.phase)
         outcome = run.roll_back(begin)
-        return _result(control, Prepared(document.plan, [], document.target, [], False), outcome)
+        return _result(control, _already_prepared(document), outcome)
+
+
+def _resumed(
+    conninfo: str,
+    control: Connection,
+    found: Unfinished,
+    document: LoadDocument,
+    columns: Sequence[Column],
+    listener: LoadListener,
+    stop: threading.Event | None,
+) -> PieceRun:
+    """Return the run that continues a load that the journal has."""
+    run = PieceRun(conninfo, control, found.load_id, document, columns, listener, stop or threading.Event())
+    run.resumed, run.before = True, found.before
+    return run
+
+
+def _already_prepared(document: LoadDocument) -> Prepared:
+    """Return what the result of a later run needs of the plan that an earlier one made."""
+    return Prepared(document.plan, [], document.target, [], False)
 
 
 def _catalog_of(connection: Connection, table: str) -> Catalog:

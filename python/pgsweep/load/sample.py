@@ -1,4 +1,4 @@
-"""How many sessions copy a sample fastest: measured on a table beside the real one, which goes again."""
+"""How many sessions copy a sample fastest: measured on a temporary copy of the table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A load in one transaction: all of it or nothing, in one session, without a journal.
 
-The server itself undoes it, whatever dies. Only an answer to COMMIT that is lost with the connection leaves a
-doubt; then the server is asked by the number of the transaction what became of it.
+The server itself undoes it where a process dies. Only if the connection is lost before the answer to COMMIT
+arrives, it is not known whether the transaction was committed; then a new session asks for its status.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _Work:
 
 
 def _was_committed(conninfo: str, xid: int) -> bool:
-    """Return whether the transaction was committed, asking a new session.
+    """Return whether the transaction was committed, as a new session sees it.
 
     Raises:
         PgsweepError: the server cannot be asked.
@@ -262,12 +262,12 @@ def _was_committed(conninfo: str, xid: int) -> bool:
             if time.monotonic() > end:
                 raise PgsweepError(
                     "the connection was lost, and whether the load was committed is not known",
-                    cause="the server was stopped, and is not back",
-                    hint=f"when it is back: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+                    cause="the server was stopped, and has not been started again",
+                    hint=f"when it runs again: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
                 ) from error
         if time.monotonic() > end:
             raise PgsweepError(
-                "the connection was lost, and the server still works on the transaction",
+                "the connection was lost, and the transaction is still in progress on the server",
                 hint=f"ask later: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
             )
         time.sleep(0.5)

@@ -53,7 +53,7 @@ class Input(msgspec.Struct, frozen=True):
     Attributes:
         path: absolute, or `-`.
         number: its place among the files of the load.
-        identity: size, time of the last change and inode; None for what is no plain file.
+        identity: size, time of the last change and inode; None for what is not a plain file.
     """
 
     path: str
@@ -174,7 +174,7 @@ _streams: dict[str, tuple[IO[bytes], Any]] = {}
 """Inputs that can be read once only (standard input, pipes), open: the raw file, and what decompresses it."""
 
 _looked_at: dict[str, bytes] = {}
-"""What was read of them before the load began."""
+"""The bytes that were read from them before the load began."""
 
 
 class Reader:
@@ -345,7 +345,7 @@ def read_chunks(
 
 
 def _steps(reader: Reader, first: bytes, step: int) -> Iterator[bytes]:
-    """Yield the rest of an input in steps of so many bytes, from the block that was read of it."""
+    """Yield the rest of an input in steps of this size, beginning with the block that was read already."""
     for at in range(0, len(first), step):
         yield first[at : at + step]
     while block := reader.read(step):

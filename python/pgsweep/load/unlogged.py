@@ -16,10 +16,10 @@ from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.records.load import LoadChoice
 
 GIVEN_UP: Final = (
-    "the table is UNLOGGED while rows are copied: a crash of the server empties it, also of rows that other "
-    "sessions insert meanwhile; --resume then copies the files from their beginning",
-    "making it LOGGED again writes the table anew, under a lock that neither readers nor writers pass; after "
-    "that, the load can be rolled back only if no other session has inserted rows",
+    "the table is UNLOGGED while rows are copied: a crash of the server empties it, and rows that other "
+    "sessions insert in that time are lost too; --resume then copies the files from their beginning",
+    "making it LOGGED again writes the table anew, under an ACCESS EXCLUSIVE lock, for which readers and "
+    "writers wait; after that, the load can be rolled back only if no other session has inserted rows",
 )
 
 

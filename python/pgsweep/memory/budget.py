@@ -171,7 +171,7 @@ def _seen(local: LocalServer) -> MemoryResult:
     """Return the processes; where there is no client, with a session that has just begun in its place.
 
     pgsweep's own session has read catalogs and statistics, so it is larger than a session that has done
-    nothing, and is no client of anybody.
+    nothing, and is not a client of anybody.
     """
     seen = look(local)
     if any(p.kind == CLIENT and not p.own for p in seen.processes):

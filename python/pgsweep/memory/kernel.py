@@ -41,7 +41,7 @@ def examine(conninfo: str) -> KernelResult:
         conninfo: as libpq understands it.
 
     Raises:
-        UsageError: the text is no connection string.
+        UsageError: the text is not a connection string.
         MissingAbility: the server runs on another host, whose kernel this is not.
     """
     missing: list[Missing] = []

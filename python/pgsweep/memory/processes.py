@@ -191,7 +191,7 @@ _TITLES = (
     "walsummarizer",
     "walwriter",
 )
-"""How the titles of processes begin that are no client's (miscinit.c, GetBackendTypeDesc)."""
+"""How the titles of processes begin that are not a client's (miscinit.c, GetBackendTypeDesc)."""
 
 
 def _kind(title: str, known: Activity | None, *, is_postmaster: bool) -> str:

@@ -22,7 +22,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         quoted_role: the role as an SQL identifier.
         administrator: a role that may create extensions and grant: this one, a hosted server's administrator,
             or a superuser; None where none may log in.
-        hosted: the administrator is no superuser: the provider keeps that one, and the settings, for itself.
+        hosted: the administrator is not a superuser: the provider keeps that role and the settings to itself.
         monitor: the role has what pg_monitor has.
         relations: relations with storage in this database.
         databases: those of the cluster that allow connections.

@@ -37,7 +37,7 @@ def check_allowed(connection: psycopg.Connection[Any]) -> None:
     """Refuse a server on which ALTER SYSTEM cannot or should not be used.
 
     Raises:
-        MissingAbility: it is a stand-by, the role is no superuser, or the server forbids it.
+        MissingAbility: it is a stand-by, the role is not a superuser, or the server forbids it.
     """
     row = connection.execute(load("alter_system_allowed", connection.info.server_version)).fetchone()
     assert row is not None

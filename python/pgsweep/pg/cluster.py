@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psycopg
@@ -249,7 +248,7 @@ class Cluster:
             time.sleep(0.005)
 
     def stop(self, *, immediately: bool = False) -> None:
-        """Stop the server; one that is not running is no error.
+        """Stop the server; one that is not running is not an error.
 
         Args:
             immediately: without the shutdown checkpoint: the next start recovers from the WAL.
@@ -305,9 +304,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _prepare(self, work_dir: Path | None, memory_limit_bytes: int | None) -> None:

@@ -205,7 +205,7 @@ def build_conninfo(
         password: as asked for by `-W`; never from an argument of the command line.
 
     Raises:
-        UsageError: a text is no connection string.
+        UsageError: a text is not a connection string.
     """
     given = {"host": host, "port": port, "user": user, "password": password}
     flags = {name: str(value) for name, value in given.items() if value is not None}
@@ -223,7 +223,7 @@ def _check_place(parts: dict[str, str]) -> None:
     """Refuse what cannot be a host or a port, before libpq quotes it: it may be a piece of a password.
 
     Raises:
-        UsageError: a host has a character that names of hosts do not have, or a port is no number.
+        UsageError: a host has a character that names of hosts do not have, or a port is not a number.
     """
     # A path is a folder of sockets, and `@` at the beginning an abstract socket (fe-connect.c).
     hosts = [host for host in parts.get("host", "").split(",") if not host.startswith(("/", "@"))]
@@ -319,7 +319,7 @@ def connect(conninfo: str = "", *, inspection: bool = True, database: str | None
             runs no JIT compilation or parallel workers of its own.
 
     Raises:
-        UsageError: the text is no connection string.
+        UsageError: the text is not a connection string.
         ConnectionFailed: no server, refused, or not in time; with cause and hint.
         MissingAbility: the server is older than PostgreSQL 14, or the session is shared through a pooler.
     """

@@ -49,7 +49,7 @@ class Explainer:
             parameters: the values of $1, $2 and so on, as text; the server decides their types.
 
         Raises:
-            UsageError: it is no statement that EXPLAIN takes, or would write.
+            UsageError: EXPLAIN does not take the statement, or it would write.
             PgsweepError: it took too long, or failed.
         """
         session = self._session

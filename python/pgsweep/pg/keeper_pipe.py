@@ -100,7 +100,7 @@ class KeeperPipe:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """Have the keeper end the server, remove its files and exit; one that has exited is no error."""
+        """Have the keeper end the server, remove its files and exit; one that has exited is not an error."""
         with suppress(OSError, ValueError):
             self.write({"do": "quit"})
         for pipe in (self._process.stdin, self._process.stdout):

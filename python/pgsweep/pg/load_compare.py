@@ -1,4 +1,4 @@
-"""A copy of a table, within a transaction that is always undone, so that nothing of it can stay."""
+"""A copy of a table, within a transaction that is always rolled back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def make_logged(connection: Connection, catalog: Catalog) -> None:
 def insert_rows(
     connection: Connection, target: CopyTarget, rows: Sequence[Sequence[str | None]], *, at_once: int
 ) -> float:
-    """Insert rows by statements of so many rows each, and return the seconds."""
+    """Insert rows by statements of `at_once` rows each, and return the seconds."""
     names = sql.SQL(", ").join(sql.Identifier(name) for name in target.columns)
     one = sql.SQL("({})").format(sql.SQL(", ").join(sql.Placeholder() for _ in target.columns))
     begin = time.monotonic()

@@ -203,7 +203,7 @@ def copy_piece_carefully(
     most: int,
     line_of: Callable[[int], int],
 ) -> tuple[int, int]:
-    """Copy a piece but for what the server refuses, which goes into the journal too, in one transaction.
+    """Copy a piece without the records that the server refuses; note both in the journal. One transaction.
 
     Returns:
         The rows, and how many records were refused.
@@ -258,8 +258,7 @@ def wrong_count(records: int, rows: int) -> WrongCount:
     """Return the error of a piece whose rows are not as many as its records."""
     return WrongCount(
         f"the server took {rows} rows of {records} records",
-        cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is another than "
-        "was given",
+        cause="a line that is only `\\.` ends COPY on servers before 18, or the quoting is not the one given",
         hint="see how the file is quoted: --quote, --escape, --delimiter, --format",
     )
 
@@ -272,7 +271,7 @@ def copy_carefully(
     path: str,
     most: int,
 ) -> tuple[int, list[tuple[int, str]]]:
-    """Copy records one by one where they must be, within a transaction that is open.
+    """Copy records, one by one only where a record is refused, within a transaction that is open.
 
     A refused record is found by the line that the server names, else by halves; all others are copied.
 

@@ -13,7 +13,7 @@ What is committed together:
 A crash of the server empties unlogged tables. `alive` is one too: a load into an UNLOGGED table has a row
 there, and where it is missing, the rows of the load are missing.
 
-So at any instruction the journal says what is in the table, whatever dies: client, server or host. Two
+So the journal always says what is in the table, also after client, server or host have died. Two
 advisory locks keep runs apart: `CLAIM` is held by the one run of a table, `WORK` is shared by all its
 sessions. A run that resumes takes both alone first, so no session of a killed run can commit after it has
 read the journal.
@@ -130,7 +130,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a file that was copied; `own`: its transaction number is still its rows'."""
+    """A piece of a file that was copied; `own`: its rows still have its transaction number."""
 
     file: int
     piece: int
@@ -186,10 +186,8 @@ def _check_trust(connection: psycopg.Connection[Any]) -> int:
     if not row[1]:
         owner = decode_name(row[3])
         raise MissingAbility(
-            f"the schema {SCHEMA} in database `{connection.info.dbname}` belongs to another role, or has "
-            "tables "
-            "of one",
-            cause=f"role {owner} owns it: it may be the journal of a load of theirs, or a trap",
+            f"schema {SCHEMA} in database `{connection.info.dbname}` or a table in it is another role's",
+            cause=f"role {owner} owns it: it may be the journal of that role's load, or a trap",
             hint="wait for their load, or load in one transaction, which needs no journal: "
             "--single-transaction",
         )
@@ -197,7 +195,7 @@ def _check_trust(connection: psycopg.Connection[Any]) -> int:
 
 
 def claim(connection: psycopg.Connection[Any], oid: int) -> None:
-    """Become the one run of a table, and wait until no session of a former run is left.
+    """Claim a table for this run, and wait until no session of an earlier run is left.
 
     Raises:
         PgsweepError: another run is at work.

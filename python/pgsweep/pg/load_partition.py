@@ -32,18 +32,18 @@ def name_of_new(connection: Connection, table: str, schema: str) -> tuple[str, s
         schema: where the name has none.
 
     Raises:
-        UsageError: it is no name, or there is such a table.
+        UsageError: it is not a name, or there is such a table.
     """
     query = load("load_new", connection.info.server_version).encode()
     try:
         row = connection.execute(query, {"name": table, "schema": schema}).fetchone()
     except psycopg.DataError as error:
-        raise UsageError(f"`{table}` is no name of a table: {first_line(error)}") from error
+        raise UsageError(f"`{table}` is not the name of a table: {first_line(error)}") from error
     if row is None:
-        raise UsageError(f"`{table}` is no name of a table", hint="name it NAME or SCHEMA.NAME")
+        raise UsageError(f"`{table}` is not the name of a table", hint="name it NAME or SCHEMA.NAME")
     if row[3]:
         raise UsageError(
-            f"{_text(row[2])} is there already",
+            f"{_text(row[2])} already exists",
             cause="--partition-of makes a new table",
             hint="name another, or load into it as it is: leave out --partition-of and --for-values",
         )

@@ -39,7 +39,7 @@ XIDS: Final = 2**32
 """Transaction numbers in a row have 32 bits (TransactionId, c.h)."""
 
 XID_SPAN: Final = 2**30
-"""How many transactions may pass between the begin of a load and the last of its pieces."""
+"""How many transactions may pass between the beginning of a load and the last of its pieces."""
 
 _ROOM: Final = (sqlstates.DiskFull, sqlstates.OutOfMemory, sqlstates.ConfigurationLimitExceeded)
 
@@ -70,17 +70,17 @@ def in_short_lock(
 ) -> T:
     """Run a transaction that waits at most 2 s for each lock, and try again after a pause.
 
-    Whoever waits for a strong lock holds up all that come after; so the wait is short. Where a lock cannot be
-    had, everything of the attempt is undone.
+    A session that waits for a strong lock makes all later ones wait, so the wait is short. If a lock cannot
+    be obtained, the whole attempt is undone.
 
     Args:
         table: that the load is of.
         statement: takes the first lock.
         work: the rest of the transaction.
-        note: receives once who is waited for.
+        note: receives once which sessions hold the lock.
 
     Raises:
-        PgsweepError: a lock cannot be had, or the table is not there any more.
+        PgsweepError: a lock cannot be obtained, or the table is not there any more.
     """
 
     def attempt() -> T:
@@ -164,7 +164,7 @@ def lock_now(connection: Connection, table: TableFacts, mode: str, *, note: Note
     """Lock the table in the transaction that is open, waiting at most 2 s at a time, for 20 times.
 
     Raises:
-        PgsweepError: it cannot be had.
+        PgsweepError: it cannot be obtained.
     """
     retried(connection, table, lock_statement(table, mode), note=note)
     check_same(connection, table)
@@ -174,7 +174,7 @@ def retried(connection: Connection, table: TableFacts, statement: sql.Composed, 
     """Run a statement in the transaction that is open, waiting for locks at most 2 s at a time, for 20 times.
 
     Raises:
-        PgsweepError: they cannot be had.
+        PgsweepError: they cannot be obtained.
     """
 
     def attempt() -> None:
@@ -234,11 +234,11 @@ def make_object(
         load_id: of the journal; None where all of the load is one transaction, which is open.
         memory_bytes: for the sorts of an index build.
         workers: parallel workers of the build; None for the server's own setting.
-        note: receives who is waited for.
+        note: receives which sessions hold the lock.
 
     Raises:
         CannotMake: the data, the disk or another object does not allow it.
-        PgsweepError: a lock cannot be had.
+        PgsweepError: a lock cannot be obtained.
     """
 
     def work() -> None:
@@ -279,7 +279,7 @@ def make_object(
 
 
 def _emptied(table: TableFacts) -> PgsweepError:
-    """Return the error of a session that came back after the crash which the others do not know of yet."""
+    """Return the error of a session that was opened after a crash that the others have not noticed yet."""
     return PgsweepError(
         f"a crash of the server has emptied {table.quoted}, which was UNLOGGED",
         cause="the server was stopped at once, or crashed, while rows were copied",
@@ -346,7 +346,7 @@ def _orphans(entry: JournalObject, detail: str | None) -> str:
     return f"see the rows: {query}; "
 
 
-def own_rows_can_be_told(connection: Connection, table: TableFacts, xid: int) -> bool:
+def own_rows_are_distinct(connection: Connection, table: TableFacts, xid: int) -> bool:
     """Return whether no old row has a transaction number that the load is going to use.
 
     The number in a row has 32 bits, and a row that was frozen long ago keeps it. Before 2^32 transactions
@@ -403,13 +403,13 @@ def remove_rows(
 ) -> int:
     """Delete the rows of all pieces and forget the pieces, in one transaction; return how many there were.
 
-    A row is the load's if its transaction number is that of a piece: `own_rows_can_be_told` has made sure
+    A row is the load's if its transaction number is that of a piece: `own_rows_are_distinct` has made sure
     that no older row has one of them, and the count must be the journal's.
 
     Args:
         first_xid: the number from which the load counts.
         may_truncate: the table was empty and nothing refers to it: it is truncated if it has no other rows.
-        note: receives who is waited for.
+        note: receives which sessions hold the lock.
 
     Raises:
         PgsweepError: rows of the load were changed or deleted by others.
@@ -435,7 +435,7 @@ def remove_rows(
         if found != wanted:
             raise PgsweepError(
                 f"{wanted - found} of {wanted} rows of this load were changed or deleted by other sessions",
-                cause="a changed row is theirs as much as the load's, so nothing was removed",
+                cause="a row changed by another session is not the load's alone; nothing was removed",
                 hint="finish the load: pgsweep load --resume TABLE; then correct the rows by SQL",
             )
         forget_pieces(connection, load_id)

@@ -64,7 +64,7 @@ def _become(user: int) -> bool:
 
 
 def _owner_of_socket(refusal: psycopg.Error) -> int | None:
-    """Return the user id of the server's socket; None where the connection was no socket's."""
+    """Return the user id of the server's socket; None where the connection was not a socket's."""
     if refusal.pgconn is None:
         return None
     host, port = refusal.pgconn.host, refusal.pgconn.port

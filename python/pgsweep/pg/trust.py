@@ -79,7 +79,7 @@ def find_distrust(
     if stranger is not None:
         return Distrust(
             "not trusted",
-            f"role {_identifier(stranger)}, who is no superuser, owns it or one of its objects, "
+            f"role {_identifier(stranger)}, who is not a superuser, owns it or one of its objects, "
             f"and could run code with the rights of role {connection.info.user}",
             anew,
         )
@@ -87,10 +87,10 @@ def find_distrust(
         safe, made = _safe_schema(connection)
         return Distrust(
             "not safe for a superuser",
-            f"role {_identifier(schema_owner)}, who is no superuser, owns its schema {_identifier(schema)} "
-            "and could put other objects in the place of the extension's",
+            f"role {_identifier(schema_owner)}, who is not a superuser, owns its schema {_identifier(schema)}"
+            " and could put other objects in the place of the extension's",
             (*made, f"ALTER EXTENSION {extension} SET SCHEMA {safe}"),
-            "connect as a role with pg_monitor that is no superuser",
+            "connect as a role with pg_monitor that is not a superuser",
         )
     return None
 

@@ -49,7 +49,7 @@ def read_counts(access: Access) -> PoolCounts:
 
 
 def prepare_counts(access: Access) -> None:
-    """Give the session the memory that one pass by SQL needs, lest the server writes it to a file."""
+    """Give the session the memory that one pass by SQL needs, so that the server writes no temporary file."""
     if access.pool_source == "sql":
         with explained():
             grant_memory(access.connection, access.server.shared_buffers_blocks)

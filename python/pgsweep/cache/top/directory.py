@@ -1,6 +1,6 @@
 """Files to rows: which relation each file belongs to, for tables that are filled again and again.
 
-A relation keeps its row whatever becomes of its files and however often catalogs are read, so that two
+A relation keeps its row when its files change and when catalogs are read again, so that two
 samples can be subtracted. Everything that no catalog names becomes one row a database. Many files are looked
 up at once, in sorted arrays: 100,000 relations take milliseconds.
 """

@@ -95,7 +95,7 @@ class Feed:
                     return
                 if self._live is not None:
                     pauses.start_again()
-                self._fail(_told(error), pauses.seconds)
+                self._fail(_as_failure(error), pauses.seconds)
             except Exception as error:
                 self._give_up(error)
                 return
@@ -118,7 +118,7 @@ class Feed:
                     self._changed.wait(None if self._paused else left)
 
 
-def _told(error: Exception) -> PgsweepError:
+def _as_failure(error: Exception) -> PgsweepError:
     if isinstance(error, PgsweepError):
         return error
     return PgsweepError(first_line(error))

@@ -55,7 +55,7 @@ _PINGS_SECONDS: Final = 0.2
 """The round trip is measured by the fewest at least, and by more while that takes no longer than this."""
 
 _COSTS_KEPT: Final = 5
-"""What the counters cost is the shortest of so many readings. A longer one waited, for a processor or the
+"""What the counters cost is the shortest of this many readings. A longer one waited, for a processor or the
 network: that is no cost to the server, and must not delay the readings that follow."""
 
 _COUNTERS_SECONDS: Final = 1.0

@@ -61,7 +61,7 @@ def _read(path: Path) -> LabResult:
     result = read_result(path)
     if not isinstance(result, LabResult):
         raise UsageError(
-            f"`{path}` is no result of `pgsweep lab run`",
+            f"`{path}` is not a result of `pgsweep lab run`",
             cause=f"its schema is {result.schema}",
             hint="pgsweep lab run my-grid.toml -o before.json",
         )

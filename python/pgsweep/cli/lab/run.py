@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="How often each run is repeated; intervals need 5.  [default: the experiment's, or the grid's]",
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of runs and of pgbench.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the order of runs and of pgbench."
+)
 @click.option(
     "--samples",
     type=click.Path(path_type=Path),

@@ -27,7 +27,7 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
     is_flag=True,
     help="With each session's statement, which may hold passwords; files are readable by their owner only.",
 )
-@click.option("--watch", "watching", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", "watching", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--interval", type=Duration(), default="2s", show_default=True, help="From one look to the next."
 )

@@ -92,9 +92,9 @@ def command(
 ) -> None:
     r"""Keep chosen relations in shared_buffers while others flood it, until Ctrl-C.
 
-    The pool is read again and again. Blocks that the clock hand would evict before the next round are touched
-    by pg_prewarm, and blocks that were evicted are read again, the hottest first. Nothing is kept any longer
-    when this process ends, however it ends. Two of these processes never keep the same relation.
+    The pool is read at short intervals. Blocks that the clock hand would evict before the next round are
+    touched by pg_prewarm, and blocks that were evicted are read again, the hottest first. Nothing is kept any
+    longer when this process ends, however it ends. Two of these processes never keep the same relation.
 
     It has a cost: other relations lose the memory that is kept, each block read again evicts another, and the
     server counts each touch as a hit of that relation, which raises its hit ratio in pg_statio. The result

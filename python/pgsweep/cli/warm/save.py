@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"help_option_names": HELP_NAMES})
 @click.argument("file", metavar="FILE")
 @connection_options
-@click.option(
-    "--every", type=Duration(), metavar="TIME", help="Save again and again, until Ctrl-C or SIGTERM."
-)
+@click.option("--every", type=Duration(), metavar="TIME", help="Save repeatedly, until Ctrl-C or SIGTERM.")
 @click.option(
     "--keep",
     type=click.IntRange(min=1),

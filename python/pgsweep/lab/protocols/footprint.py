@@ -37,7 +37,7 @@ _TABLES: Final = ("visits", "entries")
 
 
 def _visits_statements(rows: int) -> dict[str, str]:
-    """Return the article's six statements, for a table of so many rows."""
+    """Return the article's six statements, for a table of `rows` rows."""
     first, width = rows // 10, rows // 10
     ors = " OR ".join(f"id = {max(1, int(rows * part))}" for part in (0.1, 0.25, 0.4, 0.55, 0.7, 0.9))
     half = rows // 2

@@ -20,10 +20,10 @@ from pgsweep.testbed.steps import make_spread_table, measure_seconds, open_sessi
 from pgsweep.testbed.workloads import Script, Workload
 
 _MOST_TABLES: Final = 100
-"""pgbench takes up to 128 scripts, one a table."""
+"""One script for each table; pgbench takes up to 128."""
 
 _FILLED: Final = 0.92
-"""Of the pool: the tables, which the connections touch whole."""
+"""The part of the pool that the tables fill; the connections touch all of it."""
 
 _TOO_FEW: Final = "all huge pages as shared_buffers"
 
@@ -144,7 +144,7 @@ def _too_few(
 ) -> dict[str, float]:
     """Try to start with as much shared_buffers as there are huge pages: by `on`, then by `try`."""
     huge_pages("on")  # says why there are none
-    cluster.stop()  # it may have them
+    cluster.stop()  # it may hold them
     pool = next(pool for pool in read_pools() if pool.is_default)
     all_pages = {"shared_buffers": kilobytes(pool.available * pool.size_bytes)}
     values = {}

@@ -2,7 +2,7 @@
 
 A table with its index, a tenth of shared_buffers, is read by Zipf's law at a steady rate. The flood is
 clients that count ranges of a log almost five times shared_buffers by its index, which no ring confines. The
-hit ratio is that of the hot statement itself, by pg_stat_statements: what `keep` touches is no part of it.
+hit ratio is that of the hot statement itself, by pg_stat_statements: what `keep` touches is not part of it.
 Times are those of pgbench's log.
 """
 
@@ -27,7 +27,7 @@ from pgsweep.warm.keep.keep import KeepOptions
 _SHORT: Final = "page cache short"
 _ALONE, _KEPT = "alone", "flood, kept"
 _LAST_SECONDS: Final = 1.0
-"""After the measurement: until pgbench has written what it noted of it."""
+"""Time after the measurement in which pgbench writes its log."""
 
 _HOT: Final = (
     "\\set rank random_zipfian(1, {rows}, 1.05)\n"
@@ -153,7 +153,7 @@ def _measured(
         if result.other_accesses is not None:
             ours = result.touched_blocks + result.read_blocks
             values["of all accesses"] = ours / max(1, ours + result.other_accesses)
-    # Of some two thousand times a run the hundredths: what the figures are made of, in a small file.
+    # The percentiles of some two thousand times: a small file from which the figures can be computed again.
     hundredths = [round(_quantile(times, part / 100), 6) for part in range(101)] if times else []
     return values, {"median": hundredths}
 

@@ -19,7 +19,7 @@ _REPORT_SECONDS: Final = 0.1
 
 @contextmanager
 def keeping(conninfo: str, options: KeepOptions) -> Iterator[list[WarmKeepResult]]:
-    """Keep relations resident until the context ends; the list has what that did and cost afterwards.
+    """Keep relations resident until the context ends; afterwards the list has the result of that.
 
     Raises:
         PgsweepError: it did not begin in time, or it failed.

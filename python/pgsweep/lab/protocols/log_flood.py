@@ -1,7 +1,7 @@
 """How much hot data a log table pushes out of shared_buffers: measured, and simulated.
 
-The hot table is read whole by pg_prewarm and then page by page, each page some times; then comes the flood,
-in rounds, between which the hot pages may be in use. What is left of the hot table in shared_buffers is
+The hot table is read whole by pg_prewarm and then page by page, each page several times; then the flood
+follows in rounds, between which the hot pages may be read. What is left of the hot table in shared_buffers is
 measured at the end. The simulation has the same accesses of both tables, and none of catalogs and maps of
 free space.
 """
@@ -32,11 +32,11 @@ _USES: Final = 3
 _ROUNDS: Final = 16
 _LOOKED_EVERY: Final = 2
 _LEAST_LOOKED_BLOCKS: Final = 8192
-"""Of a pool that is looked into between rounds: a look reads some 200 pages of catalogs, which would push out
-what is measured in a smaller one."""
+"""The smallest pool that is read between rounds. Each reading brings some 200 pages of catalogs into it. They
+would evict what is measured from a smaller one."""
 _BULKREAD, _BULKWRITE = 1, 2
 _ROWS_OF_PAGE: Final = 61
-"""Of the log, in one page of 8 kB: rows of 132 bytes with their line pointers."""
+"""Rows of the log in one page of 8 kB: 132 bytes each, with their line pointers."""
 _MOST_USES: Final = 5
 """usage_count goes no higher (BM_MAX_USAGE_COUNT)."""
 
@@ -161,7 +161,7 @@ class _Pauses:
     """Pauses between the rounds of a flood, in the ratio of the scale.
 
     A pool of an eighth is flooded in an eighth of the time, but what works by the clock, as `warm keep` does,
-    is as slow as ever. With pauses the flood takes as long as in a pool of the article's size.
+    is not faster for that. With pauses the flood takes as long as in a pool of the article's size.
     """
 
     def __init__(self, model: Scaled) -> None:
@@ -169,7 +169,7 @@ class _Pauses:
         self._longest_seconds = model.parameter("longest_pause_seconds")
 
     def after(self, seconds: float) -> None:
-        """Pause after a round that took so long."""
+        """Pause after a round that took `seconds`."""
         time.sleep(min(self._longest_seconds, seconds * self._times))
 
 
@@ -220,7 +220,7 @@ def _other(flood: _Flood, place: Place, settings: Mapping[str, str]) -> Iterator
 
 
 def _kept(flood: _Flood, cluster: Cluster, size_bytes: int) -> AbstractContextManager[object]:
-    """Keep the hot table resident meanwhile, where the job says so, as `pgsweep warm keep` does."""
+    """Keep the hot table resident as `pgsweep warm keep` does, where the job says so."""
     if not flood.keep:
         return nullcontext()
     options = KeepOptions(names=["hot"], budget_bytes=round(size_bytes * 1.1))

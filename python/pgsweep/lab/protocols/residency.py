@@ -18,7 +18,7 @@ from pgsweep.testbed.steps import run_sql
 from pgsweep.testbed.workloads import ACCOUNTS_PER_SCALE
 
 _LOOK_UP_EVERY: Final = 1300
-"""Accounts: about one look-up for each 20 pages of the table, as a server after some work has."""
+"""Accounts between two that are looked up: about one look-up for each 20 pages of the table."""
 
 _PGBENCH_RELATIONS: Final = ("pgbench_accounts", "pgbench_accounts_pkey")
 

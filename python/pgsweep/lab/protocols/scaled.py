@@ -16,10 +16,10 @@ Step = Callable[[str, int], Done]
 
 
 PROCESSES_BYTES: Final = 32 << 20
-"""Added to the article's memory, scaled: what the processes of a server need does not shrink with it."""
+"""The memory of a server's processes, which does not shrink with the scale; added to the scaled memory."""
 
 NO_LIMIT_BYTES: Final = 1 << 40
-"""Of a memory cgroup that is to limit nothing."""
+"""The limit of a memory cgroup that shall not limit anything."""
 
 
 @dataclass(frozen=True, slots=True)

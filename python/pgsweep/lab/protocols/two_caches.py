@@ -147,7 +147,7 @@ def _start(cluster: Cluster, settings: dict[str, str], memory_bytes: int) -> Non
 def _look_ups(cluster: Cluster, count: int, draws: random.Random) -> list[float]:
     """Return the seconds of look-ups of random keys."""
     seeding = f"SELECT setseed({draws.uniform(-1, 1):.6f})"
-    # The first one plans the statement, which is no part of a look-up.
+    # The first one plans the statement, which is not part of a look-up.
     before = ("SET enable_seqscan = off", seeding, "SELECT look_ups(1)")
     [[seconds]] = run_sql(cluster, _DATABASE, *before, f"SELECT look_ups({count})")
     return [float(each) for each in seconds]

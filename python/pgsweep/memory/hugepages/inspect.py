@@ -68,7 +68,7 @@ def examine(
         scratch: for asking about other settings, where the caller has one of the server's release already.
 
     Raises:
-        UsageError: the text is no connection string.
+        UsageError: the text is not a connection string.
         ConnectionFailed: the server cannot be reached, or went away.
         ClusterError: the server does not take the settings.
     """
@@ -348,6 +348,6 @@ def _bytes_of(text: str, block_bytes: int) -> int:
     """Return the bytes of a setting of shared_buffers: a number without a unit is blocks.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is not a size.
     """
     return int(text) * block_bytes if text.isdigit() else parse_bytes(text)

@@ -1,5 +1,5 @@
 -- Whose code the objects of an extension are; $1 the extension, $2 those of its functions and views that are to be used.
--- A role is trusted if it is a superuser or this role; for a role that is no superuser also the administrators of hosted
+-- A role is trusted if it is a superuser or this role; for a role that is not a superuser also the administrators of hosted
 -- services, who own the extensions there. A superuser needs a trusted owner of the schema too: the owner of a schema can
 -- rename it, or drop it with all that it holds, and put other objects in the place of these at any time.
 -- This role is the one that logged in, and it counts as a superuser if it may become one: the owner of a database can set
@@ -55,7 +55,7 @@ SELECT (SELECT pg_catalog.convert_to(pg_catalog.pg_get_userbyid(o.owner)::text, 
         WHERE o.owner NOT IN (SELECT t.oid FROM trusted AS t)
         ORDER BY o.number
         LIMIT 1) AS stranger,
-       -- A view that is none of the extension's, whoever made it.
+       -- A view that does not belong to the extension, whoever created it.
        NOT EXISTS (SELECT FROM members AS m
                    WHERE NOT m.member AND m.catalog = 'pg_catalog.pg_class'::regclass) AS whole,
        pg_catalog.convert_to(n.nspname::text, c.name) AS schema,
