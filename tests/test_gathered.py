@@ -100,7 +100,10 @@ def test_a_file_that_psql_gathered_is_the_evidence_of_a_recording(
     )
     assert first.observed.miss_ratio == pytest.approx(second.observed.miss_ratio, abs=0.03)
     assert len(first.estimate.miss_ratio) == 3
-    assert first.estimate.miss_ratio == pytest.approx(second.estimate.miss_ratio, abs=0.06)
+    # The two saw different snapshots of the same four seconds: each is as far off as its interval says.
+    apart = np.abs(first.estimate.miss_ratio - second.estimate.miss_ratio)
+    widths = [(each.high - each.low) / 2 for each in (first.estimate, second.estimate)]
+    assert np.all(apart < 0.04 + widths[0] + widths[1]), (apart, widths)
 
 
 def test_a_cut_file_gives_what_stands_before_the_cut(wheel18: Cluster, tmp_path: Path) -> None:
