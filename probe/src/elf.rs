@@ -7,11 +7,12 @@
 //! private one shows the breakpoints of live probes (kernel/events/uprobes.c: `valid_vma`). Its owner may be anybody, so
 //! that each table is read up to a limit only, and each number in it is checked before it is used.
 
-use std::collections::hash_map::{Entry, HashMap};
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use hashbrown::hash_table::{Entry, HashTable};
 use object::elf::{
     FileHeader64, ProgramHeader64, SectionHeader64, Sym64, ELFCLASS64, ELFDATA2LSB, ELFMAG,
     EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB,
@@ -19,6 +20,7 @@ use object::elf::{
 use object::pod::{from_bytes, slice_from_all_bytes, Pod};
 use object::read::elf::Sym as _;
 use object::LittleEndian as LE;
+use rustc_hash::FxBuildHasher;
 
 use crate::error::{ProbeError, Result};
 
@@ -60,7 +62,7 @@ pub struct Executable {
     /// What its code is for.
     pub machine: Machine,
     file: File,
-    symbols: HashMap<Box<[u8]>, Symbol>,
+    symbols: Symbols,
     segments: Vec<Segment>,
     position_independent: bool,
 }
@@ -144,11 +146,11 @@ impl Executable {
             header.e_shnum.get(LE),
             header.e_shentsize.get(LE),
         )?;
-        let mut symbols = HashMap::new();
+        let mut symbols = Symbols::default();
         // What is exported comes first: a local function of the same name is another one.
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {
             if let Some(section) = sections.iter().find(|s| s.sh_type.get(LE) == kind) {
-                add_symbols(&file, &sections, section, &mut symbols)?;
+                symbols.add(&file, &sections, section)?;
             }
         }
         Ok(Self {
@@ -162,7 +164,7 @@ impl Executable {
 
     /// Return a symbol, or nothing.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
-        self.symbols.get(name.as_bytes()).copied()
+        self.symbols.get(name.as_bytes())
     }
 
     /// Return the first of these symbols that exists.
@@ -252,51 +254,91 @@ fn entries<T: Pod + Copy>(
     Ok(all.to_vec())
 }
 
-fn add_symbols(
-    file: &File,
-    sections: &[SectionHeader64<LE>],
-    section: &SectionHeader64<LE>,
-    symbols: &mut HashMap<Box<[u8]>, Symbol>,
-) -> std::result::Result<(), Refusal> {
-    let size_bytes = section.sh_size.get(LE);
-    let entry_bytes = size_of::<Sym64<LE>>() as u64;
-    let bytes = table(
-        file,
-        section.sh_offset.get(LE),
-        size_bytes - size_bytes % entry_bytes,
-        MOST_TABLE_BYTES,
-    )?;
-    let names = sections
-        .get(section.sh_link.get(LE) as usize)
-        .ok_or("damaged (symbols without names)")?;
-    let names = table(
-        file,
-        names.sh_offset.get(LE),
-        names.sh_size.get(LE),
-        MOST_NAMES_BYTES,
-    )?;
-    for symbol in slice_from_all_bytes::<Sym64<LE>>(&bytes).map_err(|()| "damaged")? {
-        if !symbol.is_definition(LE) {
-            continue;
+/// Symbols by name. Names stay where they were read: to copy each would take as long as all else that a look does.
+#[derive(Debug, Default)]
+struct Symbols {
+    names: Vec<Vec<u8>>,
+    places: HashTable<Place>,
+}
+
+/// A symbol, and where its name is.
+#[derive(Debug)]
+struct Place {
+    table: usize,
+    start: usize,
+    symbol: Symbol,
+}
+
+impl Symbols {
+    /// Add the symbols of a section; of those with one name the first stays.
+    fn add(
+        &mut self,
+        file: &File,
+        sections: &[SectionHeader64<LE>],
+        section: &SectionHeader64<LE>,
+    ) -> std::result::Result<(), Refusal> {
+        let size_bytes = section.sh_size.get(LE);
+        let entry_bytes = size_of::<Sym64<LE>>() as u64;
+        let bytes = table(
+            file,
+            section.sh_offset.get(LE),
+            size_bytes - size_bytes % entry_bytes,
+            MOST_TABLE_BYTES,
+        )?;
+        let names = sections
+            .get(section.sh_link.get(LE) as usize)
+            .ok_or("damaged (symbols without names)")?;
+        let names = table(
+            file,
+            names.sh_offset.get(LE),
+            names.sh_size.get(LE),
+            MOST_NAMES_BYTES,
+        )?;
+        let found = slice_from_all_bytes::<Sym64<LE>>(&bytes).map_err(|()| "damaged")?;
+        let table = self.names.len();
+        self.names.push(names);
+        let Self { names, places } = self;
+        let name_of = |place: &Place| name_at(&names[place.table], place.start).unwrap_or_default();
+        places.reserve(found.len(), |place| FxBuildHasher.hash_one(name_of(place)));
+        for symbol in found.iter().filter(|symbol| symbol.is_definition(LE)) {
+            let start = symbol.st_name.get(LE) as usize;
+            let Some(name) = name_at(&names[table], start) else {
+                continue;
+            };
+            let hash = FxBuildHasher.hash_one(name);
+            if let Entry::Vacant(vacant) = places.entry(
+                hash,
+                |place| name_of(place) == name,
+                |place| FxBuildHasher.hash_one(name_of(place)),
+            ) {
+                vacant.insert(Place {
+                    table,
+                    start,
+                    symbol: Symbol {
+                        vaddr: symbol.st_value.get(LE),
+                        size_bytes: symbol.st_size.get(LE),
+                    },
+                });
+            }
         }
-        let Some(name) = name_at(&names, symbol.st_name.get(LE) as usize) else {
-            continue;
-        };
-        if let Entry::Vacant(vacant) = symbols.entry(name.into()) {
-            vacant.insert(Symbol {
-                vaddr: symbol.st_value.get(LE),
-                size_bytes: symbol.st_size.get(LE),
-            });
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn get(&self, name: &[u8]) -> Option<Symbol> {
+        let hash = FxBuildHasher.hash_one(name);
+        self.places
+            .find(hash, |place| {
+                name_at(&self.names[place.table], place.start) == Some(name)
+            })
+            .map(|place| place.symbol)
+    }
 }
 
 /// Return the name that begins there, unless it is longer than any that is looked for.
 fn name_at(names: &[u8], start: usize) -> Option<&[u8]> {
     let end = names.len().min(start.saturating_add(MOST_NAME_BYTES + 1));
     let part = names.get(start..end)?;
-    let length = part.iter().position(|byte| *byte == 0)?;
+    let length = memchr::memchr(0, part)?;
     (length > 0).then(|| &part[..length])
 }
 

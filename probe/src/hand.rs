@@ -283,7 +283,8 @@ mod tests {
     #[test]
     fn positions_of_a_fast_hand_never_go_backwards_and_never_ahead() {
         let shared = Shared::default();
-        let memory = Memory::open(Path::new("/proc/self/mem")).expect("our own memory");
+        let memory =
+            Memory::open(std::process::id(), Path::new("/proc/self/mem")).expect("our own memory");
         let (stop, begun) = (AtomicBool::new(false), AtomicU64::new(0));
         let look = || {
             let mut bytes = [0; CONTROL_BYTES];

@@ -87,7 +87,8 @@ impl Server {
     pub fn open(postmaster_pid: u32) -> Result<Self> {
         let folder = Folder::open(postmaster_pid)?;
         // First, because its error shows best what is missing: permission.
-        let memory = Memory::open(&folder.path("mem")).map_err(|e| folder.explain("mem", e))?;
+        let memory = Memory::open(postmaster_pid, &folder.path("mem"))
+            .map_err(|e| folder.explain("mem", e))?;
         let file = File::open(folder.path("exe")).map_err(|e| folder.explain("exe", e))?;
         let executable = Executable::of_file(file, &format!("/proc/{postmaster_pid}/exe"))?;
         let bias = load_bias(&folder, &executable)?;
