@@ -139,7 +139,7 @@ def test_a_disk_read_takes_processor_time_too() -> None:
         assert point.low < point.ratio < point.high
     assert not any("assumed" in reason for reason in found.reasons)
     assumed = predicted(Recorded(host={"cold_read_nanoseconds": ""}), {GB: 2000.0, 2 * GB: 1000.0})
-    assert any("20 microseconds are assumed" in reason for reason in assumed.reasons)
+    assert any("30 microseconds are assumed" in reason for reason in assumed.reasons)
 
 
 def test_what_the_recording_cost_is_taken_off() -> None:
@@ -237,13 +237,11 @@ def test_a_read_from_disk_takes_more_of_a_processor_than_a_copy(tmp_path: Path) 
     drop_page_cache(files)
     cold, copy = cold_read_seconds(paths), copy_seconds(files[0])
     if cold is None:
-        pytest.skip(
-            "the file system cannot say what is in the page cache (RWF_NOWAIT), or holds it in memory"
-        )
+        pytest.skip("the file system does not count what is read from disk, or holds it in memory")
     assert copy is not None
     assert 2 * copy < cold < 1e-3
     drop_page_cache([files[0]])  # what `copy_seconds` has read
     left = page_cache(paths, maps=False, block_bytes=8192)["cached_bytes"]
-    assert int(left.sum()) <= 16 * 8192, "what was read is dropped again"
+    assert int(left.sum()) == 0, "what was read is dropped again"
     assert cold_read_seconds([str(tmp_path / "none")]) is None
     assert os.sysconf("SC_CLK_TCK") > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import statistics
 import time
 from collections.abc import Sequence
@@ -128,15 +129,23 @@ def _cold_seconds(descriptors: Sequence[tuple[int, int]]) -> float | None:
         if reads == _COLD_READS or time.monotonic() > end:
             break
         offset = drawn.randrange(blocks) * _BLOCK_BYTES
-        try:
-            os.preadv(descriptor, buffers, offset, os.RWF_NOWAIT)
-        except BlockingIOError:
-            begin = time.thread_time()
-            os.preadv(descriptor, buffers, offset)
-            spent += time.thread_time() - begin
+        asked, begin = _blocks_asked(), time.thread_time()
+        os.preadv(descriptor, buffers, offset)
+        taken = time.thread_time() - begin
+        if _blocks_asked() > asked:
+            spent += taken
             reads += 1
             os.posix_fadvise(descriptor, offset, _BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
     return spent / reads if reads >= _FEWEST_COLD_READS else None
+
+
+def _blocks_asked() -> int:
+    """Return how much this thread has asked of disks so far (include/linux/task_io_accounting_ops.h).
+
+    A read with RWF_NOWAIT would not do: it says that nothing is there, and begins to read (mm/filemap.c:
+    `filemap_get_pages`).
+    """
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def _size(path: str) -> int:

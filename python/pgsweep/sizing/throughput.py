@@ -7,7 +7,9 @@ known for today from counters over the recording:
     reads             blk_read_time of pg_stat_database (track_io_timing), less the copies from the page cache
     the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
 
-At another size the reads wait longer or shorter as disk reads do. Each miss more or less is a copy more or
+At another size the waiting grows or shrinks as the blocks read from disk do: the device takes longer for a
+read that brings others with it, and those are not all there when they are asked for. At the least it does so
+as the reads do that wait for the device in the simulation. Each miss more or less is a copy more or
 less, and each block from disk takes time of a processor too, which is tens of times that of a copy: the
 request, two switches between processes, the interrupt, a page to be found for it. The closed loop of the
 sessions then gives the throughput (closed_loop.py). Only the ratio is shown.
@@ -47,10 +49,10 @@ _MOST_SESSIONS: Final = 10_000
 _MARGIN: Final = 0.02
 """The least error of the model itself: assumed."""
 
-_COLD_READ_SECONDS: Final = 20e-6
+_COLD_READ_SECONDS: Final = 30e-6
 """Processor time of a disk read where it was not measured: assumed."""
 
-_BEYOND_READER: Final = (1.0, 1.5, 2.0)
+_BEYOND_READER: Final = (1.0, 1.25, 1.75)
 """What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
 The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
 
@@ -209,10 +211,15 @@ def _today(today: DiskPoint, memory: MemoryPrediction) -> tuple[_Disk, _Disk, _D
     )
 
 
+def _grown(then: _Disk, now: _Disk) -> tuple[float, float]:
+    """Return how much longer is waited for the disk than now: as its blocks, and as its reads."""
+    return then.blocks / max(now.blocks, 1e-9), then.reads / max(now.reads, 1e-9)
+
+
 def _assumed(loop: Loop) -> list[str]:
     if loop.cold_read_seconds is not None:
         return []
-    return ["what a read from disk takes of a processor was not measured: 20 microseconds are assumed"]
+    return ["what a read from disk takes of a processor was not measured: 30 microseconds are assumed"]
 
 
 def _rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
@@ -269,11 +276,11 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         loop.sessions, delay_seconds=delay, demand_seconds=unrecorded, processors=loop.processors
     )
 
-    def ratio(then: _Disk, now: _Disk, miss: float, beyond: float) -> float:
+    def ratio(then: _Disk, now: _Disk, miss: float, beyond: float, longer: float) -> float:
         # The waiting without the processor time in it; where reads seem to take more than all, they take all
         # that is not processor time.
         waited = min(max(0.0, reads - now.reads / loop.transactions_per_second * cold), delay)
-        changed = delay - waited + waited * then.reads / max(now.reads, 1e-9)
+        changed = delay - waited + waited * longer
         demand = unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
         demand += (then.blocks - now.blocks) / loop.transactions_per_second * cold * beyond
         found = throughput(
@@ -293,11 +300,12 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             continue
         least, likely, most = _BEYOND_READER
         then, low, high = _disk(point)
-        value = ratio(then, now, misses[at], likely)
+        value = ratio(then, now, misses[at], likely, _grown(then, now)[0])
         ends = [
-            ratio(*pair, misses[at], beyond)
+            ratio(*pair, misses[at], beyond, longer)
             for pair in ((high, now_low), (low, now_high))
             for beyond in (least, most)
+            for longer in _grown(*pair)
         ]
         points.append(
             ThroughputPoint(
