@@ -50,7 +50,9 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     with load_running(server, database):
         time.sleep(2)
         result = record_peek(server.conninfo(database), path, seconds=15, rng_seed=1)
-    assert (result.source, result.ended_by, result.warnings) == ("peek", "time", [])
+    assert (result.source, result.ended_by) == ("peek", "time")
+    # How far the load comes in that time is the machine's matter.
+    assert all(warning.startswith("short: ") for warning in result.warnings), result.warnings
     assert result.shared_buffers_bytes == 16 << 20
     evidence = Evidence.open(path)
     assert evidence.complete

@@ -53,6 +53,10 @@ def _processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
+def _with_children_seconds(pid: int) -> float:
+    return sum(_processor_seconds(one) for one in (pid, *children(pid)))
+
+
 def _threads_seconds(pid: int) -> float:
     """Return the processor time of a process's threads that live, to the nanosecond."""
     found = 0
@@ -70,11 +74,21 @@ def _timed(address: str, pid: int) -> tuple[float, float]:
     return time.monotonic() - begin, _threads_seconds(pid) - before
 
 
-def _start(config: Path, history: Path, source: str = "auto") -> tuple[subprocess.Popen[str], str]:
-    command = Path(sys.executable).with_name("pgsweep")
+def _start(
+    config: Path, history: Path, source: str = "auto", *, half_the_time: bool = False
+) -> tuple[subprocess.Popen[str], str]:
+    """Start `pgsweep serve`; return it and its first line.
+
+    Args:
+        half_the_time: it will be stopped for half of the time. Its share of a processor is a share of all the
+            time, so that it would take twice as much while it runs: it gets half the share.
+    """
+    program = "from pgsweep.cli.main import main; main()"
+    if half_the_time:
+        program = f"from pgsweep.serve import forecast; forecast._SHARE /= 2; {program}"
     process = subprocess.Popen(
-        [command, "serve", "--quiet", "--config", str(config), "--history", str(history), "--listen",
-         "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s", "--source", source],
+        [sys.executable, "-c", program, "serve", "--quiet", "--config", str(config), "--history",
+         str(history), "--listen", "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s", "--source", source],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -162,10 +176,11 @@ def _tps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         config = folder / "one.toml"
         _write_config(config, [("one", small.conninfo(DATABASE))])
         with RunningWorkload(small, ZIPF, seed=1, timed=True) as load:
-            process, _ = _start(config, folder / "history")
+            process, _ = _start(config, folder / "history", half_the_time=True)
             turns: list[tuple[str, float, float]] = []
             try:
                 time.sleep(60.0)  # the first looks and the first predictions
+                used, begun = _with_children_seconds(process.pid), time.monotonic()
                 for pair in range(options.pairs):
                     for kind in ("with", "without") if pair % 2 == 0 else ("without", "with"):
                         _let_run(process.pid, kind == "with")
@@ -174,6 +189,7 @@ def _tps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                         time.sleep(options.turn_seconds)
                         turns.append((kind, begin, load.seconds()[-1][0]))
                 load.check()
+                share = 2 * (_with_children_seconds(process.pid) - used) / (time.monotonic() - begun)
             finally:
                 _let_run(process.pid, True)
                 process.terminate()
@@ -182,7 +198,8 @@ def _tps(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"with": [], "without": []}
     for kind, begin, end in turns:
         rates[kind].append(float(np.mean([tps for at, tps in by_second if begin < at <= end])))
-    return {"tps_with": rates["with"], "tps_without": rates["without"], "turn_seconds": options.turn_seconds}
+    return {"tps_with": rates["with"], "tps_without": rates["without"], "turn_seconds": options.turn_seconds,
+            "processor_share_while_it_ran": share}  # fmt: skip
 
 
 def _let_run(pid: int, runs: bool) -> None:
