@@ -109,7 +109,7 @@ def test_resume_enters_no_database_of_which_nothing_is_left(towarm: str, state: 
 def test_what_is_no_journal_is_left_alone(towarm: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("my precious notes\n")
-    with pytest.raises(UsageError, match="is not replaced: it is no journal"):
+    with pytest.raises(UsageError, match="is not replaced: it is not a journal"):
         run(towarm, WarmOptions(selection=ORDERS), journal=notes)
     assert notes.read_text() == "my precious notes\n"
     empty = tmp_path / "made-by-mktemp"
@@ -121,7 +121,7 @@ def test_what_is_no_journal_is_left_alone(towarm: str, tmp_path: Path) -> None:
 def test_only_a_file_is_replaced(towarm: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         run(towarm, WarmOptions(selection=ORDERS), journal=pipe)
     assert pipe.is_fifo()
     link = tmp_path / "link"

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.prewarm import by_fork
 from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.outcome import WorkOptions, WorkState
 from pgsweep.warm.readers import LatencyProbe, PrewarmReader
-from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read
+from pgsweep.warm.session import DROPPED, LOCKED, SHORTER, PrewarmSession, Read, many_of_each_fork
 from pgsweep.warm.work import Work
 from tests.fix_warm import as_reader, carry_out, database_to_warm, evict_all, piece_of, resident_blocks
 
@@ -96,8 +95,8 @@ def test_many_stretches_of_a_fork_are_read_each_once(towarm: str) -> None:
     evict_all(towarm)
     orders, notes = piece_of(towarm, "orders"), piece_of(towarm, "notes")
     stretches = stretches_of(orders, orders.blocks)
-    assert len(by_fork([*stretches, notes])) == 2, "a statement for each fork"
-    assert by_fork([stretches[0], notes, stretches[1]]) == [], "one for all, where there are few of each"
+    assert len(many_of_each_fork([*stretches, notes])) == 2, "a statement for each fork"
+    assert many_of_each_fork([stretches[0], notes, stretches[1]]) == [], "one for all"
     outcome = carry_out(towarm, [*stretches, notes])
     assert outcome.read_blocks == len(stretches) + notes.blocks
     assert resident_blocks(towarm, "orders") == len(stretches)

@@ -6,19 +6,18 @@ Blocks come as stretches of one fork each, many of them in one statement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
+import numpy as np
 import psycopg
+from numpy.typing import NDArray
 
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import require_extension
 from pgsweep.pg.userpath import resolve_relation
 
-_MANY: Final = 16
-"""From this many stretches of one fork on average, a statement of their own is used: it costs half as much a
-stretch, but cannot say which of them failed."""
+Blocks = NDArray[np.int64]
 
 _INDEX_BY_TABLE_SINCE: Final = {14: 140020, 15: 150015, 16: 160011, 17: 170007, 18: 180001}
 """Since these releases pg_prewarm asks for SELECT on an index's table rather than on the index itself (commit
@@ -55,15 +54,6 @@ class Stretch(Protocol):
         """The block after the last."""
 
 
-S = TypeVar("S", bound=Stretch)
-
-
-def by_fork(stretches: Sequence[S]) -> list[list[S]]:
-    """Return the stretches by relation and fork, in their order; nothing where forks have few each."""
-    forks = [list(group) for _, group in groupby(stretches, key=lambda each: (each.oid, each.fork))]
-    return forks if len(forks) * _MANY <= len(stretches) else []
-
-
 class Prewarm:
     """Reads stretches of blocks through one session by pg_prewarm.
 
@@ -96,37 +86,35 @@ class Prewarm:
             raise unexpected(self._connection, f"{len(rows)} rows for {len(stretches)} stretches of blocks")
         return [(number, blocks) for number, blocks in rows]
 
-    def read_fork(self, stretches: Sequence[Stretch]) -> int | None:
-        """Read stretches of one fork; return how many blocks were read, None where it was dropped."""
-        row = self._connection.execute(self._fork_query, self._fork_arguments(stretches)).fetchone()
+    def read_fork(self, oid: int, fork: str, first_blocks: Blocks, last_blocks: Blocks) -> int | None:
+        """Read stretches of one fork; return how many blocks were read, None where it was dropped.
+
+        It takes half as long a stretch as `read`, but cannot say which of them failed.
+        """
+        arguments = self._fork_arguments(oid, fork, first_blocks, last_blocks)
+        row = self._connection.execute(self._fork_query, arguments).fetchone()
         return None if row is None or row[0] is None else int(row[0])
 
     def written_out(self, stretches: Sequence[Stretch]) -> str:
-        """Return the statements that read the stretches, as they could be pasted into psql."""
-        statements = [(self._fork_query, self._fork_arguments(fork)) for fork in by_fork(stretches)]
-        statements = statements or [(self._query, self._arguments(stretches))]
-        return ";\n".join(written_out(self._connection, statement) for statement in statements)
+        """Return the statement of `read`, as it could be pasted into psql."""
+        return written_out(self._connection, (self._query, self._arguments(stretches)))
+
+    def fork_written_out(self, oid: int, fork: str, first_blocks: Blocks, last_blocks: Blocks) -> str:
+        """Return the statement of `read_fork`, as it could be pasted into psql."""
+        arguments = self._fork_arguments(oid, fork, first_blocks, last_blocks)
+        return written_out(self._connection, (self._fork_query, arguments))
 
     def _arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
-        oids = _array(each.oid for each in stretches)
-        return [self._mode, oids, _array(each.fork for each in stretches), *_ends(stretches)]
+        return [
+            self._mode,
+            _array(each.oid for each in stretches),
+            _array(each.fork for each in stretches),
+            _array(each.first_block for each in stretches),
+            _array(each.end_block - 1 for each in stretches),
+        ]
 
-    def _fork_arguments(self, stretches: Sequence[Stretch]) -> list[Any]:
-        return [stretches[0].oid, self._mode, stretches[0].fork, *_ends(stretches)]
-
-
-def statement_text(connection: psycopg.Connection[Any], stretches: Sequence[Stretch], mode: str) -> str:
-    """Return the statements that read stretches, as they could be pasted into psql.
-
-    Raises:
-        MissingAbility: pg_prewarm is not there, or not for this role.
-    """
-    return Prewarm(connection, mode).written_out(stretches)
-
-
-def _ends(stretches: Sequence[Stretch]) -> tuple[str, str]:
-    first, end = [each.first_block for each in stretches], [each.end_block for each in stretches]
-    return _array(first), _array([block - 1 for block in end])
+    def _fork_arguments(self, oid: int, fork: str, first_blocks: Blocks, last_blocks: Blocks) -> list[Any]:
+        return [oid, self._mode, fork, _array(first_blocks.tolist()), _array(last_blocks.tolist())]
 
 
 def _array(values: Iterable[int | str]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import overload
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 CALL_BYTES = 16 << 20
 """How much one statement reads: little enough that a stop or a pause takes effect at once, enough that the
@@ -26,7 +30,6 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
         heat: accesses of a block, whatever the measure; None where it is not known.
         saved: the heat comes from a heat file; all such stretches come before those known from statistics.
         partly: statistics show that less than half of the relation is in use, and not which blocks.
-        usage_count: that the blocks had when they were saved.
         why: the reason for its place in the order.
     """
 
@@ -41,13 +44,77 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     heat: float | None = None
     saved: bool = False
     partly: bool = False
-    usage_count: int | None = None
     why: str | None = None
 
     @property
     def end_block(self) -> int:
         """The block after the last."""
         return self.first_block + self.blocks
+
+
+class Stretches(Sequence[BlockRange]):
+    """Stretches of blocks, kept as arrays; a `BlockRange` is made of each only where it is asked for.
+
+    A restore has hundreds of thousands of stretches, most of one or two blocks.
+
+    Args:
+        forks: what the stretches belong to; which blocks of it these name does not matter.
+        fork: index into the forks; arrays are parallel, one element a stretch.
+        first_block: where each begins.
+        blocks: how many each has.
+    """
+
+    __slots__ = ("blocks", "first_block", "fork", "forks")
+
+    def __init__(
+        self,
+        forks: Sequence[BlockRange],
+        fork: NDArray[np.int32],
+        first_block: NDArray[np.int64],
+        blocks: NDArray[np.int64],
+    ) -> None:
+        self.forks = forks
+        self.fork = fork
+        self.first_block = first_block
+        self.blocks = blocks
+
+    @classmethod
+    def of(cls, pieces: Sequence[BlockRange]) -> Stretches:
+        """Return pieces as arrays."""
+        if isinstance(pieces, Stretches):
+            return pieces
+        numbers: dict[tuple[str, int, str], int] = {}
+        fork = [numbers.setdefault((p.database, p.oid, p.fork), at) for at, p in enumerate(pieces)]
+        return cls(
+            pieces,
+            np.array(fork, dtype=np.int32),
+            np.array([piece.first_block for piece in pieces], dtype=np.int64),
+            np.array([piece.blocks for piece in pieces], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.fork)
+
+    @overload
+    def __getitem__(self, at: int) -> BlockRange: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Stretches: ...
+
+    def __getitem__(self, at: int | slice) -> BlockRange | Stretches:
+        if isinstance(at, slice):
+            return Stretches(self.forks, self.fork[at], self.first_block[at], self.blocks[at])
+        piece: BlockRange = msgspec.structs.replace(
+            self.forks[self.fork[at]],
+            first_block=int(self.first_block[at]),
+            blocks=int(self.blocks[at]),
+        )
+        return piece
+
+    def by_fork(self) -> list[Stretches]:
+        """Return the stretches by fork, in their order."""
+        edges = [0, *(1 + np.flatnonzero(np.diff(self.fork))).tolist(), len(self)]
+        return [self[begin:end] for begin, end in pairwise(edges) if begin < end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +127,15 @@ class Call:
 
     number: int
     database: str
-    pieces: tuple[BlockRange, ...]
+    pieces: Sequence[BlockRange]
     blocks: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", sum([piece.blocks for piece in self.pieces]))
+        if isinstance(self.pieces, Stretches):
+            blocks = int(self.pieces.blocks.sum())
+        else:
+            blocks = sum([piece.blocks for piece in self.pieces])
+        object.__setattr__(self, "blocks", blocks)
 
 
 def calls_of(pieces: Iterable[BlockRange], call_blocks: int, *, first_number: int = 0) -> Iterator[Call]:

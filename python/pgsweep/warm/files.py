@@ -22,15 +22,18 @@ import contextlib
 import errno
 import functools
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import DataFiles, Fork
 from pgsweep.host.kernel import device_of
-from pgsweep.warm.block_ranges import BlockRange
+from pgsweep.warm.block_ranges import BlockRange, Stretches
 from pgsweep.warm.session import DROPPED, SHORTER, Failed, Read
 
 FORK_NUMBERS = {"main": 0, "fsm": 1, "vm": 2, "init": 3}
@@ -53,6 +56,9 @@ get_next_ra_size): so the rest is read ahead, and little beyond it."""
 
 _LONG_WINDOW_BYTES = 1 << 20
 """A readahead window of this length keeps a device busy without being asked for more."""
+
+Offsets: TypeAlias = NDArray[np.int64]
+"""In a file, and lengths of stretches of it, in bytes or blocks."""
 
 Owner = tuple[str, int]
 """Database and oid of a relation, as a piece names it."""
@@ -142,22 +148,36 @@ class FileReader:
 
         The last few requests may be under way at the end.
         """
-        scattered: dict[str, int] = {}
-        asked = _Asked()
-        try:
-            for piece in pieces:
-                for path, offset, length in self.stretches(piece):
-                    with contextlib.suppress(OSError):
-                        sent = _send_beginning(path, offset, length)
-                        if path not in scattered:
-                            scattered[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                            # What is waited for has been asked for: no readahead beside it.
-                            os.posix_fadvise(scattered[path], 0, 0, os.POSIX_FADV_RANDOM)
-                        for step, step_length in _steps(offset + sent, length - sent):
-                            asked.ask(scattered[path], step, step_length)
-        finally:
-            for descriptor in scattered.values():
-                os.close(descriptor)
+        steps = []
+        with contextlib.ExitStack() as opened:
+            for path, offsets, lengths in self._by_file(Stretches.of(pieces)):
+                with contextlib.suppress(OSError):
+                    offsets, lengths = _send_beginnings(path, offsets, lengths)
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    opened.callback(os.close, descriptor)
+                    # What is waited for has been asked for: no readahead beside it.
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+                    offsets, lengths = _divided(offsets, lengths, _STEP_BYTES)
+                    steps.append((np.full(len(offsets), descriptor), offsets, lengths))
+            if steps:
+                with contextlib.suppress(OSError):
+                    _ask_a_little(*map(np.concatenate, zip(*steps, strict=True)))
+
+    def _by_file(self, stretches: Stretches) -> Iterator[tuple[str, Offsets, Offsets]]:
+        """Yield path, offsets and lengths in bytes of the stretches that have files, in their order."""
+        for group in stretches.by_fork():
+            piece = group[0]
+            place = self._places.get((piece.database, piece.oid))
+            if place is None:
+                continue
+            fork = (*place, FORK_NUMBERS[piece.fork])
+            block, blocks = _divided(group.first_block, group.blocks, self._segment_blocks)
+            segment = block // self._segment_blocks
+            for begin, end in pairwise([0, *(1 + np.flatnonzero(np.diff(segment))).tolist(), len(segment)]):
+                path = self._paths.get((fork, int(segment[begin])))
+                if path is not None:
+                    inside = block[begin:end] % self._segment_blocks
+                    yield path, inside * self._block_bytes, blocks[begin:end] * self._block_bytes
 
     def _read(self, piece: BlockRange) -> tuple[int, str | None]:
         stretches = self.stretches(piece)
@@ -215,21 +235,37 @@ def _send_away(descriptor: int, offset: int, length: int) -> bool:
     return True
 
 
-def _send_beginning(path: str, offset: int, length: int) -> int:
-    """Have the beginning of a long stretch read as by a sequential reader; return how long it is, or 0.
+def _send_beginnings(path: str, offsets: Offsets, lengths: Offsets) -> tuple[Offsets, Offsets]:
+    """Have the beginnings of long stretches read as by a sequential reader; return what is left of all.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
-    if length < _FETCHED_AS_LONG_BYTES:
-        return 0
-    beginning = length // _SENT_SHARE // _STEP_BYTES * _STEP_BYTES
+    long = np.flatnonzero(lengths >= _FETCHED_AS_LONG_BYTES)
+    if len(long) == 0:
+        return offsets, lengths
+    sent = np.zeros_like(lengths)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        long_window = _has_long_window(os.fstat(descriptor).st_dev)
-        return beginning if long_window and _send_away(descriptor, offset, beginning) else 0
+        if _has_long_window(os.fstat(descriptor).st_dev):
+            for at in long.tolist():
+                beginning = int(lengths[at]) // _SENT_SHARE // _STEP_BYTES * _STEP_BYTES
+                if _send_away(descriptor, int(offsets[at]), beginning):
+                    sent[at] = beginning
     finally:
         os.close(descriptor)
+    return offsets + sent, lengths - sent
+
+
+def _divided(first: Offsets, length: Offsets, most: int) -> tuple[Offsets, Offsets]:
+    """Return stretches in their order, divided at the multiples of a number."""
+    number = (first + length - 1) // most - first // most + 1
+    if number.max(initial=1) == 1:
+        return first, length
+    place = np.arange(number.sum()) - np.repeat(np.cumsum(number) - number, number)
+    begin = np.maximum(np.repeat(first, number), (np.repeat(first // most, number) + place) * most)
+    end = np.minimum(np.repeat(first + length, number), (np.repeat(first // most, number) + place + 1) * most)
+    return begin, end - begin
 
 
 def _has_long_window(device_number: int) -> bool:
@@ -247,30 +283,26 @@ def _advice(path: str, offset: int, length: int) -> str:
     return f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED), {_STEP_BYTES} bytes a step"
 
 
-class _Asked:
-    """What the kernel was asked for and may not have read yet."""
+def _ask_a_little(descriptors: Offsets, offsets: Offsets, lengths: Offsets) -> None:
+    """Ask for steps, half of the most at a time; before each half but the first, wait for the one before.
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[int, int, int]] = deque()
-        self._bytes = 0
+    To wait for each step by itself would take a switch between processes for each.
 
-    def ask(self, descriptor: int, offset: int, length: int) -> None:
-        """Ask for a step; where too much is under way then, wait for the older half of it.
-
-        To wait for each step by itself would take a switch between processes for each.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
-        self._steps.append((descriptor, offset + length - 1, length))
-        self._bytes += length
-        if len(self._steps) <= _AHEAD_REQUESTS and self._bytes <= _AHEAD_BYTES:
-            return
-        while len(self._steps) > _AHEAD_REQUESTS // 2 or self._bytes > _AHEAD_BYTES // 2:
-            descriptor, last, length = self._steps.popleft()
-            self._bytes -= length
-        os.pread(descriptor, 1, last)
+    Raises:
+        OSError: a file cannot be read.
+    """
+    ends = np.cumsum(lengths)
+    begin = 0
+    while begin < len(offsets):
+        fits = int(np.searchsorted(ends, ends[begin] - lengths[begin] + _AHEAD_BYTES // 2, side="right"))
+        end = max(begin + 1, min(begin + _AHEAD_REQUESTS // 2, fits))
+        columns = (column[begin:end].tolist() for column in (descriptors, offsets, lengths))
+        for descriptor, offset, length in zip(*columns, strict=True):
+            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+        if begin > 0:
+            last = begin - 1
+            os.pread(int(descriptors[last]), 1, int(offsets[last] + lengths[last] - 1))
+        begin = end
 
 
 def _ask(descriptor: int, offset: int, length: int) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.pg.catalog import read_postmaster
-from pgsweep.pg.connect import cancel, connect, explained, ping, set_for_session, with_name
+from pgsweep.pg.connect import Connection, cancel, connect, explained, ping, set_for_session, with_name
 from pgsweep.pg.failures import (
     AdminShutdown,
     DriverError,
@@ -30,10 +32,13 @@ from pgsweep.pg.failures import (
     first_line,
 )
 from pgsweep.pg.grants import NO_RIGHT, grant_to_read
-from pgsweep.pg.prewarm import Prewarm, by_fork, mark_as_warming, read_without_workers
-from pgsweep.warm.block_ranges import BlockRange
+from pgsweep.pg.prewarm import Prewarm, mark_as_warming, read_without_workers
+from pgsweep.warm.block_ranges import BlockRange, Stretches
 
 APPLICATION_NAME = "pgsweep warm"
+
+_MANY = 16
+"""From this many stretches of one fork on average, each fork has a statement of its own."""
 
 _LOCK_TIMEOUT_MS = 500
 _LOCKED_SECONDS = 30.0
@@ -125,20 +130,20 @@ class PrewarmSession:
         If a statement fails, or reads less than was asked, the rest is left to `_read`, which finds out why.
         """
         done = 0
-        groups = by_fork(pieces)
+        forks = many_of_each_fork(pieces)
         if self._lately_locked(pieces):
             return Read(0, []), pieces
-        for number, group in enumerate(groups):
+        for number, fork in enumerate(forks):
             try:
-                read = self._prewarm.read_fork(group)
+                read = self._prewarm.read_fork(*_of_one_fork(fork))
             except DriverError as error:
                 if ends_session(error, self._connection):
                     raise
                 read = None
-            if read is None or read != sum(piece.blocks for piece in group):
-                return Read(done, []), [piece for rest in groups[number:] for piece in rest]
+            if read is None or read != fork.blocks.sum():
+                return Read(done, []), [piece for rest in forks[number:] for piece in rest]
             done += read
-        return Read(done, []), [] if groups else pieces
+        return Read(done, []), [] if forks else pieces
 
     def _lately_locked(self, pieces: Sequence[BlockRange]) -> list[BlockRange]:
         if not self._locked:
@@ -194,6 +199,28 @@ class PrewarmSession:
     def close(self) -> None:
         """End the session."""
         self._connection.close()
+
+
+def many_of_each_fork(pieces: Sequence[BlockRange]) -> list[Stretches]:
+    """Return the pieces by fork, in their order; nothing where forks have few each."""
+    forks = Stretches.of(pieces).by_fork()
+    return forks if len(forks) * _MANY <= len(pieces) else []
+
+
+def _of_one_fork(stretches: Stretches) -> tuple[int, str, NDArray[np.int64], NDArray[np.int64]]:
+    first, last = stretches.first_block, stretches.first_block + stretches.blocks - 1
+    return stretches[0].oid, stretches[0].fork, first, last
+
+
+def statement_text(connection: Connection, pieces: Sequence[BlockRange], mode: str) -> str:
+    """Return the statements that read pieces, as they could be pasted into psql.
+
+    Raises:
+        MissingAbility: pg_prewarm is not there, or not for this role.
+    """
+    prewarm = Prewarm(connection, mode)
+    of_forks = [prewarm.fork_written_out(*_of_one_fork(fork)) for fork in many_of_each_fork(pieces)]
+    return ";\n".join(of_forks or [prewarm.written_out(pieces)])
 
 
 _OF_THE_RELATION = (

@@ -95,8 +95,8 @@ class Work:
     ) -> None:
         self._reader = reader
         self._options = options
-        self._done_told = done
-        self._undone_told = undone
+        self._report_done = done
+        self._report_undone = undone
         self._throttle = Throttle(options.rate_bytes_per_second)
         self._gate = Gate(
             lambda: probe(self._cold_piece()) if probe is not None else None,
@@ -298,16 +298,16 @@ class Work:
         self._finished.clear()
         self._finished_blocks = 0
         self._pending.extendleft(reversed(again))
-        if self._undone_told is not None:
-            self._undone_told()
+        if self._report_undone is not None:
+            self._report_undone()
 
     def _done(self, call: Call, read: Read) -> None:
         with self._lock:
             self._running.pop(call.number, None)
             self._finished[call.number] = (call, read)
             self._finished_blocks += call.blocks
-            if self._done_told is not None:
-                self._done_told(call, read)
+            if self._report_done is not None:
+                self._report_done(call, read)
             self._lock.notify_all()
 
     def _cold_piece(self) -> BlockRange | None:

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import compute
 
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing
@@ -192,14 +191,14 @@ def read_heat(path: Path) -> SavedHeat:
                 source, page_checksum_verification=True, read_dictionary=_TEXTS, pre_buffer=False
             ) as file:
                 table = file.read(columns=columns, use_threads=False)
-        part = _numbers(table, "part", pa.int32())
+        part = _numbers(table, "part", np.int32)
         heat = SavedHeat(
             meta=meta,
             parts=_parts(table, part),
             part=part,
-            block=_numbers(table, "block", pa.int64()),
-            usage_count=_numbers(table, "usage_count", pa.uint8(), missing=NOT_IN_POOL),
-            page_cache=_numbers(table, "page_cache", pa.bool_()),
+            block=_numbers(table, "block", np.int64),
+            usage_count=_numbers(table, "usage_count", np.uint8, missing=NOT_IN_POOL),
+            page_cache=_numbers(table, "page_cache", np.bool_),
         )
     except FileNotFoundError as error:
         raise HeatError(
@@ -257,32 +256,61 @@ def _table(heat: SavedHeat, rows: slice) -> pa.Table:
 
 def _parts(table: pa.Table, part: NDArray[np.int32]) -> list[HeatPart]:
     """Return the parts, each from its first row."""
-    firsts = pa.array(
-        np.r_[0, 1 + np.flatnonzero(np.diff(part))] if len(part) else np.zeros(0, dtype=np.int64)
-    )
-    found = table.select(_PART_COLUMNS).take(firsts)
-    longest = max(
-        (compute.max(compute.binary_length(found[name].cast(pa.string()))).as_py() or 0 for name in _TEXTS),
-        default=0,
-    )
-    if longest > _MOST_NAME_BYTES:
-        raise ValueError(f"a name in it has {longest} bytes")
-    rows = found.to_pylist()
+    firsts = np.r_[0, 1 + np.flatnonzero(np.diff(part))] if len(part) else np.zeros(0, dtype=np.int64)
+    columns = [
+        _texts(table, name, firsts) if name in _TEXTS else _numbers(table, name, np.int64)[firsts].tolist()
+        for name in _PART_COLUMNS
+    ]
+    rows = [dict(zip(_PART_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
     return msgspec.convert(rows, list[HeatPart])
 
 
-def _numbers(table: pa.Table, name: str, kind: pa.DataType, *, missing: int | None = None) -> NDArray[Any]:
-    """Return a column in its type.
+def _texts(table: pa.Table, name: str, rows: NDArray[np.int64]) -> list[str]:
+    """Return the text of a column in some rows, ascending.
 
     Raises:
-        ValueError: values are missing where none may be, or do not fit; Arrow's own errors are ValueErrors.
+        ValueError: it is not text, some is missing, or it is longer than names are.
     """
-    column = table[name] if missing is None else table[name].fill_null(missing)
-    if column.null_count:
+    found: list[str] = []
+    begin = 0
+    for chunk in table[name].chunks:
+        kind = chunk.type.value_type if pa.types.is_dictionary(chunk.type) else chunk.type
+        if kind == chunk.type or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise ValueError(f"{name} is {chunk.type}, not text")
+        values = chunk.dictionary.to_pylist()
+        longest = max((len((value or "").encode()) for value in values), default=0)
+        if longest > _MOST_NAME_BYTES:
+            raise ValueError(f"a name in it has {longest} bytes")
+        inside = rows[slice(*np.searchsorted(rows, [begin, begin + len(chunk)]))] - begin
+        found += [values[at] for at in chunk.indices.to_numpy()[inside].tolist()]
+        begin += len(chunk)
+    return found
+
+
+def _numbers(
+    table: pa.Table, name: str, kind: type[np.generic], *, missing: int | None = None
+) -> NDArray[Any]:
+    """Return a column in its type.
+
+    By NumPy alone: `pyarrow.compute` takes longer to import than all else of Arrow, and a restore after a
+    restart is late by it.
+
+    Raises:
+        ValueError: values are missing where none may be, or do not fit.
+    """
+    column = table[name]
+    fits = pa.types.is_boolean if kind is np.bool_ else pa.types.is_integer
+    if not fits(column.type):
+        raise ValueError(f"{name} is {column.type}, not {np.dtype(kind)}")
+    if column.null_count and missing is None:
         raise ValueError(f"{column.null_count} values of {name} are missing")
-    if pa.types.is_dictionary(column.type) or pa.types.is_boolean(column.type) != pa.types.is_boolean(kind):
-        raise ValueError(f"{name} is {column.type}, not {kind}")
-    return np.asarray(column.cast(kind).to_numpy())
+    values = column.to_numpy()
+    if column.null_count:  # NaN among floating-point numbers
+        values = np.where(np.isnan(values), missing, values)
+    found = values.astype(kind)
+    if np.any(found != values):
+        raise ValueError(f"{name} has values that are not {np.dtype(kind)}")
+    return np.asarray(found)
 
 
 def _meta(text: bytes, path: Path) -> HeatMeta:

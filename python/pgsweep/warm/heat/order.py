@@ -15,13 +15,14 @@ last: there each portion is touched as soon as it is read, and has its counts be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
+from pgsweep.warm.block_ranges import BlockRange, Call, Stretches
 from pgsweep.warm.heat.file import NOT_IN_POOL, joined
 from pgsweep.warm.heat.match import Target
 
@@ -48,7 +49,7 @@ class HeatCall(Call):
     """
 
     touches: bool = False
-    ahead: tuple[BlockRange, ...] = ()
+    ahead: Sequence[BlockRange] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,6 @@ class RestoreOrder:
     singly: int
     left_out: int
     crowded: bool
-    numbers: dict[tuple[str, int, str], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for number, target in enumerate(self.targets):
-            self.numbers[target.database, target.oid, target.part.fork] = number
 
     @property
     def wanted(self) -> NDArray[np.bool_]:
@@ -192,14 +188,27 @@ def restore_calls(
         uncached: of each target, the blocks that shall come into the page cache too, ascending: what lies
             between others is then asked for with them.
     """
+    forks = [_piece(target, 0, 0) for target in order.targets]
+    databases = np.unique([target.database for target in order.targets], return_inverse=True)[1]
     number = 0
     for chosen, touches, regions in _passes(order, call_blocks, part, heat=heat):
-        for call in calls_of(_pieces(order, chosen), call_blocks, first_number=number):
-            ahead = () if touches else call.pieces
+        for rows in _portions(chosen, databases[order.target[chosen]], call_blocks):
+            pieces = Stretches(forks, *_stretches(order.target[rows], order.block[rows]))
+            ahead: Sequence[BlockRange] = () if touches else pieces
             if regions and uncached is not None:
-                ahead = tuple(_with_neighbours(order, call, uncached))
-            yield HeatCall(call.number, call.database, call.pieces, touches, ahead)
-            number = call.number + 1
+                ahead = _with_neighbours(order, rows, forks, uncached)
+            yield HeatCall(number, pieces[0].database, pieces, touches, ahead)
+            number += 1
+
+
+def _portions(
+    rows: NDArray[np.int64], database: NDArray[np.int64], call_blocks: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each call: as many as it may have, of one database."""
+    edges = [0, *(1 + np.flatnonzero(np.diff(database))).tolist(), len(rows)]
+    for begin, end in pairwise(edges):
+        for first in range(begin, end, call_blocks):
+            yield rows[first : min(end, first + call_blocks)]
 
 
 def _passes(
@@ -225,28 +234,21 @@ def _passes(
 
 
 def _with_neighbours(
-    order: RestoreOrder, call: Call, uncached: Sequence[NDArray[np.int64]]
-) -> Iterator[BlockRange]:
-    """Yield the pieces of a call, those of a region together with what lies between them."""
-    groups: dict[tuple[str, int, str, int], list[BlockRange]] = {}
-    for piece in call.pieces:
-        key = (piece.database, piece.oid, piece.fork, piece.first_block // REGION_BLOCKS)
-        groups.setdefault(key, []).append(piece)
-    for (database, oid, fork, _), pieces in groups.items():
-        number = order.numbers[database, oid, fork]
-        blocks = _blocks_of(pieces)
-        begin, end = np.searchsorted(uncached[number], [blocks[0], blocks[-1] + 1])
-        blocks = np.union1d(blocks, uncached[number][begin:end])
-        for first, length in _runs(blocks):
-            yield _piece(order.targets[number], int(blocks[first]), length, None)
-
-
-def _blocks_of(pieces: Sequence[BlockRange]) -> NDArray[np.int64]:
-    """Return the blocks of pieces of one fork; there are thousands of pieces, most of one block."""
-    lengths = np.array([piece.blocks for piece in pieces])
-    offsets = np.array([piece.first_block for piece in pieces]) - np.cumsum(lengths) + lengths
-    blocks: NDArray[np.int64] = np.repeat(offsets, lengths) + np.arange(lengths.sum())
-    return blocks
+    order: RestoreOrder,
+    rows: NDArray[np.int64],
+    forks: Sequence[BlockRange],
+    uncached: Sequence[NDArray[np.int64]],
+) -> Stretches:
+    """Return the stretches of rows, those of a region together with what lies between them."""
+    number, block = order.target[rows], order.block[rows]
+    edges = [0, *(1 + np.flatnonzero(np.diff(number) | np.diff(block // REGION_BLOCKS))).tolist(), len(rows)]
+    numbers, blocks = [], []
+    for begin, end in pairwise(edges):
+        between = uncached[number[begin]]
+        first, last = np.searchsorted(between, [block[begin], block[end - 1] + 1])
+        blocks.append(np.union1d(block[begin:end], between[first:last]))
+        numbers.append(np.full(len(blocks[-1]), number[begin]))
+    return Stretches(forks, *_stretches(np.concatenate(numbers), np.concatenate(blocks)))
 
 
 def page_cache_pieces(
@@ -265,7 +267,7 @@ def page_cache_pieces(
         target, cached = targets[number], cached_now[number]
         blocks = target.block[target.page_cache if cached is None else target.page_cache & ~cached]
         for first, length in _runs(blocks):
-            yield _piece(target, int(blocks[first]), length, None)
+            yield _piece(target, int(blocks[first]), length)
 
 
 def _rank(targets: Sequence[Target]) -> NDArray[np.int64]:
@@ -279,17 +281,13 @@ def _rank(targets: Sequence[Target]) -> NDArray[np.int64]:
     return rank
 
 
-def _pieces(order: RestoreOrder, rows: NDArray[np.int64]) -> Iterator[BlockRange]:
-    """Yield the stretches that rows make, in their order."""
-    target, block = order.target[rows], order.block[rows]
-    if len(rows) == 0:
-        return
-    apart = (np.diff(block) != 1) | (np.diff(target) != 0)
+def _stretches(
+    number: NDArray[np.int32], block: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the stretches that blocks make, in their order: number of the target, first block, length."""
+    apart = (np.diff(block) != 1) | (np.diff(number) != 0)
     starts = np.r_[0, 1 + np.flatnonzero(apart)]
-    lengths = np.diff(np.r_[starts, len(rows)])
-    columns = (target[starts], block[starts], lengths, order.usage_count[rows][starts])
-    for number, first, length, level in zip(*(column.tolist() for column in columns), strict=True):
-        yield _piece(order.targets[number], first, length, level)
+    return number[starts], block[starts], np.diff(np.r_[starts, len(block)])
 
 
 def _runs(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -300,7 +298,7 @@ def _runs(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), np.diff(np.r_[starts, len(blocks)]).tolist(), strict=True))
 
 
-def _piece(target: Target, first: int, blocks: int, level: int | None) -> BlockRange:
+def _piece(target: Target, first: int, blocks: int) -> BlockRange:
     part = target.part
     return BlockRange(
         database=target.database,
@@ -311,5 +309,4 @@ def _piece(target: Target, first: int, blocks: int, level: int | None) -> BlockR
         fork=part.fork,
         first_block=first,
         blocks=blocks,
-        usage_count=level,
     )

@@ -13,7 +13,6 @@ import numpy as np
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.connect import explained
-from pgsweep.pg.prewarm import statement_text
 from pgsweep.plain import shown
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
 from pgsweep.residency.access import Access, PoolSource
@@ -36,6 +35,7 @@ from pgsweep.warm.heat.order import (
 )
 from pgsweep.warm.heat.restore_rounds import much_is_gone
 from pgsweep.warm.outcome import WorkOptions
+from pgsweep.warm.session import statement_text
 
 Into = Literal["pool", "page-cache", "both"]
 

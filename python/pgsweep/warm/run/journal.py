@@ -86,7 +86,7 @@ class Journal:
         page_cache: and after that in the page cache.
 
     Raises:
-        UsageError: what is there is no journal, or another run is at work and keeps it.
+        UsageError: what is there is not a journal, or another run is at work and keeps it.
         PgsweepError: it cannot be written.
     """
 
@@ -96,7 +96,7 @@ class Journal:
         self.path = path
         if path.exists() and not path.is_file():  # a device would be replaced, and removed at the end
             raise UsageError(
-                f"`{path}` is no file, so no journal can be kept in it",
+                f"`{path}` is not a regular file, so no journal can be kept in it",
                 hint="name a file in a folder of yours: --journal FILE",
             )
         if path.exists() and path.stat().st_size:
@@ -153,7 +153,7 @@ class Journal:
 
 
 def _require_ours(path: Path) -> None:
-    """Raise an error if the file is no journal, because a run replaces it and removes it at the end.
+    """Raise an error if the file is not a journal, because a run replaces it and removes it at the end.
 
     Raises:
         UsageError: it is something else, or a newer pgsweep's.
@@ -162,7 +162,7 @@ def _require_ours(path: Path) -> None:
         read_header(path)
     except UsageError as error:
         raise UsageError(
-            f"`{path}` is not replaced: it is no journal of `pgsweep warm run`",
+            f"`{path}` is not replaced: it is not a journal of `pgsweep warm run`",
             cause=error.cause,
             hint="name another file, or remove this one",
         ) from error
@@ -203,7 +203,7 @@ def read_journal(path: Path, started_us: int | None = None) -> Remaining:
             what was read, and all of it is left to do.
 
     Raises:
-        UsageError: it is no journal, or one of a newer version.
+        UsageError: it is not a journal, or one of a newer version.
     """
     header = read_header(path)
     calls: dict[int, tuple[str, list[BlockRange]]] = {}
@@ -265,7 +265,7 @@ def read_header(path: Path) -> Header:
     """Return what the run of a journal was about.
 
     Raises:
-        UsageError: it is no journal, or one of a newer version.
+        UsageError: it is not a journal, or one of a newer version.
     """
     try:
         with open_regular(path) as file:
@@ -276,7 +276,7 @@ def read_header(path: Path) -> Header:
         header = msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(
-            f"`{path}` is no journal of `pgsweep warm run`",
+            f"`{path}` is not a journal of `pgsweep warm run`",
             cause=str(error),
             hint="name the file that the stopped run named",
         ) from error

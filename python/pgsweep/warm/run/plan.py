@@ -99,13 +99,13 @@ def reason(
     what = "index" if kind in INDEX_KINDS else kind
     if unsaved:
         what += "; not in the heat file"
-    if saved:
-        return f"{what}; saved usage a block: {heat:.3g}"
     if heat is None:
         return f"{what}; no statistics of its use"
+    times = format_count(heat)
+    if saved:
+        return f"{what}; saved usage a block: {times}"
     if heat == 0:
         return f"{what}; never read since statistics began, so last"
-    times = f"{heat:.3g}" if 0.001 <= heat < 1000 else format_count(heat)
     if of_table:
         return f"{what}; no index of its table was used yet, so as hot as the table: {times}"
     words = f"{what}; accesses a block: {times}"

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.prewarm import statement_text
 from pgsweep.progress import Listener, Silent
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
@@ -27,7 +26,7 @@ from pgsweep.warm.run.rate import assumed_rate, measure_rate
 from pgsweep.warm.run.reread_evicted import look_again, reread_evicted
 from pgsweep.warm.run.rows import ReadBlocks, relation_rows
 from pgsweep.warm.run.verify import Resident, look
-from pgsweep.warm.session import PrewarmSession, Read, others_note
+from pgsweep.warm.session import PrewarmSession, Read, others_note, statement_text
 from pgsweep.warm.work import Reader, Work
 
 
