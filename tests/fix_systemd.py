@@ -114,6 +114,25 @@ class Systemd:
         """Return a property of a unit."""
         return self.control("show", unit, f"--property={name}", "--value")
 
+    def limit(self, unit: str, controller: str, *names: str) -> int | None:
+        """Return the limit that the kernel has for a unit; None where there is no such controller.
+
+        Args:
+            unit: that is running.
+            controller: `memory` or `pids`.
+            names: of the file with the limit, of cgroups of the newer and of the older kind.
+        """
+        files = [f"{self.group(unit, controller)}/{name}" for name in names]
+        text = self.inside("cat", *files).stdout.strip()
+        return int(text) if text.isdigit() else None
+
+    def group(self, unit: str, controller: str) -> str:
+        """Return the folder of the cgroup in which a controller has a unit."""
+        place = self.shown(unit, "ControlGroup")
+        older = f"/sys/fs/cgroup/{controller}"
+        root = older if self.inside("test", "-d", older).returncode == 0 else "/sys/fs/cgroup"
+        return f"{root}{place}"
+
     def ask(self, address: str) -> tuple[int, str]:
         """Return status and text of an answer in its network; 0 where nobody answers."""
         return asked(["nsenter", f"--target={self.pid}", "--all"], address)

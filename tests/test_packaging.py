@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -174,3 +175,62 @@ def test_the_unit_starts_under_systemd() -> None:
     """With all that it forbids: systemd as the first process of namespaces, the code of this checkout."""
     with installed(Path(sys.prefix)) as systemd:
         check_the_service(systemd)
+
+
+# In the unit's cgroup: starts processes until there may be no more.
+MANY = """
+import os, signal, sys
+with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+    file.write("0")
+children = []
+try:
+    while len(children) < 1000:
+        children.append(os.fork())
+        if children[-1] == 0:
+            signal.pause()
+except BlockingIOError:
+    pass
+print(len(children))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+SMALL = """
+[Service]
+MemoryMax=32M
+MemorySwapMax=0
+Restart=no
+"""
+
+
+def test_its_limits_are_in_force() -> None:
+    """The collector lives within them; with less memory the kernel kills it, and nothing else."""
+    with installed(Path(sys.prefix), limits=True) as systemd:
+        wait_until(lambda: summary(systemd)["state"] == "up", lambda: systemd.control("show", UNIT.name))
+        memory = systemd.limit(UNIT.name, "memory", "memory.max", "memory.limit_in_bytes")
+        tasks = systemd.limit(UNIT.name, "pids", "pids.max")
+        if memory is None or tasks is None:
+            pytest.skip("no controllers of memory and tasks for cgroups of the test's own")
+        assert (memory, tasks) == (2 << 30, 512)
+        postgresql = systemd.shown("postgresql.service", "MainPID")
+        done = systemd.inside(sys.executable, "-c", MANY, systemd.group(UNIT.name, "pids"))
+        assert 400 < int(done.stdout) < 512, done
+        assert summary(systemd)["state"] == "up"
+        assert systemd.shown(UNIT.name, "NRestarts") == "0"
+        small = f"/run/units/{UNIT.name}.d/small.conf"
+        systemd.inside("sh", "-c", 'printf %s "$1" >"$2"', "sh", SMALL, small)
+        systemd.control("daemon-reload")
+        systemd.inside("systemctl", "restart", UNIT.name)
+        wait_until(
+            lambda: systemd.shown(UNIT.name, "ActiveState") == "failed",
+            lambda: systemd.control("show", UNIT.name),
+        )
+        assert systemd.shown(UNIT.name, "ExecMainStatus") == str(signal.SIGKILL)
+        assert systemd.shown(UNIT.name, "Result") in ("oom-kill", "signal")
+        assert systemd.shown("postgresql.service", "MainPID") == postgresql
+        assert systemd.shown("postgresql.service", "NRestarts") == "0"
+        systemd.inside("rm", small)
+        systemd.control("daemon-reload")
+        systemd.control("reset-failed", UNIT.name)
+        systemd.control("restart", UNIT.name)
+        wait_until(lambda: summary(systemd)["state"] == "up", lambda: systemd.control("show", UNIT.name))

@@ -324,12 +324,12 @@ def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
     [
         ("nonsense = 1", "unknown field"),
         ("[[server]]\nconninfo = 'a'\nname = 'x'\n[[server]]\nconninfo = ''\nname = 'x'", "name `x`"),
-        ("[serve]\nlisten = 'nowhere'", "no address"),
+        ("[serve]\nlisten = 'nowhere'", "not an address"),
         ("[serve]\ninterval = 0.1", "too short"),
         ("[[metric]]\nname = 'Bad Name'\nquery = 'SELECT 1'", "small letters"),
         ("[[metric]]\nname = 'a'\nquery = ' '", "empty"),
         ("[[metric]]\nname = 'a'\nquery = 'x'\nservers = ['nosuch']", "nosuch"),
-        ("= =", "no TOML"),
+        ("= =", "not TOML"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_said(tmp_path: Path, text: str, said: str) -> None:

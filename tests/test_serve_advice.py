@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pgsweep.records.advice import AdviceResult
-from pgsweep.records.serve import ServeAdvice, ServeAdvised
+from pgsweep.records.serve import ServeAdvice, ServeAdvised, ServeSummary
 from pgsweep.serve.board import Board, best_advice, waiting_saved
 from pgsweep.serve.config import ServeConfig, ServerConfig
 from pgsweep.serve.metrics import _Metrics, exposed
@@ -34,6 +34,11 @@ def one(result: AdviceResult, window: int, covered: float, size: int | None) -> 
 
 def refused(found: ServeAdvised) -> ServeAdvised:
     return msgspec.structs.replace(found, size_bytes=None, result=advised(refusing()))
+
+
+def card_of(advice: ServeAdvice) -> str:
+    server = ServeSummary(key="s", name="s", place="here", state="up")
+    return render("_advice.html.j2", server=server, advice=advice)
 
 
 def test_the_window_with_most_evidence_counts_if_there_is_a_prediction() -> None:
@@ -112,7 +117,7 @@ def test_without_a_prediction_no_place_says_to_leave_it(board: Board) -> None:
     row = page[page.index('data-server="new"') :].partition("</tr>")[0]
     assert "not known <small>refused</small>" in row
     assert "leave it" not in row
-    text = render("_advice.html.j2", advice=ServeAdvice(server="new", best=found, windows=[found]))
+    text = card_of(ServeAdvice(server="new", best=found, windows=[found]))
     card, _, table = text.partition("<table")
     assert '<dd data-fact="advised">not known</dd>' in card
     words = "What shared_buffers should be is not known, because no prediction is possible: the load moves"
@@ -155,16 +160,16 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_there_are(board: B
 )
 def test_the_card(result: AdviceResult, size: int, words: list[str]) -> None:
     found = one(result, 900, 600.0, size)
-    text = render("_advice.html.j2", advice=ServeAdvice(server="s", best=found, windows=[found]))
+    text = card_of(ServeAdvice(server="s", best=found, windows=[found]))
     assert "\\n" not in text
     for word in [*words, "10 min of evidence", "60 s ago", "could be verified", "effective_cache_size"]:
         assert word in text, word
 
 
 def test_the_card_without_advice() -> None:
-    text = render("_advice.html.j2", advice=ServeAdvice(server="s", why="nothing happened <b>"))
+    text = card_of(ServeAdvice(server="s", why="nothing happened <b>"))
     assert "No advice yet: nothing happened &lt;b&gt;" in text
-    assert "No advice yet: the first comes" in render("_advice.html.j2", advice=ServeAdvice(server="s"))
+    assert "No advice yet: the first comes" in card_of(ServeAdvice(server="s"))
 
 
 def pieces(folder: Path, sizes: list[Any]) -> list[Path]:

@@ -148,6 +148,7 @@ def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluste
     kept = History(sqlite_store(tmp_path / "history.sqlite"), most_bytes=1 << 30)
     collector = Collector(server, board, kept, interval_seconds=1.0, source="auto")
     with collector._opened() as live:
+        assert isinstance(live, Live)
         collector._show(live.look())
         for counted in (True, False, False, True):
             time.sleep(1.0)

@@ -45,7 +45,7 @@ def main() -> None:
         stop = threading.Event()
         with SettledWorkload(cluster, MIX, _TODAY, seed=1) as running:
             running.settle()
-            recorder = Recorder(cluster.conninfo(DATABASE), pieces, most_bytes=1 << 30, tell=reasons.append)
+            recorder = Recorder(cluster.conninfo(DATABASE), pieces, most_bytes=1 << 30, report=reasons.append)
             recorder.start()
             begin = time.monotonic()
             while time.monotonic() - begin < 60 * minutes:

@@ -202,7 +202,7 @@ def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Set
         show: Callable[[CacheSample], None],
         fail: Callable[[PgsweepError, float], None],
         give_up: Callable[[Exception], None],
-    ) -> Feed:
+    ) -> Feed[CacheSample]:
         return Feed(reopen, interval_seconds, show, fail, give_up)
 
     TopApp(feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode).show()

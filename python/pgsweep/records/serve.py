@@ -113,7 +113,9 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
             second: predicted; 0 where shared_buffers is to be left.
         collect_share: share of one backend's time that pgsweep's statements took so far, where it reads the
             pool by SQL; by peek the statements for the counters alone.
-        held_back: looks are further apart than asked for, to limit the cost.
+        held_back: looks are further apart than requested, to limit the cost.
+        pool_missing: why the buffers are not read though the server answers, and what would allow it. Then
+            `pool_source` is empty, and what follows from the buffers is null. Null where they are read.
     """
 
     key: str
@@ -141,6 +143,7 @@ class ServeSummary(msgspec.Struct, frozen=True, kw_only=True):
     held_back: bool = False
     collect_share: float | None = None
     collect_seconds: float | None = None
+    pool_missing: Missing | None = None
     missing: list[Missing] = []
 
 

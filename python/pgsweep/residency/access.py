@@ -58,6 +58,7 @@ class Access:
         memory: reads the buffers from that process's memory, where `pool_source` is `peek`.
         pool_source: `peek` or `sql`.
         sees_page_cache: the data directory can be entered.
+        pool_missing: why the buffer pool cannot be read by any way; None where it can.
         missing: one entry an ability that is not there.
     """
 
@@ -71,6 +72,7 @@ class Access:
     memory: PoolReader | None = None
     pool_source: Literal["peek", "sql"] = "sql"
     sees_page_cache: bool = False
+    pool_missing: Missing | None = None
     missing: list[Missing] = field(default_factory=list)
 
     @property
@@ -101,17 +103,18 @@ class Access:
 
 
 @contextmanager
-def opened(conninfo: str, source: PoolSource = "auto") -> Iterator[Access]:
+def opened(conninfo: str, source: PoolSource = "auto", *, pool_needed: bool = True) -> Iterator[Access]:
     """Connect and find out what may be read.
 
     Args:
         conninfo: as libpq understands it.
         source: how to read the buffer pool; `auto` peeks where that is possible, as it costs the server
             nothing.
+        pool_needed: where the pool cannot be read, raise; else `pool_missing` has the reason.
 
     Raises:
         ConnectionFailed: the server cannot be reached.
-        MissingAbility: the buffer pool cannot be read, or not by the source asked for.
+        MissingAbility: the buffer pool cannot be read, or not by the requested source.
     """
     connection = connect(conninfo)
     try:
@@ -120,10 +123,26 @@ def opened(conninfo: str, source: PoolSource = "auto") -> Iterator[Access]:
                 conninfo, connection, read_server(connection), databases=read_connectable(connection)
             )
             _find_process(access)
-            _choose_source(access, source)
+            try:
+                _choose_source(access, source)
+            except MissingAbility as error:
+                if pool_needed:
+                    raise
+                access.lacks("the contents of shared_buffers", error)
+                access.pool_missing = access.missing[-1]
         yield access
     finally:
         connection.close()
+
+
+def may_read_pool(access: Access) -> bool:
+    """Return whether the session may read pg_buffercache now."""
+    with explained():
+        try:
+            require_buffercache(access.connection)
+        except MissingAbility:
+            return False
+    return True
 
 
 def server_gone() -> ConnectionFailed:

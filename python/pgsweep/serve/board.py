@@ -24,6 +24,7 @@ from pgsweep.records.serve import (
 )
 from pgsweep.records.top import TopSample, TopView
 from pgsweep.serve.config import ServeConfig, ServerConfig
+from pgsweep.serve.counters_only import CountersSample
 
 _MOST_VIEWS: Final = 64
 
@@ -61,7 +62,9 @@ class Watched:
     """One server, as last seen.
 
     Attributes:
-        sample: the last sample; None until there is one, and while the server is away.
+        sample: the last sample; None until there is one, while the server is away, and while its buffers may
+            not be read.
+        counters: what is known instead while its buffers may not be read.
         shown: what was made of it for pages and metrics.
         values: what the history got with it.
         totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
@@ -78,9 +81,9 @@ class Watched:
     config: ServerConfig
     place: str
     sample: CacheSample | None = None
+    counters: CountersSample | None = None
     shown: Shown | None = None
     at: float = 0.0
-    collect_seconds: float = 0.0
     failure: ServeFailure | None = None
     values: dict[str, float] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
@@ -99,7 +102,19 @@ class Watched:
     @property
     def state(self) -> str:
         """Return `up`, `down`, or `starting` before the first answer."""
-        return "down" if self.failure is not None else "starting" if self.sample is None else "up"
+        return "down" if self.failure is not None else "starting" if self.head is None else "up"
+
+    @property
+    def head(self) -> TopSample | CountersSample | None:
+        """Return what the last sample has of the server as a whole."""
+        return self.counters if self.sample is None else self.sample.head
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Return the size of shared_buffers."""
+        if self.sample is not None:
+            return self.sample.head.pool.size_bytes
+        return None if self.counters is None else self.counters.size_bytes
 
 
 class Board:
@@ -186,8 +201,7 @@ class Board:
 
 def advised_of(watched: Watched) -> list[ServeAdvised]:
     """Return the advice from each window, shortest first, without what was for another shared_buffers."""
-    sample = watched.sample
-    today = None if sample is None else sample.head.pool.size_bytes
+    today = watched.size_bytes
     return [
         one
         for _, one in sorted(watched.advised.items())
@@ -244,13 +258,13 @@ def _missing_metrics(watched: Watched) -> list[Missing]:
 
 def summary_of(watched: Watched) -> ServeSummary:
     """Return the line of the overview."""
-    config, sample, values = watched.config, watched.sample, watched.values
+    config, values, head = watched.config, watched.values, watched.head
     best = next(
         (c.result for _, c in sorted(watched.curves.items()) if c.result is not None and c.result.points),
         None,
     )
     verdict = best.verdict.level if best is not None else None
-    if sample is None:
+    if head is None:
         return ServeSummary(
             key=config.key,
             name=config.name,
@@ -261,7 +275,6 @@ def summary_of(watched: Watched) -> ServeSummary:
             missing=_missing_metrics(watched),
             **_advice_fields(watched),
         )
-    head = sample.head
     covered = values.get("covered_seconds", 0.0)
     accesses = values.get("hits", 0.0) + values.get("reads", 0.0)
     reads = values["reads"] / covered if covered > 0 and "reads" in values else None
@@ -275,9 +288,10 @@ def summary_of(watched: Watched) -> ServeSummary:
         at=watched.at,
         server_version=head.server_version,
         database=head.database,
-        pool_source=head.pool_source,
-        shared_buffers_bytes=head.pool.size_bytes,
-        used_bytes=head.pool.used_bytes,
+        pool_source="" if isinstance(head, CountersSample) else head.pool_source,
+        pool_missing=head.pool_missing if isinstance(head, CountersSample) else None,
+        shared_buffers_bytes=watched.size_bytes,
+        used_bytes=None if isinstance(head, CountersSample) else head.pool.used_bytes,
         hit_ratio=values["hits"] / accesses if accesses > 0 else None,
         reads_per_second=reads,
         disk_read_bytes_per_second=disk / covered if disk is not None and covered > 0 else None,
@@ -286,7 +300,7 @@ def summary_of(watched: Watched) -> ServeSummary:
         interval_seconds=head.interval_seconds,
         held_back=head.held_back,
         collect_share=head.backend_share,
-        collect_seconds=watched.collect_seconds,
+        collect_seconds=head.look_seconds,
         missing=[*head.missing, *_missing_metrics(watched)],
         **_advice_fields(watched),
     )

@@ -3,14 +3,15 @@
 A server has a thread and a session of its own, so one that does not answer delays no other. The looks are
 those of `pgsweep top`: the feed reopens the session after a restart, a failover or a changed password
 (libpq reads its password file anew), with pauses that grow to ten seconds. By SQL a look may take 4 % of
-one backend's time at most, and looks are further apart where they would take more.
+one backend's time at most, and looks are further apart where they would take more. Where the session may not
+read the buffers, the rest is collected (counters_only.py) until it may.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,11 +24,12 @@ from pgsweep.memory.processes import LocalServer, look
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryResult
 from pgsweep.records.serve import ServeFailure, ServeMemory, ServeMemoryPart
-from pgsweep.records.top import TopPageCache
+from pgsweep.records.top import TopBackends, TopPageCache
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import ServerConfig
 from pgsweep.serve.consumers import Consumers
+from pgsweep.serve.counters_only import CountersOnly, CountersSample
 from pgsweep.serve.history import Gap, History, Interval, Sample
 
 _MEMORY_SECONDS: Final = 60.0
@@ -48,6 +50,7 @@ class Collector:
         interval_seconds: from one look to the next.
         source: how the pool is read.
         show_queries: the normalised texts of statements are wanted.
+        readable: called when the buffers can be read, at first or again.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Collector:
         interval_seconds: float,
         source: PoolSource,
         show_queries: bool = False,
+        readable: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._board = board
@@ -66,6 +70,7 @@ class Collector:
         self._interval_seconds = interval_seconds
         self._source = source
         self._show_queries = show_queries
+        self._readable = readable
         self._consumers: Consumers | None = None
         self._access: Access | None = None
         self._disk: DiskReads | None = None
@@ -87,12 +92,12 @@ class Collector:
         self._stopped.set()
         self._feed.stop()
 
-    def _new_feed(self) -> Feed:
+    def _new_feed(self) -> Feed[CacheSample | CountersSample]:
         return Feed(self._opened, self._interval_seconds, self._show, self._fail, self._give_up)
 
     @contextmanager
-    def _opened(self) -> Iterator[Live]:
-        with opened(self._config.conninfo, self._source) as access:
+    def _opened(self) -> Iterator[Live | CountersOnly]:
+        with opened(self._config.conninfo, self._source, pool_needed=False) as access:
             self._access = access
             self._last = None
             self._last_values = {}
@@ -100,11 +105,14 @@ class Collector:
             self._consumers = Consumers(access.connection, texts=self._show_queries)
             self._disk = None if access.postmaster_pid is None else DiskReads(access.postmaster_pid)
             try:
-                yield Live(access)
+                if access.pool_missing is None:
+                    yield Live(access)
+                else:
+                    yield CountersOnly(access, may_change=self._source != "peek")
             finally:
                 self._access = self._disk = self._consumers = None
 
-    def _show(self, sample: CacheSample) -> None:
+    def _show(self, sample: CacheSample | CountersSample) -> None:
         now = time.time()
         if self._away_since is not None:
             self._note_gap(now)
@@ -114,26 +122,32 @@ class Collector:
             disk_read_bytes = None if self._disk is None else self._disk.read_bytes()
             self._last_values = gained(self._last, self._last_disk_bytes, sample.reading, disk_read_bytes)
             self._last, self._last_disk_bytes = sample.reading, disk_read_bytes
-        state = gauges(sample, sample.files.record(time.monotonic()) if sample.files else None)
-        values = self._last_values | state
+        values = self._last_values | gauges(sample)
+        whole, counters = (sample, None) if isinstance(sample, CacheSample) else (None, sample)
+        known = self._board.servers[self._config.key]
+        begins = known.counters is None if whole is None else known.sample is None
 
         def change(watched: Watched) -> None:
-            watched.sample = sample
+            watched.sample, watched.counters = whole, counters
             watched.at = now
             watched.failure = None
             watched.values = values
-            watched.collect_seconds = sample.head.look_seconds
             for name in ("hits", "reads", "disk_read_bytes", "evictions", "allocations"):
                 if counted and name in values:
                     watched.totals[name] = watched.totals.get(name, 0.0) + values[name]
 
         self._board.changed(self._config.key, "sample", change)
+        if begins:
+            # The panels that follow this event say why they have nothing.
+            self._board.changed(self._config.key, "curve", lambda _watched: None)
+            if whole is not None:
+                self._readable()
         if counted and "covered_seconds" in values:
             self._history.add(Sample(self._config.name, now, values))
         self._look_at_memory(sample)
         self._look_at_consumers(sample, now)
 
-    def _look_at_consumers(self, sample: CacheSample, now: float) -> None:
+    def _look_at_consumers(self, sample: CacheSample | CountersSample, now: float) -> None:
         """Sample what is executed, and keep the interval that is over."""
         consumers = self._consumers
         if consumers is None:
@@ -142,7 +156,8 @@ class Collector:
         interval = consumers.interval()
         if interval is None:
             return
-        consumers.remember_hidden(sample.head.backends.hidden)
+        head = sample.head if isinstance(sample, CacheSample) else sample
+        consumers.remember_hidden(head.backends.hidden)
         self._history.add(Interval(self._config.name, now, *interval))
 
         def change(watched: Watched) -> None:
@@ -166,7 +181,7 @@ class Collector:
         since = self._away_since
 
         def change(watched: Watched) -> None:
-            watched.sample = None
+            watched.sample = watched.counters = None
             watched.memory = None
             watched.failure = ServeFailure(
                 message=error.message, cause=error.cause, hint=error.hint, since=since
@@ -194,7 +209,7 @@ class Collector:
 
         threading.Thread(target=again, name="begin again", daemon=True).start()
 
-    def _look_at_memory(self, sample: CacheSample) -> None:
+    def _look_at_memory(self, sample: CacheSample | CountersSample) -> None:
         """Read the memory of the server's processes, where it runs here and it is time."""
         access, now = self._access, time.monotonic()
         if access is None or access.postmaster_pid is None or now < self._memory_due:
@@ -209,11 +224,15 @@ class Collector:
             return
         if self._consumers is not None:
             self._consumers.remember_memory(result.processes)
-        files = sample.files.record(time.monotonic()) if sample.files else None
-        memory = memory_of(result, sample, files)
+        if isinstance(sample, CacheSample):
+            files = sample.files.record(time.monotonic()) if sample.files else None
+            memory = memory_of(result, sample.head.pool.used_bytes, files)
+            # Until the page cache has been read, the record is not whole.
+            whole = files is not None or not access.sees_page_cache
+        else:
+            memory, whole = memory_of(result, None, None), True
         taken = time.monotonic() - begin
-        # Until the page cache has been read, the picture is not whole.
-        pause = _MEMORY_SECONDS if files is not None or not access.sees_page_cache else 0.0
+        pause = _MEMORY_SECONDS if whole else 0.0
         self._memory_due = begin + max(pause, taken / _MEMORY_SHARE)
         self._board.changed(self._config.key, "memory", lambda watched: setattr(watched, "memory", memory))
 
@@ -250,15 +269,20 @@ def gained(
     return values
 
 
-def gauges(sample: CacheSample, files: TopPageCache | None) -> dict[str, float]:
-    """Return the state of the caches at a sample."""
+def gauges(sample: CacheSample | CountersSample) -> dict[str, float]:
+    """Return the state of the caches at a sample, as far as it is known."""
+    if isinstance(sample, CountersSample):
+        return {
+            "shared_buffers_bytes": float(sample.size_bytes),
+            **_sessions(sample.backends),
+        }
     head = sample.head
+    files = sample.files.record(time.monotonic()) if sample.files else None
     values = {
         "shared_buffers_bytes": float(head.pool.size_bytes),
         "used_bytes": float(head.pool.used_bytes),
         "dirty_bytes": float(head.pool.dirty_bytes),
-        "sessions": float(head.backends.total),
-        "active_sessions": float(head.backends.active),
+        **_sessions(head.backends),
     }
     values |= {f"usage_count_{n}": float(count) for n, count in enumerate(head.pool.usage_counts)}
     if files is not None:
@@ -267,15 +291,24 @@ def gauges(sample: CacheSample, files: TopPageCache | None) -> dict[str, float]:
     return values
 
 
-def memory_of(result: MemoryResult, sample: CacheSample, files: TopPageCache | None) -> ServeMemory:
-    """Return the host's memory as parts that add up to it."""
+def _sessions(backends: TopBackends) -> dict[str, float]:
+    """Return how many there are; how many are active is known where none is hidden from the role."""
+    known = {"sessions": float(backends.total)}
+    return known if backends.hidden else known | {"active_sessions": float(backends.active)}
+
+
+def memory_of(result: MemoryResult, used_bytes: int | None, files: TopPageCache | None) -> ServeMemory:
+    """Return the host's memory as parts that add up to it.
+
+    Args:
+        result: of the server's processes.
+        used_bytes: of shared_buffers; None where the buffers are not read.
+        files: the server's relations in the page cache; None where it was not read.
+    """
     host, totals = result.host, result.totals
-    pool = sample.head.pool
     missing = list(result.missing)
     shared = totals.shared_memory_bytes or 0
-    held = min(pool.used_bytes, shared)
     private = totals.private_bytes or 0
-    relations = min(files.page_cache_bytes if files else 0, host.page_cache_bytes)
     available = host.memory_bytes if host.available_bytes is None else host.available_bytes
     free = max(0, available - host.page_cache_bytes)
     known = shared + private + totals.page_tables_bytes + host.page_cache_bytes + free
@@ -288,25 +321,44 @@ def memory_of(result: MemoryResult, sample: CacheSample, files: TopPageCache | N
             )
         )
     parts = [
-        ServeMemoryPart(
-            name="shared_buffers",
-            size_bytes=held,
-            twice_bytes=min(files.both_bytes if files else 0, held),
-            why="buffers that hold a page",
-        ),
-        ServeMemoryPart(name="other shared memory", size_bytes=max(0, shared - held)),
+        *_shared_parts(shared, used_bytes, files),
         ServeMemoryPart(name="private memory", size_bytes=private, why="of the server's processes"),
         ServeMemoryPart(name="page tables", size_bytes=totals.page_tables_bytes),
-        ServeMemoryPart(
-            name="page cache: relations",
-            size_bytes=relations,
-            twice_bytes=min(files.both_bytes if files else 0, relations),
-            why="of this server",
-        ),
-        ServeMemoryPart(name="page cache: other files", size_bytes=host.page_cache_bytes - relations),
+        *_page_cache_parts(host.page_cache_bytes, files),
         ServeMemoryPart(
             name="everything else", size_bytes=max(0, host.memory_bytes - known), why="kernel, programs"
         ),
         ServeMemoryPart(name="free", size_bytes=free),
     ]
     return ServeMemory(at=time.time(), capacity_bytes=host.memory_bytes, parts=parts, missing=missing)
+
+
+def _shared_parts(
+    shared_bytes: int, used_bytes: int | None, files: TopPageCache | None
+) -> list[ServeMemoryPart]:
+    if used_bytes is None:
+        why = "shared_buffers too: what they hold is not known"
+        return [ServeMemoryPart(name="shared memory", size_bytes=shared_bytes, why=why)]
+    held = min(used_bytes, shared_bytes)
+    twice = min(files.both_bytes, held) if files else 0
+    return [
+        ServeMemoryPart(
+            name="shared_buffers", size_bytes=held, twice_bytes=twice, why="buffers that hold a page"
+        ),
+        ServeMemoryPart(name="other shared memory", size_bytes=max(0, shared_bytes - held)),
+    ]
+
+
+def _page_cache_parts(size_bytes: int, files: TopPageCache | None) -> list[ServeMemoryPart]:
+    if files is None:
+        return [ServeMemoryPart(name="page cache", size_bytes=size_bytes, why="of all programs")]
+    relations = min(files.page_cache_bytes, size_bytes)
+    return [
+        ServeMemoryPart(
+            name="page cache: relations",
+            size_bytes=relations,
+            twice_bytes=min(files.both_bytes, relations),
+            why="of this server",
+        ),
+        ServeMemoryPart(name="page cache: other files", size_bytes=size_bytes - relations),
+    ]

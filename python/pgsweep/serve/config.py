@@ -155,7 +155,7 @@ def load_config(
         token_file: holds what a browser or Prometheus must show.
         interval_seconds: from one look to the next.
         source: how pools are read.
-        home: where history and evidence lie if nothing else is said.
+        home: where history and evidence lie by default.
 
     Raises:
         UsageError: something in it cannot be.
@@ -191,7 +191,7 @@ def load_config(
     _check_metrics(config)
     if config.token is None and not is_loopback(host):
         raise UsageError(
-            f"`{host}` can be reached from other machines, and no token is asked for",
+            f"`{host}` can be reached from other machines, and no token is required",
             cause="whoever can open the page would see names of relations and what the servers do",
             hint="--token-file FILE, made by: umask 077; openssl rand -hex 32 > FILE; "
             "or --listen 127.0.0.1:8432",
@@ -207,7 +207,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
-        raise UsageError(f"`{text}` is no address to listen at", hint="--listen 127.0.0.1:8432")
+        raise UsageError(f"`{text}` is not an address to listen on", hint="--listen 127.0.0.1:8432")
     return match[1] or match[2], int(match[3])
 
 
@@ -246,7 +246,7 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise UsageError(f"`{path}` cannot be read", cause=str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"`{path}` is no TOML", cause=str(error)) from error
+        raise UsageError(f"`{path}` is not TOML", cause=str(error)) from error
     except msgspec.ValidationError as error:
         raise UsageError(
             f"`{path}` does not say what it should", cause=str(error), hint="see docs/guides/serve.md"
@@ -315,7 +315,7 @@ def make_folder(folder: Path) -> None:
 
 
 def default_history(environment: Mapping[str, str]) -> Path:
-    """Return where the history lies if nothing is said: below the user's folder of state.
+    """Return the default folder of the history: below the user's folder of state.
 
     Raises:
         PgsweepError: there is no such folder.

@@ -19,6 +19,7 @@ from typing import Final
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.consumers import Statement, Statements, read_active
+from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess
 
@@ -133,8 +134,9 @@ class Consumers:
         """Take over of how many sessions the server does not say what they do."""
         self.missing = [missing for missing in self.missing if missing.what != _SESSIONS]
         if sessions:
+            grant = f"GRANT pg_monitor TO {sql_identifier(self._connection.info.user)}"
             why = f"of {sessions} sessions: the role is not a member of pg_monitor, or they track no activity"
-            self.missing.append(Missing(what=_SESSIONS, why=why, enable="GRANT pg_monitor TO ROLE"))
+            self.missing.append(Missing(what=_SESSIONS, why=why, enable=grant))
 
     def interval(self) -> tuple[float, dict[Key, Values]] | None:
         """Return the length and the consumers of the interval that is over; None before its end.

@@ -39,7 +39,7 @@ _ADVICE_EVERY: Final = {900: 300.0, 3600: 900.0, 86400: 1800.0}
 """How often the advice is decided anew."""
 
 _VERIFY_SECONDS: Final = 600.0
-"""How often it is looked whether shared_buffers was changed, and the prediction held."""
+"""How often it is checked whether shared_buffers was changed, and the prediction held."""
 
 _SOON_SECONDS: Final = 15.0
 """How soon it is tried again where nothing could be predicted."""
@@ -271,7 +271,7 @@ def _serve_requests() -> None:
 
 
 def _return_memory() -> None:
-    """Return what the last answer needed: it is some hundred MB, and the next is asked for in a minute."""
+    """Return what the last answer needed: it is some hundred MB, and the next request comes in a minute."""
     gc.collect()
     # Arrow has an allocator of its own; where nothing was read yet, it is not loaded.
     if (arrow := sys.modules.get("pyarrow")) is not None:

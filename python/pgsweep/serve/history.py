@@ -320,7 +320,7 @@ def id_of(session: Session, name: str) -> int:
 def roll_up(session: Session, now: float, *, drop: bool = True) -> None:
     """Make the coarser levels of the finer ones, as far as their steps are over, and drop what is too old.
 
-    What a clock that was ahead has left in the future is no reason to make nothing until then.
+    What a clock that was ahead has left in the future does not prevent new values until then.
     """
     columns = ", ".join(COLUMNS)
     made = ", ".join([f"sum({name})" for name in SUMS] + [f"avg({name})" for name in GAUGES])

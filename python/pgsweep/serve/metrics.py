@@ -2,7 +2,8 @@
 
 Every metric has the label `server`. Counters count from the start of `pgsweep serve`, in steps of its
 looks; a reset of the server's statistics does not show in them. Where something cannot be seen its metric
-is absent, never zero: `pgsweep_reads_total` with `served="page_cache"` and `"disk"` exists only where the
+is absent, never zero: so are all that follow from the buffers while the role may not read them.
+`pgsweep_reads_total` with `served="page_cache"` and `"disk"` exists only where the
 server's processes run on this host and may be looked into; elsewhere both together are
 `served="outside_pool"`.
 """
@@ -79,7 +80,7 @@ class _Metrics:
         )
         apart = _gauge(
             "pgsweep_user_metric_interval_seconds",
-            "Time between runs of a query of the user's own; longer than asked for where it costs much.",
+            "Time between runs of a query of the user's own; longer than requested where it costs much.",
             ["server", "metric"],
         )
         for metric in self._user:
@@ -130,19 +131,19 @@ def _states(servers: list[Watched]) -> Iterator[Metric]:
     )
     at = _gauge("pgsweep_collect_timestamp_seconds", "When the last look was taken.", ["server"])
     for watched in servers:
-        name, sample = [watched.config.name], watched.sample
-        up.of(name, 0.0 if sample is None else 1.0)
-        if sample is not None:
-            seconds.of(name, watched.collect_seconds)
-            interval.of(name, sample.head.interval_seconds)
-            share.of(name, sample.head.backend_share)
+        name, head = [watched.config.name], watched.head
+        up.of(name, 0.0 if head is None else 1.0)
+        if head is not None:
+            seconds.of(name, head.look_seconds)
+            interval.of(name, head.interval_seconds)
+            share.of(name, head.backend_share)
             at.of(name, watched.at)
     yield from (up, seconds, interval, share, at)
 
 
 def _caches(servers: list[Watched]) -> Iterator[Metric]:
     reads = _counter(
-        "pgsweep_reads", "Blocks that were asked for, by what served them.", ["server", "served"]
+        "pgsweep_reads", "Blocks that were requested, by what served them.", ["server", "served"]
     )
     disk = _counter(
         "pgsweep_disk_read_bytes", "Bytes that the server's processes read from disks.", ["server"]
@@ -164,10 +165,13 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
             disk.add_metric([name], totals["disk_read_bytes"])
         if "evictions" in totals:
             evictions.add_metric([name], totals["evictions"])
+        size.of([name], watched.size_bytes)
+        if watched.memory is not None:
+            for part in watched.memory.parts:
+                memory.of([name, part.name], part.size_bytes)
         if sample is None:
             continue
         head = sample.head
-        size.of([name], head.pool.size_bytes)
         for count, number in enumerate(head.pool.usage_counts):
             buffers.of([name, str(count)], number)
         sweep.of([name], sweep_period(watched.values, head.pool.size_bytes / head.block_size_bytes))
@@ -177,9 +181,6 @@ def _caches(servers: list[Watched]) -> Iterator[Metric]:
             cached.of([name, "pool_only"], max(0.0, used - both))
             cached.of([name, "page_cache_only"], max(0.0, page_cache - both))
             cached.of([name, "both"], both)
-        if watched.memory is not None:
-            for part in watched.memory.parts:
-                memory.of([name, part.name], part.size_bytes)
     yield from (reads, disk, evictions, size, cached, buffers, sweep, memory)
 
 

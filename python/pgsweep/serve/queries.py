@@ -114,7 +114,7 @@ def _values(metric: MetricConfig, names: Sequence[str], rows: Sequence[Sequence[
     """Return the rows as labels and a number.
 
     Raises:
-        PgsweepError: a column is missing, a value is no number, or two rows have the same labels.
+        PgsweepError: a column is missing, a value is not a number, or two rows have the same labels.
     """
     for wanted in (metric.value, *metric.labels):
         if wanted not in names:
@@ -127,7 +127,7 @@ def _values(metric: MetricConfig, names: Sequence[str], rows: Sequence[Sequence[
         try:
             number = float(value)
         except (TypeError, ValueError):
-            raise PgsweepError(f"the column `{metric.value}` is no number") from None
+            raise PgsweepError(f"the column `{metric.value}` is not a number") from None
         if math.isnan(number) or (metric.type == "counter" and number < 0):
             raise PgsweepError(f"the column `{metric.value}` has {number}")
         labels = tuple(

@@ -48,7 +48,7 @@ class Recorder:
         folder: of this server's pieces; is made.
         most_bytes: of all pieces.
         source: `auto`, `peek` or `sql`, as for `pgsweep record`.
-        tell: called with the reason why nothing is recorded now, or with None when it is.
+        report: called with the reason why nothing is recorded now, or with None when recording begins.
     """
 
     def __init__(
@@ -58,14 +58,15 @@ class Recorder:
         *,
         most_bytes: int,
         source: str = "auto",
-        tell: Callable[[str | None], None] = lambda _why: None,
+        report: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
         self._conninfo = conninfo
         self._folder = folder
         self._most_bytes = most_bytes
         self._source = source
-        self._tell = tell
+        self._report = report
         self._ended = threading.Event()
+        self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
 
     def start(self) -> None:
@@ -75,6 +76,11 @@ class Recorder:
     def ask_to_stop(self) -> None:
         """End the piece that is being recorded; it stays readable."""
         self._ended.set()
+        self._awake.set()
+
+    def try_again(self) -> None:
+        """End a pause after a failure: the server can be read now."""
+        self._awake.set()
 
     def join(self, seconds: float) -> None:
         """Wait for the end, at most this long."""
@@ -87,15 +93,16 @@ class Recorder:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 keep_to(self._folder, self._most_bytes)
-                self._tell(None)
+                self._report(None)
                 self._record(self._folder / f"{time.time():.0f}.evidence")
                 pauses.start_again()
             except (PgsweepError, DriverError, OSError, RuntimeError) as error:
                 if self._ended.is_set():
                     return
                 why = error.message if isinstance(error, PgsweepError) else first_line(error)
-                self._tell(why)
-                pauses.wait(self._ended)
+                self._report(why)
+                pauses.wait(self._awake)
+                self._awake.clear()
             except KeyboardInterrupt:
                 return  # stopped before the first snapshot
             else:

@@ -79,6 +79,16 @@ class Service:
         self.board = Board(config, places, lambda: self.history.trouble)
         self._conninfos = {server.key: server.conninfo for server in config.servers}
         folders = {server.key: config.evidence / server.key for server in config.servers}
+        self._recorders = [
+            Recorder(
+                server.conninfo,
+                folders[server.key],
+                most_bytes=config.evidence_bytes,
+                source=config.source,
+                report=self._recording_reporter(server.key),
+            )
+            for server in config.servers
+        ]
         self._collectors = [
             Collector(
                 server,
@@ -87,18 +97,9 @@ class Service:
                 interval_seconds=config.interval_seconds,
                 source=config.source,
                 show_queries=config.show_queries,
+                readable=recorder.try_again,
             )
-            for server in config.servers
-        ]
-        self._recorders = [
-            Recorder(
-                server.conninfo,
-                folders[server.key],
-                most_bytes=config.evidence_bytes,
-                source=config.source,
-                tell=self._told(server.key),
-            )
-            for server in config.servers
+            for server, recorder in zip(config.servers, self._recorders, strict=True)
         ]
         self._user_metrics = [
             UserMetrics(server, wanted, self.board)
@@ -140,11 +141,11 @@ class Service:
             user.join(max(0.0, end - time.monotonic()))
         self.history.stop()
 
-    def _told(self, key: str) -> Callable[[str | None], None]:
-        def tell(why: str | None) -> None:
+    def _recording_reporter(self, key: str) -> Callable[[str | None], None]:
+        def report(why: str | None) -> None:
             self.board.changed(key, "recording", lambda watched: setattr(watched, "recording", why))
 
-        return tell
+        return report
 
     def _show_curve(self, key: str, curve: ServeCurve, advised: ServeAdvised | None) -> None:
         watched, window = self.board.servers[key], curve.window_seconds
@@ -328,11 +329,11 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
 
     Args:
         config: what is served.
-        say: told the address, once it is listened at.
-        warn: told that the history cannot be written yet.
+        say: called with the address, once the server listens.
+        warn: called with the reason why the history cannot be written yet.
 
     Raises:
-        UsageError: the address cannot be listened at.
+        UsageError: the server cannot listen at the address.
         PgsweepError: the history cannot be opened.
     """
     limit_arenas(_ARENAS)

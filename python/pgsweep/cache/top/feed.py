@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from pgsweep.cache.top.live import Live
 from pgsweep.cache.top.sample import CacheSample
@@ -21,10 +21,27 @@ from pgsweep.pg.retry import Pauses
 
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 
-Opener = Callable[[], AbstractContextManager[Live]]
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
-class Feed:
+class Looks(Protocol[S_co]):
+    """What a feed takes samples from; `Live` is one."""
+
+    interval_seconds: float
+
+    @property
+    def effective_interval_seconds(self) -> float:
+        """Return the seconds from one look to the next."""
+
+    def look(self) -> S_co | None:
+        """Return a sample; None where the server is to be opened anew."""
+
+    def cancel(self) -> None:
+        """End a statement that is running, from another thread."""
+
+
+class Feed(Generic[S]):
     """Takes samples of a server until it is stopped.
 
     Args:
@@ -37,9 +54,9 @@ class Feed:
 
     def __init__(
         self,
-        reopen: Opener,
+        reopen: Callable[[], AbstractContextManager[Looks[S]]],
         interval_seconds: float,
-        show: Callable[[CacheSample], None],
+        show: Callable[[S], None],
         fail: Callable[[PgsweepError, float], None],
         give_up: Callable[[Exception], None],
     ) -> None:
@@ -50,7 +67,7 @@ class Feed:
         self._give_up = give_up
         self._paused = False
         self._ended = threading.Event()
-        self._live: Live | None = None
+        self._live: Looks[S] | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
 
@@ -90,6 +107,7 @@ class Feed:
                 with self._reopen() as live:
                     self._live = live
                     self._look_on(live)
+                pauses.start_again()
             except (PgsweepError, DriverError, OSError) as error:
                 if self._ended.is_set():
                     return
@@ -103,12 +121,15 @@ class Feed:
                 self._live = None
             pauses.wait(self._ended)
 
-    def _look_on(self, live: Live) -> None:
-        """Take samples until stopped."""
+    def _look_on(self, live: Looks[S]) -> None:
+        """Take samples until stopped, or until the server is to be opened anew."""
         while not self._ended.is_set():
             begin = time.monotonic()
             live.interval_seconds = self._interval_seconds
-            self._show(live.look())
+            sample = live.look()
+            if sample is None:
+                return
+            self._show(sample)
             with self._changed:
                 while not self._ended.is_set():
                     live.interval_seconds = self._interval_seconds

@@ -243,23 +243,13 @@ class Live:
             return
         begin = time.monotonic()
         with explained():
-            counters = [*self._counters.databases(), *self._counters.writers(), *self._counters.io()]
+            reading = read_counters(self._counters, at=now, hand_buffers=pool.hand_buffers)
             self._backends = read_backends(self._access.connection, self._max_connections)
         statements = 4 if self._access.server.version_num >= 160000 else 3
         cost = max(0.0, time.monotonic() - begin - statements * self._round_trip)
         self._statement_seconds += cost
         if readings:  # the first time it includes planning
             self._counters_costs.append(cost)
-        reading = Reading(
-            at=now,
-            hits=_total(counters, "database", "blks_hit"),
-            reads=_total(counters, "database", "blks_read"),
-            transactions=_total(counters, "database", "xact_commit")
-            + _total(counters, "database", "xact_rollback"),
-            allocations=_total(counters, "bgwriter", "buffers_alloc"),
-            evictions=_total(counters, "io", "evictions") if statements == 4 else None,
-            hand_buffers=pool.hand_buffers,
-        )
         if readings and (reading.hits < readings[-1].hits or reading.allocations < readings[-1].allocations):
             readings.clear()  # somebody reset the statistics
         readings.append(reading)
@@ -339,6 +329,27 @@ class Live:
         begin = time.monotonic()
         ping(self._access.connection)
         return time.monotonic() - begin
+
+
+def read_counters(reader: CounterReader, *, at: float, hand_buffers: int | None) -> Reading:
+    """Return the server's counters as they are now, summed.
+
+    Args:
+        reader: of the server; it knows all databases.
+        at: `time.monotonic()` of the reading.
+        hand_buffers: buffers that the clock hand has passed; None where that is not seen.
+    """
+    counters, io = [*reader.databases(), *reader.writers()], reader.io()
+    return Reading(
+        at=at,
+        hits=_total(counters, "database", "blks_hit"),
+        reads=_total(counters, "database", "blks_read"),
+        transactions=_total(counters, "database", "xact_commit")
+        + _total(counters, "database", "xact_rollback"),
+        allocations=_total(counters, "bgwriter", "buffers_alloc"),
+        evictions=_total(io, "io", "evictions") if io else None,
+        hand_buffers=hand_buffers,
+    )
 
 
 def _total(counters: list[Counter], scope: str, name: str) -> float:

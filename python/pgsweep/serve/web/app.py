@@ -170,7 +170,11 @@ def _answered(endpoint: Callable[[Request], Response]) -> Endpoint:
         except UsageError as error:
             return PlainTextResponse(f"{error.message}\n", 400)
         except PgsweepError as error:
-            lines = [error.message, f"cause: {error.cause}" if error.cause else ""]
+            lines = [
+                error.message,
+                f"cause: {error.cause}" if error.cause else "",
+                f"hint: {error.hint}" if error.hint else "",
+            ]
             return PlainTextResponse("\n".join(filter(None, lines)) + "\n", 503)
 
     return answer
@@ -269,11 +273,17 @@ class _Site:
     def verdict_fragment(self, request: Request) -> Response:
         key = request.path_params["key"]
         return self._page(
-            "_verdict.html.j2", curves=self._source.curves(key), recording=self._source.recording(key)
+            "_verdict.html.j2",
+            server=self._source.summary(key),
+            curves=self._source.curves(key),
+            recording=self._source.recording(key),
         )
 
     def advice_fragment(self, request: Request) -> Response:
-        return self._page("_advice.html.j2", advice=self._source.advice(request.path_params["key"]))
+        key = request.path_params["key"]
+        return self._page(
+            "_advice.html.j2", server=self._source.summary(key), advice=self._source.advice(key)
+        )
 
     def advice_json(self, request: Request) -> Response:
         return data.as_json(self._source.advice(request.path_params["key"]))
@@ -314,8 +324,9 @@ class _Site:
         return data.consumers_csv(request.path_params["key"], self._consumers(request))
 
     def usage_fragment(self, request: Request) -> Response:
-        sample = self._source.sample(request.path_params["key"], TopView(limit=0))
-        return self._page("_usage.html.j2", sample=sample)
+        key = request.path_params["key"]
+        sample = self._source.sample(key, TopView(limit=0))
+        return self._page("_usage.html.j2", server=self._source.summary(key), sample=sample)
 
     # Relations.
 

@@ -45,7 +45,7 @@ def range_of(query: Mapping[str, str]) -> tuple[float, float]:
     """Return begin and end in seconds since 1970: `begin` and `end`, or the last `range`.
 
     Raises:
-        UsageError: they are no times.
+        UsageError: they are not times.
     """
     if "begin" in query or "end" in query:
         try:

@@ -14,7 +14,7 @@ import jinja2
 
 from pgsweep.plain import shown
 from pgsweep.records.cache import CacheMap
-from pgsweep.records.serve import ServeMemory
+from pgsweep.records.serve import ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
 from pgsweep.ui.advice import alter_system, gain_text
 from pgsweep.ui.names import relation_name
@@ -23,6 +23,20 @@ from pgsweep.units import as_setting
 
 _BAR_WIDTH: Final = 1000.0
 _COLUMNS: Final = 64
+
+_PART_NUMBERS: Final = {
+    "shared_buffers": 0,
+    "shared memory": 0,
+    "other shared memory": 1,
+    "private memory": 2,
+    "page tables": 3,
+    "page cache: relations": 4,
+    "page cache": 4,
+    "page cache: other files": 5,
+    "everything else": 6,
+    "free": 7,
+}
+"""The colours of the parts of memory in serve.css; where one is not known, those of the others stay."""
 
 
 def render(template: str, **values: object) -> str:
@@ -72,6 +86,7 @@ def _environment() -> jinja2.Environment:
         "map_link": map_link,
         "row_id": row_id,
         "memory_bar": memory_bar,
+        "part_number": part_number,
         "map_cells": map_cells,
         "usage_bars": usage_bars,
         "now": time.time,
@@ -109,15 +124,20 @@ def row_id(relation: TopRelation) -> str:
     return f"r{zlib.crc32(name.encode(errors='backslashreplace')):08x}"
 
 
+def part_number(part: ServeMemoryPart) -> int:
+    """Return the number of a part's colour."""
+    return _PART_NUMBERS[part.name]
+
+
 def memory_bar(memory: ServeMemory) -> list[dict[str, object]]:
     """Return the parts of the bar: where each begins, how long it is, and how much of it is held twice."""
     total = max(1, sum(part.size_bytes for part in memory.parts))
     found: list[dict[str, object]] = []
     begin = 0.0
-    for number, part in enumerate(memory.parts):
+    for part in memory.parts:
         width = _BAR_WIDTH * part.size_bytes / total
         twice = _BAR_WIDTH * part.twice_bytes / total
-        found.append({"part": part, "number": number, "x": begin, "width": width, "twice": twice})
+        found.append({"part": part, "number": part_number(part), "x": begin, "width": width, "twice": twice})
         begin += width
     return found
 

@@ -3,7 +3,7 @@
 Only GET and HEAD, but for signing in and out, so nothing changes by a link. The Host header must name this
 server: a page of another site that makes its own name point here (DNS rebinding) has another one. A
 browser says by Sec-Fetch-Site where a request comes from; what other sites ask for, but to open a page, is
-refused. Where a token is asked for, it comes as `Authorization: Bearer`, or as a cookie that signing in
+refused. Where a token is required, it comes as `Authorization: Bearer`, or as a cookie that signing in
 sets. Comparisons take the same time whatever is compared. Every answer has a Content-Security-Policy that
 allows this server alone.
 """
@@ -46,7 +46,7 @@ class Guard:
     Args:
         app: what makes the answers.
         hosts: names and addresses that this server has, in small letters, without ports; empty allows any,
-            where a token is asked for and the server listens at all addresses.
+            where a token is required and the server listens at all addresses.
         token: what must be shown; None for nothing.
     """
 
