@@ -87,7 +87,7 @@ def _start(
     if half_the_time:
         program = f"from pgsweep.serve import forecast; forecast._SHARE /= 2; {program}"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "serve", "--quiet", "--config", str(config), "--history", str(history),
+        [sys.executable, "-c", program, "serve", "--quiet", "--config", config, "--history", history,
          "--listen", "127.0.0.1:0", "--interval", f"{_INTERVAL_SECONDS:g}s", "--source", source],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
