@@ -14,14 +14,15 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
-from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.verify import miss_error
+from pgsweep.sizing.verify import filling, miss_error
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -229,6 +230,44 @@ def test_what_was_counted_is_no_more_certain_than_chance_allows() -> None:
     assert miss_error(totals) == pytest.approx((0.1 * 0.9 / 1000) ** 0.5)
     assert miss_error(replace(totals, miss_ratio_error=0.5)) == 0.5
     assert miss_error(replace(totals, hits=0.0, misses=0.0)) == 0.0
+
+
+def test_a_page_cache_that_is_filling_is_no_wrong_prediction() -> None:
+    """After a boot the memory is empty, and every page is read from disk once."""
+    host = {
+        "memory_bytes": "1000",
+        "memory_other_bytes": "100",
+        "memory_shared_bytes": "300",
+        "memory_page_cache_bytes": "500",
+        "memory_page_tables_bytes": "10",
+        "server_processes": "8",
+        "readahead_bytes": "131072",
+        "folio_order": "0",
+    }
+    full, empty = (
+        EvidenceMeta(source="trace", host={**host, "memory_page_cache_bytes": cached})
+        for cached in ("500", "160")
+    )
+    value = VerifiedValue(
+        name="read from disk",
+        unit="bytes per access",
+        before=100.0,
+        predicted=100.0,
+        low=90.0,
+        high=110.0,
+        measured=150.0,
+        measured_error=0.0,
+        within=False,
+    )
+    reason = filling(full, empty, [value])
+    assert reason is not None
+    assert "44% of the memory was still unused (10% before)" in reason
+    assert filling(full, full, [value]) is None
+    assert filling(empty, empty, [value]) is None, "no more was unused than before"
+    fewer, alike = (structs.replace(value, measured=one, within=one == 105.0) for one in (50.0, 105.0))
+    assert filling(full, empty, [fewer]) is None
+    assert filling(full, empty, [alike]) is None
+    assert filling(full, EvidenceMeta(source="trace"), [value]) is None
 
 
 def test_how_it_is_shown() -> None:

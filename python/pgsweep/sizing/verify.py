@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep.errors import UsageError
-from pgsweep.evidence.store import Evidence
+from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.throughput import others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
@@ -24,6 +25,10 @@ from pgsweep.units import format_bytes
 
 _Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
+_FROM_DISK: Final = "read from disk"
+_MORE_UNUSED: Final = 0.05
+"""Of the memory: where so much more is unused than before the change, the page cache is still filling."""
+
 _OTHERS_CHANGED: Final = 0.1
 """Of the processors: where other programs use so much more or less, the throughput shows that."""
 
@@ -75,7 +80,7 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     if not values:
         verdict = "not known"
         reasons += prediction.verdict.reasons or ["nothing is predicted for this size"]
-    elif (unsettled := _unsettled(prediction, second, size)) is not None:
+    elif unsettled := _unsettled(prediction, second, size) or filling(first.meta, second.meta, values):
         verdict = "not known"
         reasons.append(unsettled)
     elif changed:
@@ -140,6 +145,35 @@ def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | 
     )
 
 
+def filling(before: EvidenceMeta, after: EvidenceMeta, values: list[VerifiedValue]) -> str | None:
+    """Return that more was read from disk because the page cache was still filling, if so.
+
+    Args:
+        before, after: what was recorded of the host's memory; without it there is no answer.
+        values: what was compared.
+    """
+    disk = next((one for one in values if one.name == _FROM_DISK), None)
+    shares = [_unused_share(one) for one in (before, after)]
+    if disk is None or disk.within or disk.measured < disk.predicted or None in shares:
+        return None
+    was, now = (share or 0.0 for share in shares)
+    if now <= was + _MORE_UNUSED:
+        return None
+    return (
+        f"more was read from disk than predicted, but {now:.0%} of the memory was still unused "
+        f"({was:.0%} before): the page cache was filling; let the load run on, and verify again"
+    )
+
+
+def _unused_share(meta: EvidenceMeta) -> float | None:
+    """Return the share of the memory that held nothing when it was recorded; None where not known."""
+    facts = MemoryFacts.of(meta)
+    if facts is None:
+        return None
+    held = facts.other_bytes + facts.shared_bytes + int(meta.host["memory_page_cache_bytes"])
+    return max(0.0, 1 - held / facts.memory_bytes)
+
+
 def _values(
     prediction: PredictResult, size: int, first: Evidence, second: Evidence, loads: tuple[Load, Load]
 ) -> list[VerifiedValue]:
@@ -172,7 +206,7 @@ def _values(
         was = disk_bytes_per_second(first)
         values.append(
             _value(
-                "read from disk",
+                _FROM_DISK,
                 "bytes per access",
                 None if was is None else was / rate,
                 tuple(  # type: ignore[arg-type]
