@@ -150,7 +150,7 @@ def test_a_work_mem_of_ones_own_is_reported(server: Cluster) -> None:
 
 
 def test_page_tables_of_a_whole_pool_are_predicted() -> None:
-    """From one fresh connection, within 10 % of what it has after it touched nearly all of the pool."""
+    """From one fresh connection, within 10% of what it has after it touched nearly all of the pool."""
     settings = {"shared_buffers": "256MB", "huge_pages": "off", "autovacuum": "off"}
     settings["max_parallel_workers_per_gather"] = "0"
     with (

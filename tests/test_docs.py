@@ -126,6 +126,16 @@ def test_the_files_that_developers_are_sent_to_exist(name: str) -> None:
     assert not [path for path in found if not [*ROOT.glob(path), *(ROOT / "python/pgsweep").glob(path)]]
 
 
+def test_the_functions_that_developers_are_sent_to_are_there() -> None:
+    """In the table of questions a function or class follows its file: `file.py`, `function`."""
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|rs))`, `(\w+)`", table)
+    assert len(found) >= 8
+    for name, symbol in found:
+        (path,) = [place for place in (ROOT / name, ROOT / "python/pgsweep" / name) if place.exists()]
+        assert re.search(rf"\b(?:def|class|fn|struct) {symbol}\b", path.read_text(encoding="utf-8")), name
+
+
 def test_the_site_has_no_dead_link(tmp_path: Path) -> None:
     """`make docs` builds it in the same way; links to headings are checked here alone."""
     mkdocs = Path(sys.executable).with_name("mkdocs")
