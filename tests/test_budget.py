@@ -285,3 +285,13 @@ def test_the_bar_is_as_long_as_the_memory(unicode: bool) -> None:
     assert bars[2].count("·" if unicode else ".") == 0
     assert "too much" in lines("high")[0]
     assert from_json(to_json(result).encode(), "-") == result
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    result = reckoned(seen(4 * GB))
+    text = budget_text(result, Terminal(width=width, interactive=True))
+    assert max(len(line) for line in text.splitlines()[1:]) <= width, text
+    words = text.split()
+    for part in result.parts:
+        assert set(part.why.split()) <= set(words), part.name
