@@ -4,6 +4,8 @@ initdb takes a second of a processor, and the tests make more than a hundred clu
 tests (INITDB_TEMPLATE) it runs once for each server; later clusters get a copy of its data directory, with a
 system identifier of their own. The processes of pytest share these, and those that tests fork or start may
 (`share_templates`). What the program pgsweep does is untouched.
+
+Beside them is noted which servers were started, so that fix_quick finds a test that starts one unmarked.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if TEMPLATES not in os.environ:  # the processes of pytest-xdist inherit it
         config.stash[_MADE] = Path(tempfile.mkdtemp(prefix="pgsweep-initdb-"))
         os.environ[TEMPLATES] = str(config.stash[_MADE])
-    share_templates()
+    share_templates(os.getpid())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -53,12 +55,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(config.stash[_MADE])
 
 
-def share_templates() -> None:
-    """Copy data directories in this process too."""
+def servers_started() -> int:
+    """Return how many servers this process of pytest and the commands that it forked have started."""
+    notes = _notes(os.getpid())
+    return notes.stat().st_size if notes.exists() else 0
+
+
+def _notes(pytest_pid: int) -> Path:
+    """Return the file with one byte for each start of a server."""
+    return Path(os.environ[TEMPLATES], f"starts-{pytest_pid}")
+
+
+def share_templates(pytest_pid: int) -> None:
+    """Copy data directories in this process too, and note its servers as those of a process of pytest."""
     folder = Path(os.environ[TEMPLATES])
-    initdb = Cluster._initdb
+    starts = _notes(pytest_pid)
+    initdb, start = Cluster._initdb, Cluster.start
     if initdb.__module__ == __name__:
         return
+
+    def start_and_note(cluster: Cluster) -> None:
+        with starts.open("ab") as notes:
+            notes.write(b".")
+        start(cluster)
 
     def copy_or_make(cluster: Cluster, options: Sequence[str]) -> None:
         # Copies of a server's files (own_server_files) share the template of their version.
@@ -80,6 +99,7 @@ def share_templates() -> None:
             whole.rename(template)
 
     Cluster._initdb = copy_or_make  # type: ignore[assignment, method-assign]
+    Cluster.start = start_and_note  # type: ignore[assignment, method-assign]
 
 
 def spread_folders_below(folder: Path) -> None:

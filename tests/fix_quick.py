@@ -1,25 +1,28 @@
 """Which tests `make test-quick` leaves out: those that use a server, which is found out here, and slow ones.
 
 A test uses a server if it, a fixture of its, or a helper in tests/ that one of them calls names what starts a
-server. It is slow if it is marked so; one without the mark fails if it takes longer.
+server. It is slow if it is marked so. A test without the mark fails if it starts a server, or takes longer.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
 from tests.fix_cli import forked_seconds
+from tests.fix_initdb import servers_started
 
 STARTS_SERVERS = ("pgsweep.pg.cluster", "pgsweep.testbed", "pgsweep.sizing.demo", "pgsweep.sizing.prove")
 OURS = ("tests.", "benchmarks.")
 MOST_PROCESSOR_SECONDS = 5.0
 """Of this process and those that it waited for: other work on the machine does not count."""
+
+_STARTED_BEFORE = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,18 +38,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in slow, item.path not in server))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_STARTED_BEFORE] = servers_started()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     begin, forked = os.times(), len(forked_seconds)
     result = yield
     taken = sum(os.times()[:4]) - sum(begin[:4]) + sum(forked_seconds[forked:])
-    if taken > MOST_PROCESSOR_SECONDS and not any(
-        item.get_closest_marker(name) for name in ("slow", "server")
-    ):
-        pytest.fail(
-            f"takes {taken:.1f} s of a processor: mark it slow, so that `make test-quick` leaves it out"
-        )
+    marks = {mark.name for mark in item.iter_markers()}
+    if why := not_quick(marks, servers_started() - item.stash[_STARTED_BEFORE], taken):
+        pytest.fail(why)
     return result
+
+
+def not_quick(marks: Collection[str], servers: int, processor_seconds: float) -> str:
+    """Return why a test does not belong into the quick selection, where its marks leave it in, or nothing.
+
+    Args:
+        servers: how many the test and its fixtures started.
+        processor_seconds: what the test took.
+    """
+    if not {"server", "slow"}.isdisjoint(marks):
+        return ""
+    if servers:
+        return "starts a server, which fix_quick did not find out: mark it server"
+    if processor_seconds > MOST_PROCESSOR_SECONDS:
+        return (
+            f"takes {processor_seconds:.1f} s of a processor: mark it slow, so that `make test-quick` leaves "
+            "it out"
+        )
+    return ""
 
 
 def _functions(item: pytest.Function) -> Iterator[Callable[..., Any]]:

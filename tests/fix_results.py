@@ -68,7 +68,7 @@ def predict_result(*, level: Level = "reliable", source: str = "sql") -> Predict
             if level != "refused"
         ],
         verdict=Verdict(
-            level=level, reasons=["the first half of the time had 3 % more misses than the second"]
+            level=level, reasons=["the first half of the time had 3% more misses than the second"]
         ),
         provenance=provenance(),
     )

@@ -123,7 +123,7 @@ def emptied(conninfo: str) -> PostgresStore:
     return postgres_store(conninfo)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A history in each of its stores."""
     made: Store

@@ -138,7 +138,7 @@ if __name__ == "__main__":
     for name in _IMPORTED:
         import_module(name)
     if TEMPLATES in os.environ:
-        share_templates()
+        share_templates(os.getppid())
     gc.freeze()
     wait_for_command(socket.socket(fileno=int(sys.argv[1])))
     try:

@@ -185,12 +185,12 @@ class TestSnapshots:
 def test_rules_of_thumb_are_priced() -> None:
     result = advised(growing())
     rules = {rule.name: rule for rule in result.rules}
-    assert rules["25 % of the memory"].shared_buffers_bytes == 4 * GB
-    gain = rules["25 % of the memory"].gain
+    assert rules["25% of the memory"].shared_buffers_bytes == 4 * GB
+    gain = rules["25% of the memory"].gain
     assert gain is not None
     assert gain == of(result, "shared_buffers").gain
     assert "effective_cache_size 12 GB, huge_pages off" in rules["PGTune"].says
-    assert rules["hit ratio over 99 %"].says == "80.00% today, and at no size considered over 99 %"
+    assert rules["hit ratio over 99%"].says == "80.00% today, and at no size considered over 99%"
     assert rules["usage counts of 4 and 5"].shared_buffers_bytes == 700 * MB
     assert rules["usage counts of 4 and 5"].gain is None, "no size near it was predicted"
 

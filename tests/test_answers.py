@@ -104,9 +104,9 @@ def test_numbers_of_rows_and_columns_are_judged() -> None:
 
 
 @pytest.fixture(scope="module")
-def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Proxy, str]]:
+def proxied(wheel18: Cluster) -> Iterator[tuple[Proxy, str]]:
     """A proxy before the shared server, and the conninfo of a session through it."""
-    with proxy_before(request.getfixturevalue("wheel18")) as made:
+    with proxy_before(wheel18) as made:
         yield made
 
 

@@ -150,7 +150,7 @@ def test_a_work_mem_of_ones_own_is_reported(server: Cluster) -> None:
 
 
 def test_page_tables_of_a_whole_pool_are_predicted() -> None:
-    """From one fresh connection, within 10 % of what it has after it touched nearly all of the pool."""
+    """From one fresh connection, within 10% of what it has after it touched nearly all of the pool."""
     settings = {"shared_buffers": "256MB", "huge_pages": "off", "autovacuum": "off"}
     settings["max_parallel_workers_per_gather"] = "0"
     with (
@@ -285,3 +285,13 @@ def test_the_bar_is_as_long_as_the_memory(unicode: bool) -> None:
     assert bars[2].count("·" if unicode else ".") == 0
     assert "too much" in lines("high")[0]
     assert from_json(to_json(result).encode(), "-") == result
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    result = reckoned(seen(4 * GB))
+    text = budget_text(result, Terminal(width=width, interactive=True))
+    assert max(len(line) for line in text.splitlines()[1:]) <= width, text
+    words = text.split()
+    for part in result.parts:
+        assert set(part.why.split()) <= set(words), part.name

@@ -123,9 +123,9 @@ def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> 
     assert result["disk_reads_from"] == "simulated"
     assert result["memory_bytes"] == 160 << 20
     rules = {rule["name"]: rule for rule in result["rules"]}
-    assert rules["25 % of the memory"]["shared_buffers_bytes"] == 40 << 20
+    assert rules["25% of the memory"]["shared_buffers_bytes"] == 40 << 20
     if result["verdict"]["level"] != "refused":
-        assert rules["25 % of the memory"]["gain"] is not None
+        assert rules["25% of the memory"]["gain"] is not None
     named = {one["name"]: one["points"] for one in result["relations"]}
     assert any(name.startswith("public.") for name in named)
     for number, point in enumerate(result["points"]):

@@ -33,7 +33,7 @@ def test_a_signal_ends_it_with_its_record(shop: str, number: signal.Signals, tmp
     command = [PGSWEEP, "warm", "keep", "hot", "-d", shop, "--json", "-o", str(out), *QUICK]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        line = next(line for line in process.stderr if "resident: hot 100.00 %" in line)
+        line = next(line for line in process.stderr if "resident: hot 100.00%" in line)
         assert "; cost " in line
         process.send_signal(number)
         said, errors = process.communicate(timeout=30)

@@ -67,7 +67,7 @@ def test_a_condition_on_the_verdict_decides_the_exit_code(evidence: Path) -> Non
     held = run("predict", str(evidence), "--fail-if", f"verdict={level}", "--fail-if", "verdict=refused")
     assert held.returncode == 5, held.stderr
     assert f"verdict={level} holds: verdict is {level}" in held.stderr
-    assert "90 % interval" in held.stdout
+    assert "90% interval" in held.stdout
     assert run("predict", str(evidence), "--fail-if", f"verdict!={level}").returncode == 0
 
 
@@ -89,7 +89,7 @@ def test_text_and_files_of_a_real_recording(evidence: Path, tmp_path: Path) -> N
     done = run("predict", str(evidence), "-o", "x.html", "-o", "x.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "today" in done.stdout
-    assert "90 % interval" in done.stdout
+    assert "90% interval" in done.stdout
     assert "The prediction" in done.stdout
     rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text())))
     assert len(rows) == 7, "an eighth to eight times today's"

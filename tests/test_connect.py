@@ -206,7 +206,7 @@ def test_flags_win_over_the_connection_string() -> None:
     ],
 )
 def test_a_password_that_is_taken_for_host_or_port_is_not_repeated(text: str) -> None:
-    with pytest.raises(UsageError, match=r"of the connection is no (host|port)") as caught:
+    with pytest.raises(UsageError, match=r"the (host|port) of the connection is not valid") as caught:
         build_conninfo(text)
     assert SECRET not in f"{caught.value.message} {caught.value.cause} {caught.value.hint}"
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from pgsweep.cli.demo import _REPORT_NAME
 from pgsweep.cli.overview import COMMANDS, EXAMPLES, EXIT_CODES
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.board import Board
@@ -124,6 +125,24 @@ def test_the_files_that_developers_are_sent_to_exist(name: str) -> None:
     found = re.findall(r"(?<![\w/])((?:[\w*.-]+/)+[\w*-]+\.(?:py|rs|sql|toml|txt|md))", text)
     assert len(found) > 10
     assert not [path for path in found if not [*ROOT.glob(path), *(ROOT / "python/pgsweep").glob(path)]]
+
+
+def test_what_commands_leave_in_a_checkout_is_not_offered_to_git() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    for name in (_REPORT_NAME, "shop.evidence/meta.json"):
+        done = subprocess.run(["git", "check-ignore", "--quiet", name], cwd=ROOT, check=False)
+        assert done.returncode == 0, name
+
+
+def test_the_functions_that_developers_are_sent_to_are_there() -> None:
+    """In the table of questions a function or class follows its file: `file.py`, `function`."""
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|rs))`, `(\w+)`", table)
+    assert len(found) >= 8
+    for name, symbol in found:
+        (path,) = [place for place in (ROOT / name, ROOT / "python/pgsweep" / name) if place.exists()]
+        assert re.search(rf"\b(?:def|class|fn|struct) {symbol}\b", path.read_text(encoding="utf-8")), name
 
 
 def test_the_site_has_no_dead_link(tmp_path: Path) -> None:

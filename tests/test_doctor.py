@@ -90,7 +90,7 @@ def test_a_server_of_ours_has_it_all(server: Cluster) -> None:
         assert found[name].available is True, found[name]
         assert found[name].enable is None, found[name]
     assert found["track_io_timing"].available is False
-    assert "2048 buffers" in found["peek"].why
+    assert "2 048 buffers" in found["peek"].why
     if os.geteuid() == 0:
         assert found["trace"].available is True, found["trace"]
     else:

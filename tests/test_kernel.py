@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pgsweep.errors import MissingAbility
@@ -16,8 +17,11 @@ from pgsweep.memory.kernel import advise, examine
 from pgsweep.pg.catalog import ServerProcess
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.kernel import KernelResult, KernelSetting
+from pgsweep.ui.kernel import kernel_text
 from pgsweep.ui.results import from_json
+from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
+from tests.fix_memory import kernel_result
 
 MEMINFO = (Path(__file__).parent / "proc/linux-6.18/meminfo").read_text()
 GB = 1 << 30
@@ -217,3 +221,12 @@ def test_no_reason_is_cut() -> None:
             assert setting.reason == setting.reason.strip(), setting.name
     (oom,) = (s for s in advise(WELL) if s.name == "oom_score_adj of the postmaster")
     assert oom.reason.endswith("its end is the end of the server")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_recommendation_is_wrapped_between_assignments(width: int) -> None:
+    settings = advise(dataclasses.replace(WELL, postmaster_oom_score_adj=0))
+    result = msgspec.structs.replace(kernel_result(), settings=settings)
+    text = kernel_text(result, Terminal(width=width)).partition("\n\nUntil the next boot")[0]
+    assert "PG_OOM_ADJUST_VALUE=0" in text
+    assert not [line for line in text.splitlines() if len(line) > width and " " in line.strip()]

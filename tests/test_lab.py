@@ -226,7 +226,7 @@ def test_a_file_of_something_else_stays_as_it_is(text: str, tmp_path: Path) -> N
 
 
 def test_intervals_cover_the_truth() -> None:
-    """Of medians of ten runs: nominally 95 %; a bootstrap of so few is a little narrower."""
+    """Of medians of ten runs: nominally 95%; a bootstrap of so few is a little narrower."""
     draws = np.random.default_rng(5)
     inside = 0
     for _ in range(100):
@@ -320,7 +320,7 @@ def test_a_conclusion_holds_where_all_runs_say_so(over: list[float], verdict: st
     if verdict == "does not hold here":
         assert told.reason == "it is another machine"
     if len(over) == 2 and verdict == "cannot tell":
-        assert "the machine is noisy (its control runs, disk, differ by 110 %)" in told.reason
+        assert "the machine is noisy (its control runs, disk, differ by 110%)" in told.reason
         assert told.reason.endswith("it is another machine")
 
 

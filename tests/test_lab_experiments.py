@@ -153,7 +153,7 @@ def test_log_flood_is_simulated_and_kept(every: Every) -> None:
 def test_keep_measures_the_hot_reads_and_what_keeping_costs(every: Every) -> None:
     found = {key.rpartition(": ")[2]: value for key, value in values(every, "keep").items()}
     assert 0 < found["hit ratio"] <= 1
-    assert 0 < found["median"] <= found["95 % below"]
+    assert 0 < found["median"] <= found["95% below"]
     assert found["flood"] > 0
     assert 0 < found["resident"] <= 1
     assert 0 < found["time of a backend"] <= 1

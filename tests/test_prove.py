@@ -76,6 +76,7 @@ def test_the_server_counts_every_access(bindir: Path | None) -> None:
     assert told[-1] == 9
 
 
+@pytest.mark.server
 def test_the_command(tmp_path: Path) -> None:
     """Text, JSON, CSV and a page come out; the JSON is read back."""
     evidence = write_trace(tmp_path / "x.evidence", accesses=40_000)

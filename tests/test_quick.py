@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from tests.fix_quick import uses_a_server
+from tests.fix_cli import run_code
+from tests.fix_initdb import servers_started
+from tests.fix_quick import MOST_PROCESSOR_SECONDS, not_quick, uses_a_server
 
 PROGRAM = "from pgsweep.pg.cluster import Cluster; Cluster.create()"
 
@@ -68,3 +70,31 @@ def test_fixtures_count(request: pytest.FixtureRequest) -> None:
     }
     assert taking <= marked
     assert request.node.name not in marked
+
+
+@pytest.mark.parametrize(
+    ("marks", "servers", "seconds", "words"),
+    [
+        (set(), 1, 0.0, "mark it server"),
+        ({"timeout"}, 1, 0.0, "mark it server"),
+        (set(), 0, MOST_PROCESSOR_SECONDS + 1, "mark it slow"),
+    ],
+)
+def test_a_test_without_its_mark_fails(marks: set[str], servers: int, seconds: float, words: str) -> None:
+    assert words in not_quick(marks, servers, seconds)
+
+
+@pytest.mark.parametrize(
+    ("marks", "servers", "seconds"), [({"server"}, 3, 60.0), ({"slow"}, 0, 60.0), (set(), 0, 0.1)]
+)
+def test_a_test_with_its_mark_does_not(marks: set[str], servers: int, seconds: float) -> None:
+    assert not not_quick(marks, servers, seconds)
+
+
+@pytest.mark.server
+def test_servers_of_commands_and_of_this_process_are_counted() -> None:
+    before = servers_started()
+    assert run_code(f"{PROGRAM}.close()").returncode == 0
+    assert servers_started() == before + 1
+    with Cluster.create(settings={"shared_buffers": "8MB"}):
+        assert servers_started() == before + 2

@@ -134,7 +134,7 @@ def reads_beside_scans(cluster: Cluster, folder: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_today_comes_out_as_measured_beside_parallel_scans(wheel18: Cluster, tmp_path: Path) -> None:
-    """It was predicted at 95 % where 32 % had been measured."""
+    """It was predicted at 95% where 32% had been measured."""
     output = tmp_path / "scans.evidence"
     with reads_beside_scans(wheel18, tmp_path) as conninfo:
         # A short warm-up: the evidence must see a full pool.

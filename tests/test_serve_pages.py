@@ -203,7 +203,7 @@ def test_curves_of_different_hours_side_by_side(tab: Tab, served: Served) -> Non
     # The legend has the values at the size under the pointer; not every curve has every size.
     for step in range(1, 40):
         page.mouse.move(over["x"] + over["width"] * step / 40, over["y"] + over["height"] / 2)
-        if "43.12 %" in (said := legend.inner_text()) and "1.23 %" in said:
+        if "43.12%" in (said := legend.inner_text()) and "1.23%" in said:
             break
     else:
         raise AssertionError(legend.inner_text())
@@ -232,7 +232,7 @@ def test_charts_can_be_read_without_a_pointer(browser: Any, served: Served) -> N
     page.wait_for_selector("[data-chart=curve] canvas")
     said = page.locator("[data-chart=curve] .u-legend").inner_text()
     assert re.search(r"shared_buffers\W*16 MB", said), said
-    assert "43.12 %" in said
+    assert "43.12%" in said
     top = page.evaluate("document.querySelector('[data-chart=curve] .u-over').offsetTop")
     rows = [y for word, y in page.evaluate("window.written") if word.startswith("today")]
     assert rows

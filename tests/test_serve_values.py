@@ -240,8 +240,8 @@ def test_the_curve(page: Any, served: Served) -> None:
             assert shown["last 15 min"] == "–", shown
             continue
         sizes.add(shown["shared_buffers"])
-        for label, name in (("last 15 min", "miss_ratio"), ("high (90 %)", "high"), ("low (90 %)", "low")):
-            assert shown[label] == f"{100 * point[name]:.2f} %", (shown, point)
+        for label, name in (("last 15 min", "miss_ratio"), ("high (90%)", "high"), ("low (90%)", "low")):
+            assert shown[label] == f"{100 * point[name]:.2f}%", (shown, point)
     assert len(sizes) > 2
     assert format_bytes(BUFFERS * 8192) in sizes
     levels = [one["result"]["verdict"]["level"] if one["result"] else "no prediction" for one in curves]

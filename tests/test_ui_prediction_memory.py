@@ -65,7 +65,7 @@ def test_text_has_disk_reads_with_their_interval(result: PredictResult) -> None:
     assert "Memory to share: 16 GB (the memory cgroup's limit), of which 3 GB are taken" in shown
     line = next(line for line in shown.splitlines() if "2 700 to 3 600" in line)
     assert line.split()[:2] == ["64", "MB"]
-    assert "80.00 %" in line
+    assert "80.00%" in line
     assert "today" in line
     assert "shared_buffers of 512 MB leave no page cache" in shown
 
@@ -103,7 +103,7 @@ def test_page_names_what_was_measured(result: PredictResult) -> None:
     section = VIEW.page(result).sections[2]
     assert section.title == "Disk reads by shared_buffers"
     assert ("3.24 MB/s", "measured") in [(fact.value, fact.kind) for fact in section.facts]
-    assert section.rows[0][2].note == "88.00 to 92.00 %"
+    assert section.rows[0][2].note == "88.00 to 92.00%"
 
 
 def test_json_is_read_back(result: PredictResult) -> None:

@@ -99,7 +99,7 @@ def test_everything_is_in_the_page_without_scripts() -> None:
     text = re.sub(r"<script.*?</script>", "", to_html(demo_result()), flags=re.DOTALL)
     for word in ("16 MB", "25.00", "24.60", "25.10", "-0.40", "+0.10", "measured lies outside", "Provenance"):
         assert word in text
-    for word in ("measured", "predicted from snapshots", "predicted from a trace", "90 % interval"):
+    for word in ("measured", "predicted from snapshots", "predicted from a trace", "90% interval"):
         assert word in text
 
 
@@ -134,10 +134,10 @@ def test_page_of_a_single_size_and_of_none() -> None:
     refused = to_html(predict_result(level="refused"))
     assert 'class="verdict refused"' in refused
     assert "No prediction" in refused
-    assert "3 % more misses" in refused
+    assert "3% more misses" in refused
     body = refused.split("<script")[0]
     assert "<svg" not in body
-    assert "90 % interval, %" not in body
+    assert "90% interval, %" not in body
 
 
 def test_dark_and_print_are_cared_for() -> None:

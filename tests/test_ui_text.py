@@ -25,7 +25,7 @@ PLAIN = Terminal(width=80)
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(0.146, "14.60 %"), (1.0, "100.00 %"), (0.0, "0.00 %"), (0.0004, "0.040 %"), (None, "–")],
+    [(0.146, "14.60%"), (1.0, "100.00%"), (0.0, "0.00%"), (0.0004, "0.040%"), (None, "–")],
 )
 def test_percent(ratio: float | None, text: str) -> None:
     assert numbers.percent(ratio) == text
@@ -114,22 +114,22 @@ def test_chart_keeps_to_its_width(width: int) -> None:
 
 def test_chart_of_no_misses_and_of_one_size() -> None:
     flat = Series("trace", "predicted", [8 * MB, 16 * MB], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
-    assert "0.00 %" in chart([flat], PLAIN)
+    assert "0.00%" in chart([flat], PLAIN)
     assert "▲" in chart([Series("trace", "predicted", [8 * MB], [0.5])], PLAIN, today_bytes=8 * MB)
 
 
 def test_predict_text_says_what_is_measured_and_what_predicted() -> None:
     text = to_text(predict_result(), PLAIN)
-    assert "Measured there: shared_buffers 64 MB, 3 000 000 accesses, miss ratio 15.00 %" in text
-    assert re.search(r"64 MB +15.00 % +14.40 to 15.60 % +15 000 +◀ today", text)
+    assert "Measured there: shared_buffers 64 MB, 3 000 000 accesses, miss ratio 15.00%" in text
+    assert re.search(r"64 MB +15.00% +14.40 to 15.60% +15 000 +◀ today", text)
     assert "✓ The prediction is reliable" in text
-    assert "3 % more misses" in text
+    assert "3% more misses" in text
 
 
 def test_a_rough_prediction_says_so_in_words() -> None:
     text = to_text(predict_result(level="rough"), Terminal(unicode=False))
     assert "The prediction is rough" in text
-    assert "14.40 to 15.60 %" in text
+    assert "14.40 to 15.60%" in text
 
 
 def test_text_without_a_server_behind_the_trace() -> None:
@@ -143,7 +143,7 @@ def test_text_without_a_server_behind_the_trace() -> None:
 def test_text_of_a_refused_prediction_has_its_reason_and_no_numbers() -> None:
     text = to_text(predict_result(level="refused"), PLAIN)
     assert "✗ No prediction" in text
-    assert "3 % more misses" in text
+    assert "3% more misses" in text
     assert "interval" not in text
 
 
@@ -158,7 +158,7 @@ def test_demo_text_names_every_column_and_the_misses_of_the_interval() -> None:
 
 def test_record_text() -> None:
     text = to_text(record_result(), PLAIN)
-    assert "overhead, measured  21.00 %" in text
+    assert "overhead, measured  21.00%" in text
     assert "lost events         0" in text
     assert "warning: the server was restarted" in text
 

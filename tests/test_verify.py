@@ -296,7 +296,7 @@ def test_how_it_is_shown() -> None:
     )
     text = VIEW.text(result, Terminal(width=100, unicode=False))
     assert text.startswith("Not as predicted: shared_buffers from 16 MB to 32 MB.")
-    assert "9.00 % to 11.00 %" in text
+    assert "9.00% to 11.00%" in text
     assert "outside" in text
     page = VIEW.page(result)
     assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)

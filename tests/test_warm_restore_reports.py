@@ -211,7 +211,7 @@ def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> N
     empty_caches(cluster)
     cold = run("warm", "check", str(path), conninfo, "--fail-if", "resident<90%")
     assert cold.returncode == 5
-    assert re.search(r"^shop: hot +table +same blocks .*MB +0 +0.00 %", cold.stdout, re.MULTILINE)
+    assert re.search(r"^shop: hot +table +same blocks .*MB +0 +0.00%", cold.stdout, re.MULTILINE)
     assert "(system catalogs: " in cold.stdout
     assert usage(conninfo, "hot") == {}, "nothing is read by asking"
     restored(conninfo, path)

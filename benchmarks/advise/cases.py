@@ -43,7 +43,7 @@ SCALES = {"1:1": 13, "1:2": 25, "1:4": 51}
 BINDIRS = {"18": None, "15": Path("/usr/lib/postgresql/15/bin")}
 OBSERVED_BYTES = 16 * MB
 SIZES_BYTES = tuple(mb * MB for mb in (6, 16, 48, 76, 115, 153))
-"""3, 8, 25, 40, 60 and 80 % of the memory; 25 and 40 % as the rules of thumb round them."""
+"""3, 8, 25, 40, 60 and 80% of the memory; 25 and 40% as the rules of thumb round them."""
 
 LARGEST_BYTES = max(SIZES_BYTES)
 SMALLEST_BYTES = 2 * MB

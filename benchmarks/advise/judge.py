@@ -300,7 +300,7 @@ def _rounded(of: Any, values: Sequence[float]) -> float | None:
 
 
 def rules_beaten(samples: Samples, case: str) -> tuple[int, int]:
-    """Return how many rules do no better than the advice from the trace, within 2 %, and of how many."""
+    """Return how many rules do no better than the advice from the trace, within 2%, and of how many."""
     advice = samples.of(case, "advice", source="trace")
     found = of_best(samples, case)
     at = stand_in(advice[-1]["advised_bytes"], found) if advice else None

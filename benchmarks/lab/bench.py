@@ -2,7 +2,7 @@
 
 Run by `make bench NAME=lab`: a grid of 24 cells with 3 repetitions and runs of 2 seconds, by the command line
 as a user runs it, in about five minutes. Overhead is all time outside of set-up and measuring, with the start
-of the program and with the control runs. The bar: under 5 %.
+of the program and with the control runs. The bar: under 5%.
 
 `make bench NAME=lab OPTIONS=--all` is `pgsweep lab run --all` at the default scales, as root in about half
 an hour. Its runs are in build/lab.samples, so what was stopped goes on; then report, verdicts and samples are
@@ -134,7 +134,7 @@ def verdicts(result: LabAllResult) -> str:
     lines = [
         "# Verdicts",
         "",
-        f"PostgreSQL {result.server_version}, {result.machine}. Ratios of medians; in brackets their 95 %",
+        f"PostgreSQL {result.server_version}, {result.machine}. Ratios of medians; in brackets their 95%",
         "intervals, with fewer than 5 runs the smallest and the largest ratio that two runs give. Made by",
         "`benchmarks/lab/bench.py`; all figures: lab.html.",
     ]

@@ -210,7 +210,7 @@ def _let_run(pid: int, runs: bool) -> None:
 
 
 def ratio_of(with_it: Sequence[float], without: Sequence[float], *, seed: int = 1) -> dict[str, float]:
-    """Return the ratio of the medians, its 95 % bootstrap interval over pairs, and the spread."""
+    """Return the ratio of the medians, its 95% bootstrap interval over pairs, and the spread."""
     first, second = np.asarray(with_it), np.asarray(without)
     chosen = np.random.default_rng(seed).integers(0, len(first), (10_000, len(first)))
     ratios = np.median(first[chosen], axis=1) / np.median(second[chosen], axis=1)

@@ -38,7 +38,9 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Return three digits of a size; from 999.5 on these would be written with an exponent."""
+    """Return three digits of a size; from 999.5 on and below 0.0001 they would have an exponent."""
+    if abs(value) < 0.0001:
+        return "0"
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
@@ -53,6 +55,12 @@ def as_setting(size_bytes: int) -> str:
 def format_plain(value: float) -> str:
     """Return a number of at most four decimals without needless zeros and never with an exponent: `0.05`."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def format_percent(ratio: float, digits: int = 0, *, sign: bool = False) -> str:
+    """Return a ratio in percent, as PostgreSQL's manual writes it: `23%` for 0.23, with its sign `+23%`."""
+    value = round(100 * ratio, digits) or 0.0  # not -0
+    return f"{value:{'+' if sign else ''}.{digits}f}%"
 
 
 def format_minutes(seconds: float) -> str:

@@ -12,7 +12,7 @@ from pgsweep.advice.situation import Situation
 from pgsweep.advice.warming import advise_warming
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint
 from pgsweep.records.cache import Missing
-from pgsweep.units import format_count, format_plain
+from pgsweep.units import format_count, format_percent, format_plain
 
 
 def decide(
@@ -82,12 +82,12 @@ def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: b
     assert size.gain is not None
     if size.gain.of == THROUGHPUT:
         return (
-            f"Set {what} ({how}): the throughput is expected to rise by {size.gain.value:.0%} "
-            f"({size.gain.low:.0%} to {size.gain.high:.0%})"
+            f"Set {what} ({how}): the throughput is expected to rise by {format_percent(size.gain.value)} "
+            f"({format_percent(size.gain.low)} to {format_percent(size.gain.high)})"
         )
     return (
-        f"Set {what} ({how}): sessions are expected to wait {size.gain.value:.0%} less for reads "
-        f"({size.gain.low:.0%} to {size.gain.high:.0%})"
+        f"Set {what} ({how}): sessions are expected to wait {format_percent(size.gain.value)} less for reads "
+        f"({format_percent(size.gain.low)} to {format_percent(size.gain.high)})"
     )
 
 

@@ -13,7 +13,7 @@ from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.units import as_setting, format_bytes
+from pgsweep.units import as_setting, format_bytes, format_percent
 
 _LEAST_SHARE: Final = 0.01
 """Page tables below this share of the memory are left alone: assumed."""
@@ -68,9 +68,9 @@ def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | Non
     memory = situation.memory_bytes or 0
     if now < memory * _LEAST_SHARE:
         why = (
-            f"page tables take {format_bytes(tables.now_bytes)}, less than {_LEAST_SHARE:.0%} of the memory; "
-            f"huge pages would save {format_bytes(now)} of that, with max_connections connections at most "
-            f"{format_bytes(most)}"
+            f"page tables take {format_bytes(tables.now_bytes)}, less than {format_percent(_LEAST_SHARE)} of "
+            f"the memory; huge pages would save {format_bytes(now)} of that, with max_connections "
+            f"connections at most {format_bytes(most)}"
         )
         return [_setting("huge_pages", setting, why)]
     gain = Gain(of="memory", unit="bytes", value=float(now), low=float(now), high=float(most))

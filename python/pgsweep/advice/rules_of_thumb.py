@@ -1,9 +1,9 @@
 """What rules of thumb say of shared_buffers, and what following them would gain or cost here.
 
-25 % of the memory     PostgreSQL's manual, "shared_buffers": a reasonable starting value
-40 % of the memory     the same place: more is unlikely to work better
+25% of the memory     PostgreSQL's manual, "shared_buffers": a reasonable starting value
+40% of the memory     the same place: more is unlikely to work better
 PGTune                 a quarter of the memory, for every kind of load but desktops (le0pard/pgtune)
-hit ratio over 99 %    blks_hit / (blks_hit + blks_read) of pg_stat_database; grow until it is so
+hit ratio over 99%    blks_hit / (blks_hit + blks_read) of pg_stat_database; grow until it is so
 usage counts 4 and 5   as much as such buffers take in pg_buffercache
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from pgsweep.advice.reads import Basis, gain_of
 from pgsweep.advice.situation import GB, Situation, rounded_down
 from pgsweep.records.advice import Gain, ReadsPoint, RuleOfThumb
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_percent
 
 _GOOD_RATIO: Final = 0.99
 _SAME: Final = 1.12
@@ -22,7 +22,7 @@ _SAME: Final = 1.12
 
 
 def quarter_and_two_fifths(memory_bytes: int) -> tuple[int, int]:
-    """Return 25 % and 40 % of the memory as people set them."""
+    """Return 25% and 40% of the memory as people set them."""
     return rounded_down(round(memory_bytes * 0.25)), rounded_down(round(memory_bytes * 0.4))
 
 
@@ -33,7 +33,7 @@ def rules_of_thumb(situation: Situation, points: list[ReadsPoint], basis: Basis)
     if memory is None:
         found.append(
             RuleOfThumb(
-                name="25 % and 40 % of the memory, PGTune",
+                name="25% and 40% of the memory, PGTune",
                 shared_buffers_bytes=None,
                 says="the memory is not known",
                 gain=None,
@@ -42,8 +42,8 @@ def rules_of_thumb(situation: Situation, points: list[ReadsPoint], basis: Basis)
     else:
         quarter, most = quarter_and_two_fifths(memory)
         found += [
-            _rule("25 % of the memory", quarter, situation, points, basis),
-            _rule("40 % of the memory", most, situation, points, basis),
+            _rule("25% of the memory", quarter, situation, points, basis),
+            _rule("40% of the memory", most, situation, points, basis),
             _rule("PGTune", quarter, situation, points, basis, more=_pgtune(memory)),
         ]
     found.append(_hit_ratio(situation, points, basis))
@@ -86,13 +86,13 @@ def _gain(size: int, situation: Situation, points: list[ReadsPoint], basis: Basi
 
 
 def _hit_ratio(situation: Situation, points: list[ReadsPoint], basis: Basis) -> RuleOfThumb:
-    name = "hit ratio over 99 %"
+    name = "hit ratio over 99%"
     observed = situation.prediction.observed
     if observed.miss_ratio <= 1 - _GOOD_RATIO:
         return RuleOfThumb(
             name=name,
             shared_buffers_bytes=situation.today_bytes,
-            says=f"{1 - observed.miss_ratio:.2%} today: large enough",
+            says=f"{format_percent(1 - observed.miss_ratio, 2)} today: large enough",
             gain=None,
         )
     enough = [
@@ -101,20 +101,20 @@ def _hit_ratio(situation: Situation, points: list[ReadsPoint], basis: Basis) -> 
         if point.miss_ratio <= 1 - _GOOD_RATIO and point.shared_buffers_bytes in situation.candidates
     ]
     if not situation.prediction.points:
-        says = f"{1 - observed.miss_ratio:.2%} today: grow, by how much is not known"
+        says = f"{format_percent(1 - observed.miss_ratio, 2)} today: grow, by how much is not known"
         return RuleOfThumb(name=name, shared_buffers_bytes=None, says=says, gain=None)
     if not enough:
         return RuleOfThumb(
             name=name,
             shared_buffers_bytes=None,
-            says=f"{1 - observed.miss_ratio:.2%} today, and at no size considered over 99 %",
+            says=f"{format_percent(1 - observed.miss_ratio, 2)} today, and at no size considered over 99%",
             gain=None,
         )
     size = min(enough)
     return RuleOfThumb(
         name=name,
         shared_buffers_bytes=size,
-        says=f"{1 - observed.miss_ratio:.2%} today: grow to {format_bytes(size)}",
+        says=f"{format_percent(1 - observed.miss_ratio, 2)} today: grow to {format_bytes(size)}",
         gain=_gain(size, situation, points, basis),
     )
 

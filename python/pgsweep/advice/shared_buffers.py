@@ -1,8 +1,8 @@
 """The size of shared_buffers, or to leave it as it is.
 
 A change needs a restart, which empties the pool, so it must be certain to pay. Where the throughput is
-predicted, it is decided by that: it rises by 2 % or more, with a 90 % interval above 0. Elsewhere the time
-that sessions wait for reads stands for it: the interval of what is saved lies above 0, and it is 5 % at
+predicted, it is decided by that: it rises by 2% or more, with a 90% interval above 0. Elsewhere the time
+that sessions wait for reads stands for it: the interval of what is saved lies above 0, and it is 5% at
 least. Of the sizes that gain nearly as much as the best, the one nearest to today's is taken. In all other
 cases the advice is to leave it.
 """
@@ -15,7 +15,7 @@ from typing import Final
 from pgsweep.advice.reads import THROUGHPUT, Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
-from pgsweep.units import as_setting, format_bytes, format_count, format_plain
+from pgsweep.units import as_setting, format_bytes, format_count, format_percent, format_plain
 
 LEAST_GAIN: Final = 0.05
 """What is worth a restart: assumed."""
@@ -131,15 +131,17 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
     size = max(gains, key=lambda size: gains[size].value)
     gain = gains[size]
     if gain.of == THROUGHPUT:
-        change = f"{gain.low:+.0%} to {gain.high:+.0%}{_removable(situation)}"
+        low, high = (format_percent(bound, sign=True) for bound in (gain.low, gain.high))
+        change = f"{low} to {high}{_removable(situation)}"
         return (
-            f"no size is certain to raise the throughput, and by {LEAST_THROUGHPUT:.0%}; the best, "
-            f"{format_bytes(size)}, would change it by {change}"
+            f"no size is certain to raise the throughput, and by {format_percent(LEAST_THROUGHPUT)}; the "
+            f"best, {format_bytes(size)}, would change it by {change}"
         )
     if gain.value < LEAST_GAIN:
         return (
-            f"no size is expected to save {LEAST_GAIN:.0%} of the time that sessions wait for reads; "
-            f"the best, {format_bytes(size)}, {max(gain.value, 0):.1%}{_removable(situation)}"
+            f"no size is expected to save {format_percent(LEAST_GAIN)} of the time that sessions wait for "
+            f"reads; the best, {format_bytes(size)}, "
+            f"{format_percent(max(gain.value, 0), 1)}{_removable(situation)}"
         )
     how = (
         "; disk reads are only bounded by snapshots: a trace, recorded as root on the server's host, would "
@@ -149,7 +151,7 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
     )
     return (
         f"the gain is not certain: {format_bytes(size)} would change the time that sessions wait for "
-        f"reads by {-gain.high:+.0%} to {-gain.low:+.0%}{how}"
+        f"reads by {format_percent(-gain.high, sign=True)} to {format_percent(-gain.low, sign=True)}{how}"
     )
 
 
@@ -181,7 +183,7 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
     disk = f"disk reads {_disk(now, basis)} to {_disk(then, basis)} a second"
     better = throughput_gain(then)
     less = better is not None and gain.value >= _WORTH_SAYING
-    waiting = f", {gain.value:.0%} less time waiting for reads" if less else ""
+    waiting = f", {format_percent(gain.value)} less time waiting for reads" if less else ""
     return AdvisedSetting(
         name="shared_buffers",
         where="server",

@@ -98,7 +98,7 @@ class Situation:
 
 
 def rounded_down(size_bytes: int) -> int:
-    """Return a size as people set it: whole GB from 16 GB on, below that steps of 2 to 3 %."""
+    """Return a size as people set it: whole GB from 16 GB on, below that steps of 2 to 3%."""
     if size_bytes >= 16 * GB:
         return size_bytes // GB * GB
     if size_bytes < MB:

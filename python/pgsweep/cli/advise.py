@@ -97,7 +97,7 @@ def command(
     server too. Nothing is changed without --apply, which asks, keeps what was before for --undo, and never
     restarts the server.
 
-    A setting is advised only where the 90 % interval of what it gains lies above zero; in all other cases the
+    A setting is advised only where the 90% interval of what it gains lies above zero; in all other cases the
     advice is to leave it. From a trace that was recorded on the server's host disk reads are simulated; from
     snapshots they are only bounded. Beside the advice stands what rules of thumb say, and what following them
     would change here.

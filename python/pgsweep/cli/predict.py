@@ -71,7 +71,7 @@ def command(
     r"""Predict the misses at other sizes of shared_buffers from evidence.
 
     EVIDENCE is a folder that `pgsweep record` wrote, or a trace in libCacheSim's oracleGeneral format (any
-    file whose name ends in .oracleGeneral). The server is not needed any more. Every value carries its 90 %
+    file whose name ends in .oracleGeneral). The server is not needed any more. Every value carries its 90%
     interval, and a verdict says how far it may be trusted:
 
     \b

@@ -11,6 +11,7 @@ from pgsweep.cli.clean import raw_stream
 from pgsweep.cli.settings import Settings
 from pgsweep.plain import cleaned, shown
 from pgsweep.ui.numbers import seconds as seconds_text
+from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -68,7 +69,7 @@ class ConsoleProgress:
             self._bar.portion(done_ratio, text)
         elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
             self._said_at = time.monotonic()
-            self._settings.say(f"  {100 * done_ratio:.0f} %, {text}")
+            self._settings.say(f"  {format_percent(done_ratio)}, {text}")
 
     def note(self, text: str) -> None:
         """Write the line above the bar."""

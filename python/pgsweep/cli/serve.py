@@ -46,7 +46,7 @@ from pgsweep.ui.numbers import seconds
     "interval_seconds",
     type=Duration(),
     metavar="TIME",
-    help="Time from one look to the next, 1s at least; longer where looks by SQL would cost more than 4 % of "
+    help="Time from one look to the next, 1s at least; longer where looks by SQL would cost more than 4% of "
     "one backend.  [default: 10s]",
 )
 @click.option(
@@ -88,7 +88,7 @@ def command(
     a URI, as for psql; without one, libpq's environment names the server. Servers may be down when it starts.
 
     The servers are only read. On a server's host, as its user or root, looking costs it nothing but a few
-    short statements; by SQL, looks and evidence take at most 6.5 % of one backend's time.
+    short statements; by SQL, looks and evidence take at most 6.5% of one backend's time.
 
     \b
     Examples:

@@ -14,6 +14,7 @@ from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.output import write_stdout
 from pgsweep.errors import UsageError
+from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
     from pgsweep.cache.top.live import Live
@@ -40,7 +41,7 @@ seconds a steady load seems to come and go."""
     show_default=True,
     metavar="TIME",
     help="Time from one look to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
-    "that all statements together take no more than 4 % of one backend.",
+    "that all statements together take no more than 4% of one backend.",
 )
 @click.option(
     "--sort",
@@ -144,7 +145,7 @@ def _opener(
         with opened(conninfo, source) as access:
             if say is not None:
                 if access.pool_source == "sql":
-                    say(f"{access.cost_note()}; no more than {SQL_SHARE:.0%} of its time")
+                    say(f"{access.cost_note()}; no more than {format_percent(SQL_SHARE)} of its time")
                 say("counters and states of backends: a few short statements a second at most")
             yield Live(access, every_database=every_database)
 

@@ -80,7 +80,7 @@ def command(
     disk and throughput. Wait until the caches are warm again.
 
     \b
-      as predicted      all measured values lie in their 90 % intervals
+      as predicted      all measured values lie in their 90% intervals
       not as predicted  at least one does not, and the load is the same
       workload changed  the load has changed, so the prediction cannot be judged
       not known         there is nothing to compare, or the pool is not full yet

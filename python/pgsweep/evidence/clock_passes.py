@@ -4,7 +4,7 @@ A victim is a buffer that the hand finds with usage_count 0 (StrategyGetBuffer, 
 at most the buffers that stood at 0 are taken: its time is <= buffers at 0 / allocations per second. Buffers
 that are used again before the hand comes make the true pass shorter, so the estimate errs towards longer
 observation; against the hand itself, followed by the buffers that changed between snapshots 20 ms apart, it
-was 7 % too long for uniform and for Zipf reads (PostgreSQL 15, 64 MB).
+was 7% too long for uniform and for Zipf reads (PostgreSQL 15, 64 MB).
 
 Where the hand itself is seen (in the server's memory), its passes are counted, not estimated.
 

@@ -38,7 +38,7 @@ from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_percent
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
@@ -59,7 +59,8 @@ def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSamp
 def note_sample(sample: BlockSample, progress: Progress) -> None:
     """Say that only a sample is kept, if so."""
     if sample.modulus > 1:
-        progress.note(f"the pool is large: {sample.rate:.1%} of the blocks, drawn at random, are kept")
+        rate = format_percent(sample.rate, 1)
+        progress.note(f"the pool is large: {rate} of the blocks, drawn at random, are kept")
 
 
 class PoolGone(Exception):

@@ -24,7 +24,7 @@ from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_plain
+from pgsweep.units import format_percent, format_plain
 
 
 def record_sql(
@@ -115,7 +115,7 @@ class _SqlView:
         sentences = [
             f"expected cost: one snapshot of {self._server.shared_buffers_blocks} buffers takes "
             f"{schedule.cost_seconds * 1e3:.1f} ms of one backend{length}; "
-            f"counters too: {share:.2%} of its time"
+            f"counters too: {format_percent(share, 2)} of its time"
         ]
         memory_bytes = self._reader.server_memory_bytes
         if memory_bytes > 64 << 20:

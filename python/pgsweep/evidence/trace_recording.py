@@ -28,7 +28,7 @@ from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import SessionLost
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_percent
 
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
@@ -114,7 +114,7 @@ class TraceRecording:
             f"expected cost: about {format_count(round(accesses / elapsed))} page accesses a second, of "
             f"which {format_count(round(misses / elapsed))} misses, at {cost_seconds * 1e6:.2f} "
             "microseconds an event: "
-            f"{share:.1%} of {processors} processors"
+            f"{format_percent(share, 1)} of {processors} processors"
         )
         return share
 
@@ -336,8 +336,8 @@ class TraceRecording:
         if lost:
             share = lost / (lost + counts["events"])
             self._warnings.append(
-                f"{lost} events ({share:.2%}) were lost because they were not read in time: hits and misses "
-                f"are less certain; record for a shorter time or on a less busy machine"
+                f"{lost} events ({format_percent(share, 2)}) were lost because they were not read in time: "
+                "hits and misses are less certain; record for a shorter time or on a less busy machine"
             )
         if self._database_accesses == 0:
             self._warnings.append(

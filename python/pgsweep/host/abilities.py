@@ -18,7 +18,7 @@ from pgsweep.host.machine import describe_machine, memory_bytes
 from pgsweep.host.postmaster import Search, place_of, postmasters, user_name, user_of
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_count
 
 _ON_THE_HOST = (
     "record --source trace",
@@ -179,7 +179,7 @@ class HostChecks:
         if found != expected:
             why = f"its memory says {found} buffers, the server {expected}: its layout is not known here"
             return _ability("peek", False, why, None, needed_for)
-        why = f"the descriptors of all {found} buffers can be read from the server's memory"
+        why = f"the descriptors of all {format_count(found)} buffers can be read from the server's memory"
         return _ability("peek", True, why, None, needed_for)
 
     def _page_cache(self) -> Ability:
@@ -222,7 +222,8 @@ class HostChecks:
         kernel = (
             "this kernel has no huge pages"
             if pool is None
-            else f"the kernel has {pool.total} of {format_bytes(pool.size_bytes)} set aside, {pool.free} free"
+            else f"the kernel has {format_count(pool.total)} of {format_bytes(pool.size_bytes)} set aside, "
+            f"{format_count(pool.free)} free"
         )
         if self._seen is None:
             return _ability("huge_pages", None, kernel, None, [])
@@ -241,7 +242,7 @@ class HostChecks:
         why = f"huge_pages is {seen.huge_pages}, and the shared memory lies in ordinary pages"
         if needed is None or needed < 0:
             return _ability("huge_pages", False, why, None, [])
-        why += f"; {needed} huge pages would hold it"
+        why += f"; {format_count(needed)} huge pages would hold it"
         if here:
             why += f", {kernel}"
         wanted = needed + (pool.total - pool.free if here and pool is not None else 0)

@@ -8,6 +8,7 @@ from pgsweep.errors import UsageError
 from pgsweep.lab.runner import NOISY_RATIO
 from pgsweep.lab.statistics import FEWEST_RUNS, ratio_interval
 from pgsweep.records.lab import LabCell, LabCompareResult, LabDifference, LabResult
+from pgsweep.units import format_percent
 
 
 def compare(
@@ -112,7 +113,7 @@ def _warnings(
     for name, result in zip(names, (first, second), strict=True):
         if (result.noise_ratio or 0) > NOISY_RATIO:
             found.append(
-                f"{name} is noisy: its runs of a cell differ by {100 * (result.noise_ratio or 0):.0f} %"
+                f"{name} is noisy: its runs of a cell differ by {format_percent(result.noise_ratio or 0)}"
             )
         if result.runs_done < result.runs_planned:
             found.append(f"{name} is not complete: {result.runs_done} of {result.runs_planned} runs")

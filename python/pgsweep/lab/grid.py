@@ -333,7 +333,7 @@ def read_grid(path: Path) -> tuple[Grid, GridFile]:
     """Return the grid that a file describes, and the file's own fields.
 
     Raises:
-        UsageError: it is no such file, or what it asks for cannot be.
+        UsageError: the file is not a grid, or what it asks for cannot be.
         PgsweepError: it cannot be read.
     """
     try:

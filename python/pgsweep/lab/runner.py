@@ -28,7 +28,7 @@ from pgsweep.pg.bindir import find_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.lab import LabCell, LabControl, LabExperiment, LabResult, LabRun
 from pgsweep.testbed.control import Control
-from pgsweep.units import format_count, format_minutes
+from pgsweep.units import format_count, format_minutes, format_percent
 
 NOISY_RATIO = 0.1
 _STEAL_RATIO = 0.02
@@ -272,8 +272,9 @@ def _notes(runs: Sequence[LabRun], spreads: Sequence[float]) -> list[str]:
     processors = os.cpu_count() or 1
     if spreads and statistics.median(spreads) > NOISY_RATIO:
         notes.append(
-            f"noisy: the runs of a cell differ by {100 * statistics.median(spreads):.0f} % (median over the "
-            "cells): small differences are not shown; repeat more often, or on a machine without other work"
+            f"noisy: the runs of a cell differ by {format_percent(statistics.median(spreads))} (median over "
+            "the cells): small differences are not shown; repeat more often, or on a machine without other "
+            "work"
         )
     busy = [run.load_average for run in runs if (run.load_average or 0) > processors + 1]
     if busy:
@@ -284,7 +285,7 @@ def _notes(runs: Sequence[LabRun], spreads: Sequence[float]) -> list[str]:
     stolen = [run.steal_ratio for run in runs if (run.steal_ratio or 0) > _STEAL_RATIO]
     if stolen:
         notes.append(
-            f"the hypervisor took more than {100 * _STEAL_RATIO:.0f} % of the processors' time in "
+            f"the hypervisor took more than {format_percent(_STEAL_RATIO)} of the processors' time in "
             f"{len(stolen)} of {len(runs)} runs"
         )
     unsteady = sum(run.steady is False for run in runs)

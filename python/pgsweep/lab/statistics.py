@@ -1,7 +1,7 @@
 """Intervals of medians and of their ratios: bootstrap over runs, bias-corrected and accelerated (BCa).
 
 The run is the replicate: the seconds within a run depend on each other and are not resampled. With fewer than
-five runs the bootstrap has too few different resamples for an interval of 95 %, and none is given.
+five runs the bootstrap has too few different resamples for an interval of 95%, and none is given.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LEVEL: Final = 0.95
 
 
 def median_interval(runs: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median; None where there are too few runs."""
+    """Return the 95% interval of the median; None where there are too few runs."""
     return _interval([runs], lambda x, axis: np.median(x, axis=axis))
 
 
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio of two medians; None where there are too few runs."""
+    """Return the 95% interval of the ratio of two medians; None where there are too few runs."""
     if min(under, default=0.0) <= 0:
         return None
     return _interval([over, under], lambda x, y, axis: np.median(x, axis=axis) / np.median(y, axis=axis))
@@ -34,7 +34,7 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> tuple[float
 def ratio_bounds(over: Sequence[float], under: Sequence[float] | None) -> tuple[float, float] | None:
     """Return between what the ratio of two medians lies; of one median without the other.
 
-    That is the 95 % interval, or with fewer than five runs on a side the smallest and the largest ratio of
+    That is the 95% interval, or with fewer than five runs on a side the smallest and the largest ratio of
     two runs; None where there are none, or one is zero.
     """
     if not over or (under is not None and min(under, default=0.0) <= 0):

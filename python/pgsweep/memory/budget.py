@@ -35,7 +35,7 @@ from pgsweep.pg.memory_settings import MemorySettings, read_memory_settings
 from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess, MemoryResult
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 PAGE_BYTES: Final = 4096
 TABLE_BYTES: Final = 4096
@@ -304,7 +304,7 @@ def estimate_budget(
             low_bytes=connections * mean,
             high_bytes=connections * p95,
             kind="predicted",
-            why=f"private memory, {format_bytes(mean)} each on average today, 95 % below "
+            why=f"private memory, {format_bytes(mean)} each on average today, 95% below "
             f"{format_bytes(p95)}{at}",
         ),
         BudgetPart(
@@ -429,16 +429,14 @@ def _judged(
     if low > capacity:
         verdict = "will be killed"
         reasons.append(
-            f"{connections} connections {like} need {format_bytes(low)}, {whose} is "
-            f"{format_bytes(capacity)}: "
-            f"from {possible + 1} on processes are killed"
+            f"{format_count(connections)} connections {like} need {format_bytes(low)}, {whose} is "
+            f"{format_bytes(capacity)}: from {format_count(possible + 1)} on processes are killed"
         )
     elif high > capacity:
         verdict = "tight"
         reasons.append(
-            f"{connections} connections {like} fit; if each takes what the settings allow they "
-            f"need "
-            f"{format_bytes(high)}, {whose} is {format_bytes(capacity)}: {safe} would fit"
+            f"{format_count(connections)} connections {like} fit; if each takes what the settings allow they "
+            f"need {format_bytes(high)}, {whose} is {format_bytes(capacity)}: {format_count(safe)} would fit"
         )
     elif capacity - high < SCARCE_RATIO * capacity:
         verdict = "tight"
@@ -448,8 +446,8 @@ def _judged(
     else:
         verdict = "fits"
         reasons.append(
-            f"{connections} connections that take what the settings allow need {format_bytes(high)} of "
-            f"{format_bytes(capacity)}"
+            f"{format_count(connections)} connections that take what the settings allow need "
+            f"{format_bytes(high)} of {format_bytes(capacity)}"
         )
     if seen.host.swap_bytes and low > capacity and limit is None:
         reasons.append(f"before that {format_bytes(seen.host.swap_bytes)} of swap are filled, which is slow")

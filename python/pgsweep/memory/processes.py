@@ -120,7 +120,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
 def connection_cost(clients: Sequence[MemoryProcess]) -> MemoryCost | None:
     """Return what connections cost; None if there are none, or if it may not be read.
 
-    The 95th percentile is the nearest rank: the cost that 95 % of the connections do not exceed.
+    The 95th percentile is the nearest rank: the cost that 95% of the connections do not exceed.
     """
     known = sorted((p for p in clients if p.cost_bytes is not None), key=_cost)
     if not known or len(known) < len(clients):

@@ -65,7 +65,7 @@ def parse_version(text: str) -> tuple[int, str]:
     A development or beta build (`19beta1`, `20devel`) counts as minor version 0, as the server itself does.
 
     Raises:
-        ClusterError: the text is no such output.
+        ClusterError: the text is not such output.
     """
     match = re.match(r"postgres \(PostgreSQL\) ((\d+)(?:\.(\d+))?.*)", text.strip())
     if match is None:

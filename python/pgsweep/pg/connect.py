@@ -234,7 +234,7 @@ def _check_place(parts: dict[str, str]) -> None:
     else:
         return
     raise UsageError(
-        f"the {what} of the connection is no {what}",
+        f"the {what} of the connection is not valid",
         cause="a password in a URI has one of the characters @ : / ? # % as it is, or parts are not "
         "separated",
         hint="in a URI write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, or leave the "

@@ -78,7 +78,7 @@ class Explainer:
                 raise
             if _PARAMETERS.search(str(error)):
                 raise UsageError(
-                    "the statement's parameters and those given are not as many",
+                    "the statement does not take as many parameters as were given",
                     cause=first_line(error),
                     hint="give a value for each of $1, $2 and so on, in order: --param 42 --param 'a text'",
                 ) from error

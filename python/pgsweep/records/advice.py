@@ -23,7 +23,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
         of: what is saved: `time waiting for reads`, `memory`; or what is won: `throughput`.
         unit: `ratio`, of what it is today, or `bytes`.
         value: predicted.
-        low: the least of the 90 % interval.
+        low: the least of the 90% interval.
         high: the most.
     """
 
@@ -62,7 +62,7 @@ class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadsPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What reads are expected to cost at one size of shared_buffers; `low` and `high` bound 90 %.
+    """What reads are expected to cost at one size of shared_buffers; `low` and `high` bound 90%.
 
     Attributes:
         misses_per_second: of the pool, at the load of the evidence.

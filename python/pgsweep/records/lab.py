@@ -55,9 +55,9 @@ class LabCell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: names it within the result.
         factors: what makes the cell, by name: `shared_buffers`, `workload`, `caches`, `clients`.
-        better: `higher`, `lower`, or nothing where neither is.
+        better: `higher`, `lower`, or empty if neither is.
         runs: the value of each, in the order of the repetitions.
-        low: lower end of the 95 % interval of the median; null where there are fewer than 5 runs.
+        low: lower end of the 95% interval of the median; null where there are fewer than 5 runs.
         published: the figure of the article.
         failures: why runs have no value.
         unsteady: runs whose warm-up ended at its limit.
@@ -83,7 +83,7 @@ class LabClaim(msgspec.Struct, frozen=True, kw_only=True):
         expected: the bound in words.
         published: the ratio of the article's figures.
         here: the ratio of the medians.
-        low: lower end of its 95 % interval; with fewer than 5 runs on a side the smallest ratio of two runs.
+        low: lower end of its 95% interval; with fewer than 5 runs on a side the smallest ratio of two runs.
         high: upper end, or the largest ratio of two runs.
     """
 
@@ -143,7 +143,7 @@ class LabExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: by what the article's sizes were divided.
-        published_on: version and machine of the article; nothing where no article asks this.
+        published_on: version and machine of the article; empty if no article asks this.
         model: what was scaled, in words.
         beyond: what is shown here and not in the article, and other remarks.
     """
@@ -168,7 +168,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
         overhead_seconds: of the lab itself, outside of set-up, warm-up and measuring; of the present run.
         overhead_ratio: part of the present run's time; null where nothing was run.
         noise_ratio: the median over the cells of (largest - smallest run) / median run.
-        controls: the machine's own noise, by control runs; nothing where there were too few.
+        controls: the machine's own noise, by control runs; empty if there were too few.
         samples: the file with every run.
     """
 
@@ -231,7 +231,7 @@ class LabDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ratio: second over first, of the medians.
-        low: lower end of its 95 % interval (bootstrap over runs, BCa); null with fewer than 5 runs on a side.
+        low: lower end of its 95% interval (bootstrap over runs, BCa); null with fewer than 5 runs on a side.
         verdict: `higher`, `lower`, `no difference shown`, `too few runs`.
     """
 
@@ -274,7 +274,7 @@ class LabListed(msgspec.Struct, frozen=True, kw_only=True):
         scale: the default: by what the article's sizes are divided.
         seconds: how long it takes at that scale on two processors; assumed, not measured.
         state: `runs`, `in part` or `not here`.
-        why: what is missing; nothing where it runs.
+        why: what is missing; empty if it runs.
     """
 
     number: int

@@ -23,7 +23,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The predicted miss ratio at one size, with its 90 % interval."""
+    """The predicted miss ratio at one size, with its 90% interval."""
 
     shared_buffers_bytes: int
     miss_ratio: float
@@ -66,7 +66,7 @@ class NoEviction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What is predicted of the page cache behind the pool at one size; `low` and `high` bound 90 %.
+    """What is predicted of the page cache behind the pool at one size; `low` and `high` bound 90%.
 
     Attributes:
         page_cache_bytes: memory that is left for cached files; at least `page_cache_low_bytes`.
@@ -96,7 +96,7 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThroughputPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Transactions per second at one size, divided by those of today; `low` and `high` bound 90 %."""
+    """Transactions per second at one size, divided by those of today; `low` and `high` bound 90%."""
 
     shared_buffers_bytes: int
     ratio: float
@@ -127,7 +127,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelationReads(msgspec.Struct, frozen=True, kw_only=True):
-    """What one relation reads at one size; `low` and `high` bound 90 %.
+    """What one relation reads at one size; `low` and `high` bound 90%.
 
     Attributes:
         misses_per_second: of the pool, at the load of the evidence.

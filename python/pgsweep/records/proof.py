@@ -9,7 +9,7 @@ from pgsweep.records.prediction import Verdict
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A predicted miss ratio with its 90 % interval."""
+    """A predicted miss ratio with its 90% interval."""
 
     miss_ratio: float
     low: float

@@ -18,7 +18,7 @@ class VerifiedValue(msgspec.Struct, frozen=True, kw_only=True):
         name: what it is.
         unit: `ratio`, `reads per access`, `bytes per access` or `of before`.
         before: measured when the prediction's evidence was recorded; null where it was not.
-        predicted: for the size of shared_buffers after the change, with its 90 % interval.
+        predicted: for the size of shared_buffers after the change, with its 90% interval.
         measured: after the change.
         measured_error: standard error of that; 0 where it is not known.
         within: whether it lies in the interval, widened by what the measurement may be off.

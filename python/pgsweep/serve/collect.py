@@ -2,7 +2,7 @@
 
 A server has a thread and a session of its own, so one that does not answer delays no other. The looks are
 those of `pgsweep top`: the feed reopens the session after a restart, a failover or a changed password
-(libpq reads its password file anew), with pauses that grow to ten seconds. By SQL a look may take 4 % of
+(libpq reads its password file anew), with pauses that grow to ten seconds. By SQL a look may take 4% of
 one backend's time at most, and looks are further apart where they would take more. Where the session may not
 read the buffers, the rest is collected (counters_only.py) until it may.
 """

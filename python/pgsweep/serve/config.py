@@ -64,7 +64,7 @@ class MetricConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", fo
         name: the metric is called `pgsweep_user_NAME`, with `_total` after it where it is a counter.
         value: the column that has the number.
         labels: columns that become labels.
-        every: seconds from one run to the next; longer where that would cost more than 1 % of a backend.
+        every: seconds from one run to the next; longer where that would cost more than 1% of a backend.
         timeout: seconds after which the server gives the statement up.
         rows: the most rows that are taken.
         servers: names of the servers it is for; empty for all.

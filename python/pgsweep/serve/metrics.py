@@ -205,7 +205,7 @@ def sweep_period(values: dict[str, float], buffers: float) -> float | None:
 def _curves(servers: list[Watched]) -> Iterator[Metric]:
     ratio = _gauge(
         "pgsweep_predicted_pool_miss_ratio",
-        "Predicted miss ratio at a size of shared_buffers, and the bounds of its 90 % interval.",
+        "Predicted miss ratio at a size of shared_buffers, and the bounds of its 90% interval.",
         ["server", "shared_buffers_bytes", "bound"],
     )
     verdict = _gauge(
@@ -248,7 +248,7 @@ def _advice(servers: list[Watched]) -> Iterator[Metric]:
     labels = ["server", "shared_buffers_bytes", "bound"]
     disk = _gauge(
         "pgsweep_predicted_disk_reads_per_second",
-        "Predicted reads from disk at a size of shared_buffers: the bounds of the 90 % interval.",
+        "Predicted reads from disk at a size of shared_buffers: the bounds of the 90% interval.",
         labels,
     )
     loop = _gauge(

@@ -1,7 +1,7 @@
 """Metrics of the user's own: named queries of serve.toml, each with a time limit and a limit of its cost.
 
 Each server has one session and one thread for all of them. A query runs at its interval, or more rarely,
-so that it takes no more than 1 % of that backend's time: `pgsweep_user_metric_interval_seconds` says how far
+so that it takes no more than 1% of that backend's time: `pgsweep_user_metric_interval_seconds` says how far
 apart its runs are. A query that fails has no value until it works again, and `pgsweep_user_metric_failed`
 says so.
 """

@@ -3,7 +3,7 @@
 Each piece is evidence as `pgsweep record` writes it, ten minutes long: killed at any time it is readable
 up to its last part. Pieces that no short window needs any more are thinned, and the oldest are removed, so
 that the folder keeps to its limit. By peek the server works on nothing but the counters; by SQL snapshots
-take at most 2.5 % of one backend's time, which is what `pgsweep record` allows itself.
+take at most 2.5% of one backend's time, which is what `pgsweep record` allows itself.
 """
 
 from __future__ import annotations

@@ -528,7 +528,7 @@ def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
         raise UsageError(
             f"`{evidence}` is not replayed by other processes",
             cause="only traces in oracleGeneral format that pgsweep did not export are",
-            hint="leave --executor away",
+            hint="leave out --executor",
         )
 
 

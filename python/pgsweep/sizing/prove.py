@@ -40,7 +40,7 @@ from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 from pgsweep.sizing.predict import predict, rules_of, trace_of
 from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
 
 MAX_ACCESSES = 1_000_000
 """More are rarely worth the time: a million accesses determine a miss ratio to 0.0005."""
@@ -122,7 +122,8 @@ def prove(
         )
     ringed = int(((part.flags & STRATEGY) > 0).sum())
     if ringed:
-        notes.append(f"{ringed / part.length:.1%} of the accesses may use rings; they are plain ones here")
+        share = format_percent(ringed / part.length, 1)
+        notes.append(f"{share} of the accesses may use rings; they are plain ones here")
     rules = rules_of(opened.meta)
     pools = WarmPools(trace, count_visits(trace), rules)
     reads = opened.meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE

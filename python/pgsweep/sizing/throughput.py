@@ -26,7 +26,7 @@ import numpy as np
 
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.closed_loop import delay_for, throughput
-from pgsweep.units import BLOCK_BYTES
+from pgsweep.units import BLOCK_BYTES, format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +138,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
     others = max(0.0, busy - server)
     count = int(processors)
     if others > _MOST_OTHERS * count:
-        raise _Refused(f"others use {others / count:.0%} of the processors")
+        raise _Refused(f"others use {format_percent(others / count)} of the processors")
     if sessions > _MOST_SESSIONS or active <= 0:
         raise _Refused("the sessions' times cannot be")
     return Loop(
@@ -266,8 +266,8 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
     rest = delay - think - reads
     if rest > _MOST_REST * loop.active_seconds:
         raise _Refused(
-            f"of the time that statements take, {rest / loop.active_seconds:.0%} are neither processor time "
-            "nor reads, but locks, WAL, the network or waiting for a processor"
+            f"of the time that statements take, {format_percent(rest / loop.active_seconds)} are neither "
+            "processor time nor reads, but locks, WAL, the network or waiting for a processor"
         )
 
     cold = _COLD_READ_SECONDS if loop.cold_read_seconds is None else loop.cold_read_seconds

@@ -21,7 +21,7 @@ from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.throughput import others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_percent
 
 _Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
@@ -125,8 +125,8 @@ def _crowded(first: Evidence, second: Evidence) -> str | None:
     if before is None or after is None or abs(after - before) <= _OTHERS_CHANGED:
         return None
     return (
-        f"the throughput is not compared: other programs used {before:.0%} of the processors before, and "
-        f"{after:.0%} now"
+        f"the throughput is not compared: other programs used {format_percent(before)} of the processors "
+        f"before, and {format_percent(after)} now"
     )
 
 
@@ -140,8 +140,8 @@ def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | 
         return None
     share = used.max() / blocks
     return (
-        f"the pool was not full after the change ({share:.0%} of {format_bytes(size)}): let the load run on, "
-        "and verify again"
+        f"the pool was not full after the change ({format_percent(share)} of {format_bytes(size)}): let the "
+        "load run on, and verify again"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
 from pgsweep.sizing.inference.totals import Totals, read_totals
+from pgsweep.units import format_percent
 
 _LEAST: Final = 0.1
 _LEAST_WRITES: Final = 0.2
@@ -76,7 +77,7 @@ def load_of(evidence: Evidence) -> Load:
 
 
 def _shares(names: list[str], accesses: np.ndarray) -> dict[str, float]:
-    """Return the share of each relation; nothing where there are no accesses."""
+    """Return the share of each relation; none without accesses."""
     total = float(accesses.sum())
     found: dict[str, float] = {}
     for name, count in zip(names, accesses.tolist(), strict=False):
@@ -146,4 +147,5 @@ def _most(before: dict[str, float], after: dict[str, float]) -> str:
     if not names:
         return ""
     name = max(sorted(names), key=lambda name: abs(before.get(name, 0.0) - after.get(name, 0.0)))
-    return f"{name}: {before.get(name, 0.0):.1%} of the accesses before, {after.get(name, 0.0):.1%} after"
+    shares = [format_percent(each.get(name, 0.0), 1) for each in (before, after)]
+    return f"{name}: {shares[0]} of the accesses before, {shares[1]} after"

@@ -46,7 +46,7 @@ class Measurement:
 
 
 def is_steady(values: Sequence[float]) -> bool:
-    """Return whether the last three values and the three before have means within 10 % of each other."""
+    """Return whether the last three values and the three before have means within 10% of each other."""
     if len(values) < 2 * _WINDOW:
         return False
     last, before = sum(values[-_WINDOW:]), sum(values[-2 * _WINDOW : -_WINDOW])

@@ -24,7 +24,7 @@ from pgsweep.ui.served import (
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
-from pgsweep.units import as_setting
+from pgsweep.units import as_setting, format_percent
 
 _ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
@@ -80,20 +80,21 @@ def _about(one: AdvisedSetting) -> list[str]:
 
 
 def gain_text(gain: Gain) -> str:
-    """Return a gain with its interval: `23 % less time waiting for reads (12 to 30)`."""
+    """Return a gain with its interval: `23% less time waiting for reads (12 to 30)`."""
     if gain.unit == "bytes":
         most = "" if gain.high == gain.low else f", up to {format_bytes(gain.high)}"
         return f"{format_bytes(gain.value)} less {gain.of}{most}"
     if gain.of == "throughput":
-        return f"{gain.value:+.0%} throughput ({gain.low:+.0%} to {gain.high:+.0%})"
+        value, low, high = (format_percent(each, sign=True) for each in (gain.value, gain.low, gain.high))
+        return f"{value} throughput ({low} to {high})"
     return f"{_change(gain.value)} {gain.of} ({_change(gain.high)} to {_change(gain.low)})"
 
 
 def _change(saved: float) -> str:
-    """Return by how much less or more: a saving of 0.25 is `-25 %`, one of -3 `4.0 times`."""
+    """Return by how much less or more: a saving of 0.25 is `-25%`, one of -3 `4.0 times`."""
     if saved < -1:
         return f"{1 - saved:.1f} times"
-    return f"{-saved * 100:+.0f} %"
+    return f"{format_percent(-saved, sign=True)}"
 
 
 def _rules(result: AdviceResult, terminal: Terminal) -> str:
@@ -101,7 +102,7 @@ def _rules(result: AdviceResult, terminal: Terminal) -> str:
         Column("rule", left=True),
         Column("says", left=True),
         Column("waiting for\nreads"),
-        Column("90 % interval"),
+        Column("90% interval"),
     ]
     rows = []
     for rule in result.rules:
@@ -123,13 +124,13 @@ def _reads(result: AdviceResult, terminal: Terminal) -> str:
         Column("shared_buffers"),
         Column("misses/s\npredicted"),
         Column("disk reads/s\npredicted"),
-        Column("90 % interval"),
+        Column("90% interval"),
         Column("waiting\ns/s"),
-        Column("90 % interval"),
+        Column("90% interval"),
     ]
     loop = any(point.throughput_ratio is not None for point in result.points)
     if loop:
-        columns += [Column("throughput\npredicted"), Column("90 % interval")]
+        columns += [Column("throughput\npredicted"), Column("90% interval")]
     columns.append(Column("", left=True))
     today, advised = result.observed.shared_buffers_bytes, _advised(result)
     rows, marked = [], None
@@ -331,7 +332,7 @@ def _settings_section(result: AdviceResult) -> Section:
 
 def _rules_section(result: AdviceResult) -> Section:
     rows = [[Cell(r.name), Cell(r.says), *map(Cell, _rule_cells(result, r))] for r in result.rules]
-    head = ["rule", "says", "time waiting for reads", "90 % interval"]
+    head = ["rule", "says", "time waiting for reads", "90% interval"]
     groups = [Group("", 2), Group("predicted", 2, Predicted)]
     lead = "What rules of thumb say of shared_buffers, and what following them would change here."
     return Section("Rules of thumb", "rules", lead, [], [], groups, head, rows, worded=(0, 1))
@@ -355,8 +356,8 @@ def _reads_section(result: AdviceResult) -> Section:
                 *map(Cell, _throughput(point)),
             ]
         )
-    head = ["shared_buffers", "misses per second", "disk reads per second", "90 % interval"]
-    head += ["seconds of waiting per second", "90 % interval", "throughput against today", "90 % interval"]
+    head = ["shared_buffers", "misses per second", "disk reads per second", "90% interval"]
+    head += ["seconds of waiting per second", "90% interval", "throughput against today", "90% interval"]
     groups = [Group(""), Group("predicted", 7, Predicted)]
     lead = f"Disk reads are {_BASIS[result.disk_reads_from]}."
     return Section("Reads by shared_buffers", "reads", lead, [], [], groups, head, rows, marked=marked)

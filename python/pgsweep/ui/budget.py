@@ -25,6 +25,9 @@ _MARKS = {
     "everything else": ("░", "e"),
 }
 _OTHER = _MARKS["everything else"]
+_NUMBERS_WIDTH = 62
+"""Columns of a terminal that the table takes without the reasons."""
+_LEAST_WIDTH_OF_REASONS = 30
 _LEGEND = (
     ("shared memory", "shared memory"),
     ("page tables", "page tables"),
@@ -46,10 +49,11 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     width = max(40, min(terminal.width, 110))
     for reason in result.reasons:
         verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
-    verdict.append(
+    fit = (
         f"Connections that fit: {count(result.possible_connections)} {_like(result)}, "
         f"{count(result.safe_connections)} that take what the settings allow."
     )
+    verdict += textwrap.wrap(fit, max(width, 100 if not terminal.interactive else 0))
     verdict += textwrap.wrap(_what_fits(result), width)
     parts = [head, bars(result, terminal), _table(result, terminal), "\n".join(verdict)]
     return "\n\n".join(parts + missing_lines(result.missing, terminal)) + "\n"
@@ -86,8 +90,9 @@ def bars(result: BudgetResult, terminal: Terminal) -> str:
             f"{name:<5} {_bar(result, value, width, terminal)} {_left(result.page_cache_bytes[index])}"
         )
     legend = [f"{terminal.pick(*_MARKS[name])} {words}" for name, words in _LEGEND]
-    lines.append(" " * 6 + ", ".join([*legend, f"{terminal.pick('·', '.')} left for cached files"]))
-    return "\n".join(lines)
+    words = " " * 6 + ", ".join([*legend, f"{terminal.pick('·', '.')} left for cached files"])
+    wide = terminal.width if terminal.interactive else len(words)
+    return "\n".join([*lines, *textwrap.wrap(words, wide, subsequent_indent=" " * 6)])
 
 
 def _bar(result: BudgetResult, value: Callable[[BudgetPart], int], width: int, terminal: Terminal) -> str:
@@ -104,22 +109,30 @@ def _left(value: int) -> str:
 
 
 def _table(result: BudgetResult, terminal: Terminal) -> str:
-    width = max(30, min(terminal.width, 130) - 60)
+    """Return the parts with their reasons: beside them, or below the table where a terminal is narrow."""
+    narrow = terminal.interactive and terminal.width < _NUMBERS_WIDTH + _LEAST_WIDTH_OF_REASONS
+    width = max(_LEAST_WIDTH_OF_REASONS, min(terminal.width, 130) - _NUMBERS_WIDTH)
     columns = [Column("", left=True), Column("now\nmeasured"), Column("low"), Column("high")]
     columns += [Column("", left=True), Column("", left=True)]
     rows = []
     for part in result.parts:
         cells = [part.name, *(known_bytes(v) for v in (part.now_bytes, part.low_bytes, part.high_bytes))]
-        first, *more = textwrap.wrap(part.why, width) or [""]
+        first, *more = ([] if narrow else textwrap.wrap(part.why, width)) or [""]
         rows.append([*cells, part.kind, first])
         rows += [["", "", "", "", "", line] for line in more]
     sums = [sum(getattr(part, f"{name}_bytes") for part in result.parts) for name in ("now", "low", "high")]
     rows.append(["together", *(format_bytes(value) for value in sums), "", ""])
     many = count(result.max_connections)
     caption = f"low: {many} connections {_like(result)}; high: each takes what the settings allow"
-    return (
-        table(columns, rows, terminal, marked=len(rows) - 1) + "\n" + "\n".join(textwrap.wrap(caption, 100))
-    )
+    if narrow:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    lines = [table(columns, rows, terminal, marked=len(rows) - 1)]
+    lines += textwrap.wrap(caption, min(100, terminal.width) if terminal.interactive else 100)
+    if narrow:
+        for part in result.parts:
+            reason = f"{part.name}: {part.why}"
+            lines += textwrap.wrap(reason, terminal.width, subsequent_indent="    ")
+    return "\n".join(lines)
 
 
 def budget_page(result: BudgetResult) -> Page:

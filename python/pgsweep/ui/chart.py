@@ -40,7 +40,7 @@ def chart(
     sizes = [size for one in series for size in one.sizes_bytes] + ([today_bytes] if today_bytes else [])
     tops = [value for one in series for value in (*one.ratios, *one.highs)]
     y_axis = RatioAxis.up_to(max(tops, default=0.0))
-    labels = {round((1 - y_axis.at(t)) * (height - 1)): f"{y_axis.label(t)} %" for t in y_axis.ticks()}
+    labels = {round((1 - y_axis.at(t)) * (height - 1)): f"{y_axis.label(t)}%" for t in y_axis.ticks()}
     gutter = max(len(label) for label in labels.values()) + 1
     columns = min(terminal.width, most_columns) - gutter - 5
     plot = _Plot(SizeAxis.around(sizes), y_axis, columns, height, terminal)
@@ -73,7 +73,7 @@ def _legend(
         (terminal.pick(*_MARKS[one.kind]), one.label, _PAINTS[one.kind]) for one in series
     ]
     if any(one.lows for one in series):
-        parts.append((terminal.pick("░", ":"), "90 % interval", None))
+        parts.append((terminal.pick("░", ":"), "90% interval", None))
     if today:
         parts.append((terminal.pick("┊", "|"), "today", None))
     lines: list[str] = []

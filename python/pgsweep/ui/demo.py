@@ -13,7 +13,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
 _ERROR_CAPTION = (
-    "The same, minus the measured value: bars are the 90 % intervals, which should cross the zero line "
+    "The same, minus the measured value: bars are the 90% intervals, which should cross the zero line "
     "nine times in ten. Grey: one standard error of the measured value, as is ± in the table."
 )
 
@@ -145,7 +145,7 @@ def _section(workload: DemoWorkload) -> Section:
     inside = [hit for row in workload.rows for kind in KINDS if (hit := within(row, kind)) is not None]
     if inside:
         facts.append(
-            Fact(f"{sum(inside)} of {len(inside)}", "measured values within the predicted 90 % interval")
+            Fact(f"{sum(inside)} of {len(inside)}", "measured values within the predicted 90% interval")
         )
 
     groups = [Group(""), Group("measured", 1, Measured)]
@@ -154,7 +154,7 @@ def _section(workload: DemoWorkload) -> Section:
         Group("predicted from a trace", 3, "predicted trace"),
     ]
     head = ["shared_buffers", "miss ratio, %"]
-    head += ["miss ratio, %", "90 % interval, %", "error, points"] * len(KINDS)
+    head += ["miss ratio, %", "90% interval, %", "error, points"] * len(KINDS)
     rows, tips, marked = [], {}, None
     for index, row in enumerate(workload.rows):
         size, truth = format_bytes(row.shared_buffers_bytes), row.measured_miss_ratio
@@ -171,7 +171,7 @@ def _section(workload: DemoWorkload) -> Section:
             outside = "" if within(row, kind) else "measured lies outside"
             cells += [Cell(percent(value.miss_ratio, sign=False)), Cell(interval, outside)]
             cells.append(Cell(points(value.miss_ratio - truth)))
-            tip.append(f"predicted ({kind}) {percent(value.miss_ratio)}, {interval} %")
+            tip.append(f"predicted ({kind}) {percent(value.miss_ratio)}, {interval}%")
         marked = index if observed_here else marked
         rows.append(cells)
         tips[row.shared_buffers_bytes] = "\n".join(tip)
@@ -180,7 +180,7 @@ def _section(workload: DemoWorkload) -> Section:
     if workload.rows:
         title = f"Workload {workload.name}: miss ratio by shared_buffers, predicted and measured"
         curves = curve_svg(workload_series(workload), today_bytes=today, title=title, tips=tips)
-        figures.append((curves, "Lines: predicted. Bands: their 90 % intervals. Diamonds: measured."))
+        figures.append((curves, "Lines: predicted. Bands: their 90% intervals. Diamonds: measured."))
         errors = error_svg(
             workload_series(workload),
             standard_errors={

@@ -32,13 +32,16 @@ def _setting(setting: KernelSetting, terminal: Terminal) -> str:
     mark = terminal.paint(terminal.pick("✓", "+"), "green")
     if not setting.good:
         mark = terminal.paint("!", "yellow")
-    head = f"{mark} {setting.name} = {setting.value}"
+    head = f"{setting.name} = {setting.value}"
     if setting.recommendation is not None:
         head += f"; recommended: {setting.recommendation}"
     width = max(40, min(terminal.width, 110)) - 4
+    # Assignments are for pasting: they stay whole.
+    first, *more = textwrap.wrap(head, width + 2, break_long_words=False, break_on_hyphens=False)
+    more = textwrap.wrap(" ".join(more), width, break_long_words=False, break_on_hyphens=False)
     reason = textwrap.wrap(setting.reason[:1].upper() + setting.reason[1:] + ".", width)
     source = textwrap.wrap(f"{setting.source} ({CERTAINTY.get(setting.certainty, setting.certainty)})", width)
-    return "\n".join([head, *(f"    {line}" for line in [*reason, *source])])
+    return "\n".join([f"{mark} {first}", *(f"    {line}" for line in [*more, *reason, *source])])
 
 
 def kernel_page(result: KernelResult) -> Page:

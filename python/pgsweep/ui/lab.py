@@ -68,7 +68,7 @@ def lab_page(result: LabResult) -> Page:
         Section(
             title="Cells",
             ident="cells",
-            lead="Medians over runs. Intervals are of 95 % (bootstrap over runs, BCa), from 5 runs on.",
+            lead="Medians over runs. Intervals are of 95% (bootstrap over runs, BCa), from 5 runs on.",
             facts=facts,
             figures=_figures(result),
             groups=[],
@@ -97,7 +97,7 @@ def _claims_section(experiment: LabExperiment) -> Section:
     return Section(
         title="Does it hold here?",
         ident="claims",
-        lead="Each is a figure or the ratio of two, below it its 95 % interval (with fewer than 5 runs the "
+        lead="Each is a figure or the ratio of two, below it its 95% interval (with fewer than 5 runs the "
         "smallest and the largest that runs give). It holds where all of that is within the bounds.",
         facts=[],
         figures=[],
@@ -160,7 +160,7 @@ def _factors(result: LabResult) -> list[str]:
 def _table(result: LabResult) -> tuple[list[str], list[list[Cell]]]:
     names = _factors(result)
     published = result.experiment is not None
-    head = [*names, *(["published"] if published else []), "here", "95 % interval", "unit", "runs", "remark"]
+    head = [*names, *(["published"] if published else []), "here", "95% interval", "unit", "runs", "remark"]
     rows = []
     for cell in result.cells:
         interval = NONE

@@ -36,7 +36,7 @@ def all_page(result: LabAllResult) -> Page:
         Section(
             title="Verdicts",
             ident="verdicts",
-            lead="A conclusion is a ratio of two figures. It holds where its 95 % interval (with fewer than "
+            lead="A conclusion is a ratio of two figures. It holds where its 95% interval (with fewer than "
             "5 runs every ratio of two runs) is within its bounds.",
             facts=[],
             figures=[],

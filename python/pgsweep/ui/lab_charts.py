@@ -56,7 +56,7 @@ class _Axis:
 
 
 def plot_svg(plot: LabPlot, cells: Sequence[LabCell]) -> str:
-    """Return the picture as one SVG element; nothing where no cell that it is of has a run."""
+    """Return the picture as one SVG element, or None if none of its cells has a run."""
     chosen = [
         cell
         for cell in cells
@@ -207,7 +207,7 @@ def _grid(axis: _Axis, unit: str) -> list[str]:
         y = axis.y(tick)
         kind = "base" if tick == 0 else "grid"
         out.append(f'<path class="{kind}" d="M{_LEFT:.0f} {y:.1f}h{_PLOT_WIDTH:.0f}"/>')
-        shown = f"{figure(100 * tick)} %" if unit == "ratio" else value_text(tick, unit)
+        shown = f"{figure(100 * tick)}%" if unit == "ratio" else value_text(tick, unit)
         out.append(_text("tick", _LEFT - 10, y + 4, shown, "end"))
     return out
 

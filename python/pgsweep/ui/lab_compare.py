@@ -27,7 +27,7 @@ def compare_page(result: LabCompareResult) -> Page:
     section = Section(
         title="Cells",
         ident="cells",
-        lead=f"Medians over runs; the ratio is {result.second} over {result.first}, with its 95 % interval.",
+        lead=f"Medians over runs; the ratio is {result.second} over {result.first}, with its 95% interval.",
         facts=[],
         figures=[],
         groups=[],
@@ -45,7 +45,7 @@ def compare_page(result: LabCompareResult) -> Page:
 
 
 def _head(result: LabCompareResult) -> list[str]:
-    return ["cell", result.first, result.second, "unit", "ratio", "95 % interval", "verdict"]
+    return ["cell", result.first, result.second, "unit", "ratio", "95% interval", "verdict"]
 
 
 def _cells(cell: LabDifference) -> list[str]:

@@ -51,7 +51,7 @@ def cost_lines(result: MemoryResult) -> list[str]:
     lines = [
         f"A connection costs {format_bytes(cost.mean_bytes)} on average: private memory "
         f"{format_bytes(cost.private_mean_bytes)}, page tables {format_bytes(cost.page_tables_mean_bytes)}.",
-        f"95 % of {many} cost at most {format_bytes(cost.p95_bytes)}, "
+        f"95% of {many} cost at most {format_bytes(cost.p95_bytes)}, "
         f"the worst {format_bytes(cost.worst_bytes)} (process {cost.worst_pid}).",
     ]
     again, neither = "shared memory", "no page tables"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes, format_count, format_minutes
+from pgsweep.units import format_bytes, format_count, format_minutes, format_percent
 
 __all__ = [
     "NONE",
@@ -27,18 +27,18 @@ NONE = "–"
 
 
 def percent(ratio: float | None, *, sign: bool = True) -> str:
-    """Return `14.60 %` for 0.146; one digit more where the value is small, `–` where there is none."""
+    """Return `14.60%` for 0.146; one digit more where the value is small, `–` where there is none."""
     if ratio is None or math.isnan(ratio):
         return "–"
     value = 100 * ratio
-    text = f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3f}"
-    return f"{text} %" if sign else text
+    text = format_percent(ratio, 2 if abs(value) >= 0.1 or value == 0 else 3)
+    return text if sign else text.removesuffix("%")
 
 
 def rough_percent(ratio: float) -> str:
-    """Return a share in two digits, for narrow places: `15 %`, `0.4 %`."""
+    """Return a share in two digits, for narrow places: `15%`, `0.4%`."""
     value = 100 * ratio
-    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+    return format_percent(ratio, 0 if value >= 9.95 or value == 0 else 1)
 
 
 def points(ratio: float | None) -> str:

@@ -31,8 +31,7 @@ _MARKS: dict[Level, tuple[str, Paint]] = {
 }
 
 _CAPTION = (
-    "Line with round or triangular marks: predicted. Band: its 90 % interval. "
-    "Diamond: measured on the server."
+    "Line with round or triangular marks: predicted. Band: its 90% interval. Diamond: measured on the server."
 )
 
 
@@ -53,7 +52,7 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     if result.no_eviction is not None:
         head.append(_room(result.no_eviction))
 
-    columns = [Column("shared_buffers"), Column("miss ratio\npredicted"), Column("90 % interval")]
+    columns = [Column("shared_buffers"), Column("miss ratio\npredicted"), Column("90% interval")]
     if per_second:
         columns.append(Column("misses/s\nat this load"))
     columns.append(Column("", left=True))
@@ -182,7 +181,7 @@ def _section(result: PredictResult) -> Section:
         removable = format_bytes(result.no_eviction.removable_bytes)
         facts.append(Fact(removable, "can be taken away without a further miss", Predicted))
     groups = [Group(""), Group("predicted", 3 if per_second else 2, Predicted)]
-    head = ["shared_buffers", "miss ratio, %", "90 % interval, %"]
+    head = ["shared_buffers", "miss ratio, %", "90% interval, %"]
     if per_second:
         head.append("misses per second at this load")
     rows, tips, marked = [], {}, None
@@ -199,7 +198,7 @@ def _section(result: PredictResult) -> Section:
         marked = index if observed_here else marked
         rows.append(row)
         tips[point.shared_buffers_bytes] = (
-            f"{size}\npredicted {percent(point.miss_ratio)}\n90 % interval {interval} %"
+            f"{size}\npredicted {percent(point.miss_ratio)}\n90% interval {interval}%"
         )
     title = "Predicted miss ratio at every size of shared_buffers"
     figure = (

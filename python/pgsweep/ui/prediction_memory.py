@@ -52,12 +52,12 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
         Column("page cache\nleft"),
         Column("misses found\nthere"),
         Column("disk reads/s\npredicted"),
-        Column("90 % interval"),
+        Column("90% interval"),
         Column("held\ntwice"),
     ]
     loop = _throughput(memory)
     if loop:
-        columns += [Column("throughput\npredicted"), Column("90 % interval")]
+        columns += [Column("throughput\npredicted"), Column("90% interval")]
     columns.append(Column("", left=True))
     rows, marked = [], None
     for index, point in enumerate(memory.points):
@@ -97,7 +97,7 @@ def _lead(memory: MemoryPrediction) -> str:
 
 
 def _throughput(memory: MemoryPrediction) -> dict[int, ThroughputPoint]:
-    """Return the throughput by size; nothing where there is no prediction."""
+    """Return the throughput by size; none without a prediction."""
     points = [] if memory.throughput is None else memory.throughput.points
     return {point.shared_buffers_bytes: point for point in points}
 
@@ -211,9 +211,9 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
             "page cache left",
             "misses found there, %",
             "disk reads per second",
-            "90 % interval",
+            "90% interval",
             "held twice",
-            *(["throughput against today", "90 % interval"] if loop else []),
+            *(["throughput against today", "90% interval"] if loop else []),
         ],
         rows=rows,
         marked=marked,

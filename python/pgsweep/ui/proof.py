@@ -14,11 +14,11 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Rows, View
 
 _CAPTION = (
-    "Line with triangular marks: predicted. Band: its 90 % interval. Diamonds: the same accesses made on a "
+    "Line with triangular marks: predicted. Band: its 90% interval. Diamonds: the same accesses made on a "
     "real server, counted by it."
 )
 _ERROR_CAPTION = (
-    "Predicted minus measured. Bars: the 90 % intervals; nine in ten of them should cross the zero line."
+    "Predicted minus measured. Bars: the 90% intervals; nine in ten of them should cross the zero line."
 )
 
 
@@ -33,7 +33,7 @@ def prove_text(result: ProveResult, terminal: Terminal) -> str:
     columns = [
         Column("shared_buffers"),
         Column("miss ratio\npredicted"),
-        Column("90 % interval"),
+        Column("90% interval"),
         Column("measured"),
         Column("error,\npoints"),
         Column("simulated"),
@@ -116,7 +116,7 @@ def _section(result: ProveResult) -> Section:
             f"{100 * result.mean_abs_error:.2f}",
             f"mean error, percentage points; worst {100 * result.max_abs_error:.2f}",
         ),
-        Fact(f"{inside} of {len(result.rows)}", "measured values within the predicted 90 % interval"),
+        Fact(f"{inside} of {len(result.rows)}", "measured values within the predicted 90% interval"),
         Fact(
             f"{100 * result.simulator_max_abs_error:.3f}", "worst error of the simulator, percentage points"
         ),
@@ -140,7 +140,7 @@ def _section(result: ProveResult) -> Section:
             ]
         )
         tips[row.shared_buffers_bytes] = (
-            f"{size}\nmeasured {percent(truth)}\npredicted {percent(value.miss_ratio)}, {interval} %"
+            f"{size}\nmeasured {percent(truth)}\npredicted {percent(value.miss_ratio)}, {interval}%"
         )
     figures = []
     if result.rows:
@@ -168,7 +168,7 @@ def _section(result: ProveResult) -> Section:
             "shared_buffers",
             "miss ratio, %",
             "miss ratio, %",
-            "90 % interval, %",
+            "90% interval, %",
             "error, points",
             "miss ratio, %",
             "error, points",

@@ -16,7 +16,7 @@ _MOST_SIZES: Final = 7
 
 
 def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> Section | None:
-    """Return the section; nothing where no two sizes are known for all of them.
+    """Return the section, or None unless two sizes are known for all of them.
 
     Args:
         curves: of the relations, at the same sizes.
@@ -43,7 +43,7 @@ def relations_section(curves: Sequence[RelationCurve], keep: Sequence[int]) -> S
         lead=(
             f"Disk reads per second at {at}, and how many of them each added gigabyte of the pool saves "
             "from one size to the next; less than 0 where the page cache loses more than the pool gains. "
-            "Below each number its 90 % interval."
+            "Below each number its 90% interval."
         ),
         facts=[],
         figures=[],

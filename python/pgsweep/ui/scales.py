@@ -58,7 +58,7 @@ class RatioAxis:
     def up_to(cls, most: float) -> RatioAxis:
         """Return the axis from zero to a round number not below `most`, in three to seven round steps.
 
-        Of the fitting steps the one that wastes least height is taken; no axis ends below 0.1 %.
+        Of the fitting steps the one that wastes least height is taken; no axis ends below 0.1%.
         """
         step, count = round_steps(max(most, 1e-3), 3, 7)
         return cls(0.0, count * step, step)

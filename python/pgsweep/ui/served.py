@@ -15,7 +15,7 @@ from pgsweep.ui.scales import RatioAxis, SizeAxis
 
 CAPTION = (
     "Of all page accesses, what is read from disk, what is found in the page cache, and, above both, what is "
-    "found in shared_buffers, up to 100 %. Bars: 90 % interval of the disk reads. Diamond: misses measured."
+    "found in shared_buffers, up to 100%. Bars: 90% interval of the disk reads. Diamond: misses measured."
 )
 BOUNDED_CAPTION = (
     "Of all page accesses, what is not found in shared_buffers, and above that what is. How much of it is "
@@ -23,7 +23,7 @@ BOUNDED_CAPTION = (
 )
 
 THROUGHPUT_CAPTION = (
-    "Transactions per second against today's, for as many sessions. Band: 90 % interval. At today's size it "
+    "Transactions per second against today's, for as many sessions. Band: 90% interval. At today's size it "
     "was measured."
 )
 
@@ -110,7 +110,7 @@ def _tip(point: Served, marks: Mapping[int, str]) -> str:
     if point.disk is not None:
         lines.append(f"in the page cache {percent(point.misses - point.disk)}")
         lines.append(f"from disk {percent(point.disk)}")
-    lines.append(f"from disk {percent(point.low)} to {percent(point.high)} (90 % interval)")
+    lines.append(f"from disk {percent(point.low)} to {percent(point.high)} (90% interval)")
     return "\n".join(lines)
 
 
@@ -155,7 +155,7 @@ def throughput_svg(points: Sequence[Loop], *, marks: Mapping[int, str], title: s
     out += _ends(frame, [(frame.y(y_axis.at(points[-1].ratio)), "predicted", "k-trace")])
     tips = {
         one.size_bytes: f"{format_bytes(one.size_bytes)}\nthroughput {one.ratio:.2f} times today's\n"
-        f"90 % interval {one.low:.2f} to {one.high:.2f}"
+        f"90% interval {one.low:.2f} to {one.high:.2f}"
         for one in points
     }
     out += hits(frame, x_axis, tips)

@@ -30,7 +30,7 @@ from pgsweep.ui.numbers import (
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import text_width
 from pgsweep.ui.terminal import Paint, Terminal
-from pgsweep.units import format_plain
+from pgsweep.units import format_percent, format_plain
 
 KEYS = {
     "pool": ("p", "Pool"),
@@ -102,7 +102,7 @@ def _pool(sample: TopSample, terminal: Terminal) -> list[Line]:
     for level, buffers in enumerate(counts):
         mark = _level(buffers / max(1, *counts), terminal)
         colour: Paint = "red" if level >= 4 else "yellow" if level >= 2 else "blue"
-        part = f" {100 * buffers / total:.0f}%"
+        part = f" {format_percent(buffers / total)}"
         second += [(f"{level} ", ("dim",)), (mark * times, (colour,)), _value(f"{part:<{times + 5}}")]
     rates = sample.rates
     if rates is not None and rates.hand_buffers_per_second is not None:
@@ -148,7 +148,7 @@ def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend:
             [_label("evicted"), _words("–")],
         ]
     width = max(8, min(40, terminal.width - 62))
-    ratio = "–" if rates.hit_ratio is None else f"{100 * rates.hit_ratio:.2f} %"
+    ratio = "–" if rates.hit_ratio is None else f"{format_percent(rates.hit_ratio, 2)}"
     block = sample.block_size_bytes
     first: Line = [
         _label("hits"),
@@ -321,7 +321,7 @@ def _chart(values: Sequence[float], width: int, terminal: Terminal) -> str:
 
 def cost_line(sample: TopSample, asked_seconds: float) -> str:
     """Return what looking costs the server, and why it happens less often than asked for."""
-    share = f"{100 * sample.backend_share:.1f} % of one backend so far"
+    share = f"{format_percent(sample.backend_share, 1)} of one backend so far"
     took = format_seconds(sample.look_seconds)
     if sample.pool_source == "peek":
         text = f"cost: counters {share}; the pool none (read in {took})"

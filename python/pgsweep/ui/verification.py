@@ -11,6 +11,7 @@ from pgsweep.ui.section import Cell, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.units import format_percent
 
 _PAINTS: Final[dict[str, Paint]] = {
     "as predicted": "green",
@@ -37,7 +38,7 @@ def verify_text(result: VerifyResult, terminal: Terminal) -> str:
     parts = ["\n".join(lines)]
     if result.values:
         columns = [Column("", left=True), Column("before\nmeasured"), Column("predicted")]
-        columns += [Column("90 % interval"), Column("after\nmeasured"), Column("", left=True)]
+        columns += [Column("90% interval"), Column("after\nmeasured"), Column("", left=True)]
         rows = [
             [
                 value.name,
@@ -81,7 +82,8 @@ def _change_cells(one: WorkloadChange) -> list[str]:
             return ""
         return format_bytes(number) if one.name.startswith("size") else count(number)
 
-    return [one.name, shown(one.before), shown(one.after), f"{one.difference:.1%}", f"{one.usual:.0%}"]
+    shares = [format_percent(one.difference, 1), format_percent(one.usual)]
+    return [one.name, shown(one.before), shown(one.after), *shares]
 
 
 def verify_page(result: VerifyResult) -> Page:
@@ -99,7 +101,7 @@ def verify_page(result: VerifyResult) -> Page:
     ]
     groups = [Group(""), Group("measured", 1, Measured), Group("predicted", 2, Predicted)]
     groups += [Group("measured", 1, Measured), Group("")]
-    head = ["value", "before", "predicted", "90 % interval", "after", "interval"]
+    head = ["value", "before", "predicted", "90% interval", "after", "interval"]
     first = Section("Predicted and measured", "values", "", [], [], groups, head, values, worded=(0, 5))
     load = [
         [*map(Cell, _change_cells(one)), Cell("changed" if one.changed else "as before"), Cell(one.detail)]

@@ -14,6 +14,7 @@ from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
+from pgsweep.units import format_percent
 
 R = TypeVar("R", WarmRelation, WarmTrouble)
 
@@ -134,7 +135,7 @@ def verified_lines(verified: WarmVerified | None) -> list[str]:
             first = "" if before is None else f" ({known_bytes(before)} before)"
             lines.append(
                 f"In {name} now, measured: {known_bytes(now)} of {format_bytes(asked)} asked for, "
-                f"{100 * now / asked:.1f} %{first}."
+                f"{format_percent(now / asked, 1)}{first}."
             )
     return lines
 

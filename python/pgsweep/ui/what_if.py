@@ -36,13 +36,13 @@ def what_if_text(result: PredictResult, terminal: Terminal) -> str:
         Column("shared_buffers"),
         Column("miss ratio\ntoday"),
         Column("miss ratio\nwhat if"),
-        Column("90 % interval"),
+        Column("90% interval"),
         Column("misses/s\ntoday"),
         Column("misses/s\nwhat if"),
     ]
     disk = _disk(result)
     if disk:
-        columns += [Column("disk reads/s\ntoday"), Column("disk reads/s\nwhat if"), Column("90 % interval")]
+        columns += [Column("disk reads/s\ntoday"), Column("disk reads/s\nwhat if"), Column("90% interval")]
     columns.append(Column("", left=True))
     today = result.observed.shared_buffers_bytes
     rows, marked = [], None
@@ -65,9 +65,9 @@ def what_if_section(result: PredictResult) -> Section:
     """Return the same as a section of the page."""
     changed = result.changed
     disk = _disk(result)
-    head = ["shared_buffers", "miss ratio today, %", "with what-ifs, %", "90 % interval, %"]
+    head = ["shared_buffers", "miss ratio today, %", "with what-ifs, %", "90% interval, %"]
     head += ["misses per second today", "with what-ifs"]
-    head += ["disk reads per second today", "with what-ifs", "90 % interval"] if disk else []
+    head += ["disk reads per second today", "with what-ifs", "90% interval"] if disk else []
     cells = [] if changed is None else _cells(result, changed)
     today = result.observed.shared_buffers_bytes
     places = [index for index, (size, _) in enumerate(cells) if size == today]

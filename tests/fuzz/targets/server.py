@@ -84,7 +84,7 @@ def run_one(data: bytes, workdir: Path) -> str | None:
 def _server() -> tuple[Proxy, str]:
     """Return the proxy of this process, before a server of its own."""
     if TEMPLATES in os.environ:
-        share_templates()
+        share_templates(os.getpid())
     ends = contextlib.ExitStack()
     atexit.register(ends.close)
     cluster = ends.enter_context(Cluster.create(None, {"shared_buffers": "4MB", "autovacuum": "off"}))

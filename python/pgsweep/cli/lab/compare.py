@@ -35,7 +35,7 @@ def command(
     r"""Compare two results of `pgsweep lab run`, cell by cell.
 
     FIRST and SECOND are JSON files or HTML reports that `pgsweep lab run` wrote. Each difference is the ratio
-    of the medians, with its 95 % interval (bootstrap over runs, BCa), which needs 5 runs of a cell on both
+    of the medians, with its 95% interval (bootstrap over runs, BCa), which needs 5 runs of a cell on both
     sides. Settings outside of the grid's lists, the server's version and the machine may differ, and are
     listed. Results with other workloads, another scale or another limit of memory are refused.
 

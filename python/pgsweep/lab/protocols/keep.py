@@ -144,7 +144,7 @@ def _measured(
         "reads a second": len(times) / (end - begin),
     }
     if times:
-        values |= {"median": _quantile(times, 0.5), "95 % below": _quantile(times, 0.95)}
+        values |= {"median": _quantile(times, 0.5), "95% below": _quantile(times, 0.95)}
     if phase != _ALONE:
         values["flood"] = sum(flooded) / (end - begin)
     for result in kept:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pgsweep.host.cgroup import MemoryLimit
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_count
 
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 
@@ -119,15 +119,17 @@ def pool_reasons(result: HugePagesResult) -> list[str]:
     if pool.needed is None:
         return []
     have = pool.available + result.own_pages
+    needed, pages = format_count(pool.needed), f"{format_count(have)} huge pages of {size}"
     if have >= pool.needed:
         when = "the next start finds enough" if result.settings else "it will use them when it is restarted"
-        return [f"{have} huge pages of {size} are available now, {pool.needed} are needed: {when}"]
-    missing = pool.needed - have
-    text = f"{have} huge pages of {size} are available, {pool.needed} are needed: {missing} too few"
+        return [f"{pages} are available now, {needed} are needed: {when}"]
+    text = f"{pages} are available, {needed} are needed: {format_count(pool.needed - have)} too few"
     if pool.reserved:
-        text += f"; of {pool.free} free ones {pool.reserved} are reserved by running programs"
+        free, reserved = format_count(pool.free), format_count(pool.reserved)
+        text += f"; of {free} free ones {reserved} are reserved by running programs"
     if pool.overcommit:
-        text += f"; the kernel may make up to {pool.overcommit} more on demand, which is no promise"
+        more = format_count(pool.overcommit)
+        text += f"; the kernel may make up to {more} more on demand, which is not certain"
     return [text]
 
 

@@ -21,6 +21,7 @@ from math import sqrt
 from typing import Final
 
 from pgsweep.sizing.inference.estimate import Doubt
+from pgsweep.units import format_count, format_percent
 
 REPORT_SECONDS: Final = 1.0
 """The shortest time between two reports of a session (pgstat.c, PGSTAT_MIN_INTERVAL)."""
@@ -73,15 +74,15 @@ def doubts(tallies: list[Tally], *, seconds: float, dropped_relations: float) ->
         )
     elif wrong:
         found.append(
-            f"{_counted(wrong)}; the difference is put down to the {dropped_relations:,.0f} relations that "
-            "were dropped meanwhile, whose counters went with them"
+            f"{_counted(wrong)}; the difference is put down to the {format_count(dropped_relations)} "
+            "relations that were dropped meanwhile, whose counters went with them"
         )
     reasons = [Doubt("refused" if grave else "reliable", sentence) for sentence in found]
     for tally in tallies:
         if not wrong and tally.temporary > _WORTH_SAYING_RATIO * tally.database > 0:
             sentence = (
-                f"{tally.temporary / tally.database:.0%} of the {tally.kind} are those of temporary "
-                "relations, which lie outside shared_buffers: they stay the same at any size"
+                f"{format_percent(tally.temporary / tally.database)} of the {tally.kind} are those of "
+                "temporary relations, which lie outside shared_buffers: they stay the same at any size"
             )
             reasons.append(Doubt("reliable", sentence))
     return reasons
@@ -99,7 +100,8 @@ def _noise(tally: Tally, seconds: float) -> float:
 
 def _counted(tallies: list[Tally]) -> str:
     parts = [
-        f"{tally.relations + tally.temporary:,.0f} {tally.kind} against {tally.database:,.0f}"
+        f"{format_count(tally.relations + tally.temporary)} {tally.kind} against "
+        f"{format_count(tally.database)}"
         for tally in tallies
     ]
     return f"the relations of the database and the database itself count {' and '.join(parts)}"

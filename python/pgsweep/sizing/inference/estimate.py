@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records.prediction import LEVELS, Level
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_plain
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ UNKNOWN_WIDTH: Final = 0.04
 """Half an interval; where it is wider the miss ratio is unknown, and none is shown."""
 
 UNSEEN_PASSES: Final = 32.0
-"""Snapshots do not tell the miss ratio of a pool that the clock hand would pass more often than this while it
+"""Snapshots do not show the miss ratio of a pool that the clock hand would pass more often than this while it
 passes the observed one once.
 
 Pages that such a pool would evict are in constant use today: nearly all are at usage_count 5 whenever they
@@ -32,8 +32,8 @@ inside the interval in two of three such points.
 
 BRIEF_PASS_SECONDS: Final = 0.2
 SEVERAL_ACCESSES: Final = 0.05
-"""Nor do they tell it where a pass would take less time than that, and visits bring several accesses: for
-each first one at least so many others, shown by usage counts or counted by the server.
+"""Nor do they show it where a pass would take less time than that, and visits bring several accesses: for
+each first one at least this many others, shown by usage counts or counted by the server.
 
 Statements of one transaction access a page again after milliseconds to tenths of a second. Snapshots show
 that a page was accessed several times, not how far apart, and a pool that is swept as fast may have evicted
@@ -72,7 +72,7 @@ class Estimate:
 
     Attributes:
         sizes_blocks: sizes asked for.
-        miss_ratio: at each, with `low` and `high` bounding 90 %.
+        miss_ratio: at each, with `low` and `high` bounding 90%.
         pass_seconds: time of a clock pass at today's size.
         level: how far the curve may be trusted; where it is refused its numbers are for tests only.
         reasons: every reason for caution, the gravest first.
@@ -136,8 +136,8 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
         doubts.append(
             Doubt(
                 "refused" if left_out.all() else "rough",
-                f"at {_named(found, wide & ~unseen)} the miss ratio is not known to ± {UNKNOWN_WIDTH:.0%}: "
-                f"record for longer, or ask for sizes nearer to today's",
+                f"at {_named(found, wide & ~unseen)} the miss ratio is not known to ± "
+                f"{format_percent(UNKNOWN_WIDTH)}: record for longer, or ask for sizes nearer to today's",
             )
         )
     if unseen.any():

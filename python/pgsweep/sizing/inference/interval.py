@@ -1,4 +1,4 @@
-"""The 90 % interval around a curve from snapshots: the uncertainty of pages, counters and the model.
+"""The 90% interval around a curve from snapshots: the uncertainty of pages, counters and the model.
 
 What its constants say was fitted to simulated recordings of even seeds and tested on those of odd seeds
 (benchmarks/calibration).
@@ -87,7 +87,7 @@ def corrected(point: Floats, halves: list[Floats], relative_size: Floats) -> Flo
 def interval(
     point: Floats, spread: Floats, bounds: list[Floats], relative_size: Floats, beside: Beside
 ) -> tuple[Floats, Floats]:
-    """Return bounds of the 90 % interval: spread, what is not seen, and the model's own error, as squares.
+    """Return bounds of the 90% interval: spread, what is not seen, and the model's own error, as squares.
 
     Args:
         point: the curve, not corrected.

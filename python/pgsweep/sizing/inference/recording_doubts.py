@@ -11,6 +11,7 @@ from pgsweep.sizing.inference.estimate import Doubt
 from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.self_consistency import shift_doubts
 from pgsweep.sizing.inference.totals import Totals
+from pgsweep.units import format_percent
 
 LEAST_SNAPSHOTS = 4
 _PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
@@ -76,7 +77,9 @@ def scan_doubts(totals: Totals, relations: Table, sizes_blocks: Sequence[int]) -
     other = float(totals.relation_scanned_blocks[~ringed & ~small].sum()) / max(
         float(totals.relation_scanned_blocks.sum()), 1e-9
     )
-    what = f"{share:.0%} of the accesses are those of sequential scans, which do not come at random"
+    what = (
+        f"{format_percent(share)} of the accesses are those of sequential scans, which do not come at random"
+    )
     if share * other > _MANY_SCANS:
         worst = int(np.argmax(np.where(ringed | small, 0.0, totals.relation_scanned_blocks)))
         name = str(relations["name"][worst])

@@ -3,7 +3,7 @@
 What a replay gives is the miss ratio of this stretch of the workload at the other size, had the pool been in
 the state that the workload makes of it. Its interval holds what is not known of that: the state at the
 beginning, the order in which sessions come, what rings left behind, when the server vacuums. How another
-stretch would differ is no part of it.
+stretch would differ is not part of it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Replayed:
 
     Attributes:
         ratio: misses / accesses.
-        low, high: bounds of its 90 % interval.
+        low, high: bounds of its 90% interval.
         half_width: of the interval around the ratio, before it is made to hold what follows.
         meetings: by how much it may be off because scans of a table meet more often or less often.
         fresh, settled: the ratio just after a restart and long after it, where rings leave pages behind.
@@ -223,7 +223,7 @@ class Replay:
         return np.asarray(((outcome == MISS) | ((outcome == EXTENSION) & new_reads)) & counted)
 
     def _of_order(self, state: _native.PoolContents, blocks: int, misses: Rows) -> float:
-        """Return half the width of the 90 % interval for the order in which sessions come."""
+        """Return half the width of the 90% interval for the order in which sessions come."""
         ratio = self.ratio(misses)
         others = [self.ratio(self.misses(state, blocks, one)) - ratio for one in self._orders]
         spread = float(np.sqrt(np.mean(np.square(others)))) if others else 0.0

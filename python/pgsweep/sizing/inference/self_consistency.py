@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pgsweep.sizing.inference.estimate import UNKNOWN_WIDTH, Doubt
 from pgsweep.sizing.inference.interval import RELIABLE_WIDTH
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
 
 Floats = NDArray[np.float64]
 
@@ -48,8 +48,8 @@ _DRIFT_ROUGH, _DRIFT_MATTERS, _CERTAIN_ERROR = 1.2, 0.002, 0.0003
 error that is there in any case."""
 
 _DRIFT_REFUSED: Final = 0.01
-"""The product of both. On simulated loads (benchmarks/calibration, even seeds) it tells those that move, with
-errors of up to tens of points, from others."""
+"""The product of both. On simulated loads (benchmarks/calibration, even seeds) it separates those that move,
+with errors of up to tens of points, from others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ def today_doubts(predicted: float, measured: float, noise: float) -> list[Doubt]
     return [
         Doubt(
             "refused" if off > _TODAY_REFUSED + 2 * noise else "rough",
-            f"for today's size the method gives a miss ratio of {predicted:.1%} where {measured:.1%} was "
-            "measured: it does not explain this load",
+            f"for today's size the method gives a miss ratio of {format_percent(predicted, 1)} where "
+            f"{format_percent(measured, 1)} was measured: it does not explain this load",
         )
     ]
 
@@ -119,9 +119,9 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         doubts.append(
             Doubt(
                 "refused" if far else "rough",
-                f"the usage counts let expect {worst.expected_misses:,.0f} misses a second on "
-                f"`{worst.name}`, the server counted {worst.counted_misses:,.0f}: its pages are not visited "
-                "as the method assumes (scans, bulk operations, or relations that come and go)",
+                f"`{worst.name}` should have {format_count(worst.expected_misses)} misses a second by the "
+                f"usage counts, and the server counted {format_count(worst.counted_misses)}: its pages are "
+                "not visited as the method assumes (scans, bulk operations, or relations that come and go)",
             )
         )
     apart = sum(abs(p.seen_resident - p.expected_resident) for p in parts) / max(pool, 1.0)
@@ -130,8 +130,8 @@ def part_doubts(parts: Sequence[Part], pool: float, *, seconds: float, miss_rati
         doubts.append(
             Doubt(
                 "refused" if apart > _RESIDENT_REFUSED else "rough",
-                f"the rates found for `{worst.name}` let expect {worst.expected_resident:,.0f} of its pages "
-                f"in the pool, {worst.seen_resident:,.0f} were seen",
+                f"`{worst.name}` should have {format_count(worst.expected_resident)} pages in the pool by "
+                f"the rates found for it, and {format_count(worst.seen_resident)} were seen",
             )
         )
     return doubts
@@ -149,16 +149,16 @@ def stranger_doubts(other_databases: float, unknown: float) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "refused" if other_databases > _FOREIGN_REFUSED else "rough",
-                f"{other_databases:.0%} of the pool holds pages of other databases, which take their part of "
-                "any other size too; how much they would take is not known",
+                f"{format_percent(other_databases)} of the pool holds pages of other databases, which take "
+                "their part of any other size too; how much they would take is not known",
             )
         )
     if unknown > _UNKNOWN_ROUGH:
         doubts.append(
             Doubt(
                 "refused" if unknown > _UNKNOWN_REFUSED else "rough",
-                f"{unknown:.0%} of the pool holds pages of relations that were created, rewritten or dropped "
-                "during the recording: their sizes are not known",
+                f"{format_percent(unknown)} of the pool holds pages of relations that were created, "
+                "rewritten or dropped during the recording: their sizes are not known",
             )
         )
     return doubts
@@ -182,8 +182,8 @@ def shift_doubts(names: Sequence[str], first: Floats, second: Floats) -> list[Do
     return [
         Doubt(
             "rough",
-            f"the load changed: `{names[worst]}` had {before[worst]:.0%} of the accesses in the first half "
-            f"of the recording, {after[worst]:.0%} in the second",
+            f"the load changed: `{names[worst]}` had {format_percent(before[worst])} of the accesses in the "
+            f"first half of the recording, {format_percent(after[worst])} in the second",
         )
     ]
 
@@ -199,8 +199,9 @@ def order_doubts(share: float) -> list[Doubt]:
     return [
         Doubt(
             "refused" if share > _ORDER_REFUSED else "rough",
-            f"{share:.0%} of the misses read relations from end to end: pages that come round together stay "
-            "or go together, which snapshots do not show; take a trace (record --source trace)",
+            f"{format_percent(share)} of the misses read relations from end to end: pages that come round "
+            "together stay or go together, which snapshots do not show; take a trace (record --source "
+            "trace)",
         )
     ]
 
@@ -218,8 +219,9 @@ def together_doubts(shares: Sequence[tuple[str, float]]) -> list[Doubt]:
     return [
         Doubt(
             "refused" if share > _TOGETHER_REFUSED else "rough",
-            f"{share:.0%} of the accesses visit pages one after the other, most of them in `{worst}`: they "
-            "stay or go together, which snapshots do not show; take a trace (record --source trace)",
+            f"{format_percent(share)} of the accesses visit pages one after the other, most of them in "
+            f"`{worst}`: they stay or go together, which snapshots do not show; take a trace (record "
+            "--source trace)",
         )
     ]
 
@@ -245,6 +247,7 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
             )
         ]
     apart = whole - np.mean(halves, axis=0)
+    halved = float(np.mean([half[1] for half in halves]))
     chance = error + _CERTAIN_ERROR
     drift = float(min(-apart[0] / chance[0], apart[1] / chance[1]))
     most = float(np.abs(apart).max())
@@ -254,8 +257,8 @@ def drift_doubts(whole: Floats, halves: Sequence[Floats], error: Floats) -> list
         Doubt(
             "refused" if drift * most > _DRIFT_REFUSED else "rough",
             "the load moves, or was recorded for too short a time: each half of the recording shows fewer "
-            f"pages, read more often, than the whole does (at twice the size {whole[1]:.1%} would be missed "
-            f"by the whole, {np.mean([half[1] for half in halves]):.1%} by its halves)",
+            f"pages, read more often, than the whole does (at twice the size {format_percent(whole[1], 1)} "
+            f"would be missed by the whole, {format_percent(halved, 1)} by its halves)",
         )
     ]
 
@@ -271,6 +274,6 @@ def width_doubts(sizes_blocks: Sequence[int], low: Floats, high: Floats) -> list
         Doubt(
             "rough",
             f"at {format_bytes(sizes_blocks[worst] * BLOCK_BYTES)} the miss ratio is known to ± "
-            f"{half[worst]:.1%} only: record for longer, or ask for sizes nearer to today's",
+            f"{format_percent(half[worst], 1)} only: record for longer, or ask for sizes nearer to today's",
         )
     ]

@@ -423,7 +423,7 @@ def _unseen(
     pass_seconds: float,
     followers: float,
 ) -> tuple[int, ...]:
-    """Return the smaller sizes that snapshots do not tell (`UNSEEN_PASSES`, `BRIEF_PASS_SECONDS`).
+    """Return the smaller sizes that snapshots do not show (`UNSEEN_PASSES`, `BRIEF_PASS_SECONDS`).
 
     A pass takes as long as it takes to load the pool's pages: it is shorter by the size and by the misses.
 

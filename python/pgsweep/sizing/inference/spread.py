@@ -152,7 +152,7 @@ class Stretch:
         return windows.astype(np.float64), by_event.astype(np.float64)
 
     def deviation(self, missed: NDArray[np.bool_]) -> float:
-        """Return half the width of the 90 % interval of misses / accesses."""
+        """Return half the width of the 90% interval of misses / accesses."""
         misses, event_misses = self._parts(missed & self._counted)
         accesses, event_accesses = self._accesses
         ratio = (misses.sum() + event_misses.sum()) / max(self.total, 1.0)

@@ -18,7 +18,7 @@ from pgsweep.sizing.inference.replays import Replay, Replayed
 from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
-from pgsweep.units import format_plain
+from pgsweep.units import format_count, format_percent, format_plain
 
 _Z90 = 1.645
 _SMALLEST_BLOCKS = 16
@@ -241,7 +241,7 @@ def _doubts(
     if lost_events:
         share = lost_events / (len(trace.pages) + lost_events)
         level = "refused" if share >= _TOO_MANY_LOST else "rough" if share >= _SOME_LOST else "reliable"
-        doubts.append(Doubt(level, f"{lost_events} events were lost ({share:.2%})"))
+        doubts.append(Doubt(level, f"{lost_events} events were lost ({format_percent(share, 2)})"))
     doubts += _of_today(check)
     others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
     meetings = max((one.meetings for _, one in others), default=0.0)
@@ -259,7 +259,7 @@ def _doubts(
     if unknown:
         size, share = max(unknown, key=lambda pair: pair[1])
         text = (
-            f"at {_mib(size)} nothing tells whether tables that were scanned once are still there at the "
+            f"at {_mib(size)} it is not known whether tables that were scanned once are still there at the "
             f"next scan ({share:.3f} of the accesses): record for longer than scans are apart"
         )
         doubts.append(Doubt("rough", text))
@@ -284,16 +284,16 @@ def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Rep
     if steadiness.together > 0:
         text = (
             "the load moves from page to page, or visits a page several times and then no more: of the "
-            f"pages first visited in the second half of the trace {steadiness.together:.0%} would have been "
-            f"visited before, if visits came at random times{there}: record for longer"
+            f"pages first visited in the second half of the trace {format_percent(steadiness.together)} "
+            f"would have been visited before, if visits came at random times{there}: record for longer"
         )
         doubts.append(Doubt("rough", text))
     if steadiness.in_turn.any() and wider:
         names = trace.group_names
         of = f", most of them of {names[steadiness.in_turn_group]}" if names else ""
         text = (
-            f"{steadiness.in_turn_share:.0%} of the accesses visit pages in turn, as a loop does{of}: which "
-            f"of them stay depends on what the pool held before{there}"
+            f"{format_percent(steadiness.in_turn_share)} of the accesses visit pages in turn, as a loop "
+            f"does{of}: which of them stay depends on what the pool held before{there}"
         )
         doubts.append(Doubt("rough", text))
     return doubts
@@ -337,7 +337,8 @@ def _of_today(check: _Check) -> list[Doubt]:
 def _most_of_it(check: _Check) -> str:
     if not check.worst:
         return ""
-    return f"; most of it by {check.worst}: {check.replayed:,} misses instead of {check.counted:,}"
+    counts = f"{format_count(check.replayed)} misses instead of {format_count(check.counted)}"
+    return f"; most of it by {check.worst}: {counts}"
 
 
 def _notes(

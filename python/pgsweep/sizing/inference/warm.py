@@ -29,7 +29,7 @@ from pgsweep.sizing.inference.accesses import DROP, Trace
 from pgsweep.sizing.inference.loops import states_before
 from pgsweep.sizing.inference.steadiness import Steadiness
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -284,7 +284,7 @@ class WarmPools:
             )
         if expected <= self._most_strangers:
             return
-        cause = f"it would hold {expected:.2g} pages that the trace never names"
+        cause = f"it would hold {format_count(round(expected))} pages that the trace never names"
         hint = "name smaller sizes, for example --sizes 1GB,2GB,4GB"
         if self._most_strangers < _MOST_STRANGERS:
             cause += f", of which its {self._accesses} accesses say nothing"

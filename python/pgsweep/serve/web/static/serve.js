@@ -124,13 +124,13 @@
       const at = new Map(curve.result.points.map((p) => [p.shared_buffers_bytes, p]));
       const column = (field) => sizes.map((size) => at.has(size) ? 100 * at.get(size)[field] : null);
       const ink = colour[number % colour.length];
-      const value = legend((v) => `${v.toFixed(2)} %`, atToday);
+      const value = legend((v) => `${v.toFixed(2)}%`, atToday);
       data.push(column("miss_ratio"));
       lines.push({ label: name, stroke: ink, width: 2, spanGaps: true, points: { show: true, size: 6 }, value });
       if (number === 0) {
         data.push(column("high"), column("low"));
-        lines.push({ label: "high (90 %)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value },
-          { label: "low (90 %)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value });
+        lines.push({ label: "high (90%)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value },
+          { label: "low (90%)", stroke: ink, width: .5, spanGaps: true, points: { show: false }, value });
         bands.push({ series: [2, 3], fill: `${ink}2b` });
       }
     });
