@@ -44,6 +44,7 @@ def facts(memory_bytes: int = 16 * GB) -> MemoryFacts:
         processes=10,
         huge_pages=False,
         mglru=False,
+        pages_out_idle=False,
         readahead_bytes=131072,
         folio_order=0,
     )

@@ -83,6 +83,15 @@ def test_the_kernel_rules_of_a_file_system(tmp_path: Path) -> None:
         (lists / "enabled").write_text(enabled)
         rules = read_page_cache_rules(tmp_path, release="6.1.0-28-amd64", proc=tmp_path, sys=tmp_path)
         assert (rules.mglru, rules.readahead_bytes, rules.folio_order) == (mglru, 4 << 20, 9)
+        assert rules.pages_out_idle is False
+    thread = tmp_path / "kernel/mm/damon/admin/kdamonds/0"
+    scheme = thread / "contexts/0/schemes/0"
+    scheme.mkdir(parents=True)
+    for state, action, found in (("on", "pageout", True), ("off", "pageout", False), ("on", "stat", False)):
+        (thread / "state").write_text(f"{state}\n")
+        (scheme / "action").write_text(f"{action}\n")
+        rules = read_page_cache_rules(tmp_path, release="6.1.0-28-amd64", proc=tmp_path, sys=tmp_path)
+        assert rules.pages_out_idle is found
     (tmp_path / "self/mountinfo").write_text(f"1 0 {device} / / rw - ext4 /dev/x rw\n")
     for release, order in (("6.15.2", 0), ("6.16.0", 9), ("odd", 0)):
         rules = read_page_cache_rules(tmp_path, release=release, proc=tmp_path, sys=tmp_path)

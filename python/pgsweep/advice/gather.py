@@ -218,6 +218,7 @@ def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
         processes=0,
         huge_pages=True,
         mglru=False,
+        pages_out_idle=False,
         readahead_bytes=0,
         folio_order=0,
     )

@@ -44,6 +44,7 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
         rules = rules_of_data(postmaster_pid)
         found |= {
             "mglru": "on" if rules.mglru else "off",
+            **({"pages_out_idle": "on"} if rules.pages_out_idle else {}),
             "readahead_bytes": str(rules.readahead_bytes),
             "folio_order": str(rules.folio_order),
         }

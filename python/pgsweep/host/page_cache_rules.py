@@ -4,6 +4,8 @@
 |---|---|---|
 | multi-generational LRU | 6.1, where it is compiled in and enabled |
 Documentation/admin-guide/mm/multigen_lru.rst |
+| memory paged out as idle | 5.16, where DAMON was told to |
+Documentation/admin-guide/mm/damon/usage.rst, reclaim.rst |
 | large folios on xfs | 5.18 | fs/xfs/xfs_iops.c, mapping_set_large_folios |
 | large folios on ext4 | 6.16 | fs/ext4/inode.c, ext4_set_inode_mapping_order |
 """
@@ -41,11 +43,14 @@ class PageCacheRules:
 
     Attributes:
         mglru: the multi-generational LRU is enabled, so the two lists are not what runs.
+        pages_out_idle: DAMON pages out what was not accessed for a while, although there is room; None where
+            this process may not see it.
         readahead_bytes: of the file's device.
         folio_order: the largest folio of its file system, as a power of two of pages; 0 is one page.
     """
 
     mglru: bool
+    pages_out_idle: bool | None
     readahead_bytes: int
     folio_order: int
 
@@ -70,7 +75,7 @@ def read_page_cache_rules(
     kind = _file_system(number, proc)
     since = _LARGE_FOLIOS_FROM.get(kind)
     large = since is not None and _version(release or platform.release()) >= since
-    return PageCacheRules(_mglru(sys), readahead, _LARGEST_ORDER if large else 0)
+    return PageCacheRules(_mglru(sys), _pages_out_idle(sys), readahead, _LARGEST_ORDER if large else 0)
 
 
 def rules_of_data(postmaster_pid: int) -> PageCacheRules:
@@ -85,6 +90,23 @@ def rules_of_data(postmaster_pid: int) -> PageCacheRules:
 def _mglru(sys: Path) -> bool:
     with suppress(OSError, ValueError):
         return bool(int((sys / "kernel/mm/lru_gen/enabled").read_text(), 16) & _MGLRU_CORE)
+    return False
+
+
+def _pages_out_idle(sys: Path) -> bool | None:
+    """Return whether DAMON takes idle pages: its module does, or a thread with a scheme that pages out."""
+    try:
+        reclaim = sys / "module/damon_reclaim/parameters/enabled"
+        if reclaim.exists() and reclaim.read_text().strip() == "Y":
+            return True
+        for thread in (sys / "kernel/mm/damon/admin/kdamonds").glob("[0-9]*"):
+            if (thread / "state").read_text().strip() != "on":
+                continue
+            actions = thread.glob("contexts/[0-9]*/schemes/[0-9]*/action")
+            if any(action.read_text().strip() == "pageout" for action in actions):
+                return True
+    except OSError:
+        return None
     return False
 
 

@@ -217,6 +217,11 @@ class _Simulation:
                 "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
                 "it lies between, and the interval holds both"
             )
+        if self._facts.pages_out_idle:
+            reasons.append(
+                "the kernel pages out what was not accessed for a while, although there is room (DAMON): more "
+                "may be read from disk than predicted"
+            )
         if self._facts.other_files_bytes is None:
             reasons.append(
                 "cached files of others were not seen: what they take from the page cache is left out"

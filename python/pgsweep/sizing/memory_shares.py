@@ -69,6 +69,7 @@ class MemoryFacts:
         processes: of the server.
         huge_pages: the shared memory lay in huge pages.
         mglru: the kernel's lists are those of the multi-generational LRU.
+        pages_out_idle: the kernel takes pages that are not accessed for a while, although there is room.
         readahead_bytes, folio_order: of the file system of the data.
     """
 
@@ -81,6 +82,7 @@ class MemoryFacts:
     processes: int
     huge_pages: bool
     mglru: bool
+    pages_out_idle: bool
     readahead_bytes: int
     folio_order: int
 
@@ -110,6 +112,7 @@ class MemoryFacts:
             processes=values["server_processes"],
             huge_pages=host.get("huge_pages") == "on",
             mglru=host.get("mglru") == "on",
+            pages_out_idle=host.get("pages_out_idle") == "on",
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
         )
