@@ -260,4 +260,6 @@ def test_a_plan_to_warm_is_no_wider_than_the_terminal(width: int) -> None:
     assert max(len(line) for line in text.splitlines()) <= width, text
     assert "customer_orders_2024_pkey" in text
     assert ("no index of" in " ".join(text.split())) == (width == 120)
+    assert len([line for line in text.splitlines() if "customer_orders_2024_pkey" in line]) == 2
+    assert "\n\n    2  " not in text
     assert why in to_text(msgspec.structs.replace(result, relations=[row]), Terminal(width=width))

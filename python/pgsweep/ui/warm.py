@@ -181,9 +181,11 @@ def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> 
         cached = [known_bytes(row.page_cache_resident_bytes) for row in rows]
         fields.append(Field("in page\ncache", 6, cached))
     whys = [[row.why] for row in rows]
-    if terminal.interactive:
-        width = max(_LEAST_WIDTH_OF_REASONS, terminal.width - table_width(fields) - 2)
-        whys = [textwrap.wrap(row.why, width) or [""] for row in rows]
+    room = terminal.width - table_width(fields) - 2
+    if terminal.interactive and any(len(row.why) > room for row in rows):
+        if room < _LEAST_WIDTH_OF_REASONS:
+            return fitted_table(fields, terminal)
+        whys = [textwrap.wrap(row.why, room) or [""] for row in rows]
         fields = [
             replace(
                 field, cells=[line for pair in zip(field.cells, whys, strict=True) for line in _over(*pair)]
