@@ -10,15 +10,17 @@ import msgspec
 import pytest
 
 import pgsweep
+from pgsweep.records.warm import WarmResult
 from pgsweep.ui import numbers
 from pgsweep.ui.chart import chart
-from pgsweep.ui.results import to_text
+from pgsweep.ui.results import read_result, to_text
 from pgsweep.ui.scales import RatioAxis, SizeAxis, interpolate
 from pgsweep.ui.series import Series, predict_series
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from tests.fix_advice import advice_result
 from tests.fix_results import MB, demo_result, predict_result, record_result
+from tests.fuzz.targets import SEEDS
 
 PLAIN = Terminal(width=80)
 
@@ -243,3 +245,21 @@ def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
         *("evidence/checks.py:", "ui/sound.py:", "{run:.6g}", "{heat:.3g}"),
     )
     assert [line for line in found if not any(word in line for word in allowed)] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_plan_to_warm_is_no_wider_than_the_terminal(width: int) -> None:
+    """The reason stays beside the sizes where there is room for it, in as many lines as it takes."""
+    result = read_result(SEEDS / "result" / "warm.json")
+    assert isinstance(result, WarmResult)
+    why = "index; no index of its table was used yet, so as hot as the table: 155"
+    row = msgspec.structs.replace(result.relations[0], relation="customer_orders_2024_pkey", why=why)
+    text = to_text(
+        msgspec.structs.replace(result, relations=[row, row]), Terminal(width=width, interactive=True)
+    )
+    assert max(len(line) for line in text.splitlines()) <= width, text
+    assert "customer_orders_2024_pkey" in text
+    assert ("no index of" in " ".join(text.split())) == (width == 120)
+    assert len([line for line in text.splitlines() if "customer_orders_2024_pkey" in line]) == 2
+    assert "\n\n    2  " not in text
+    assert why in to_text(msgspec.structs.replace(result, relations=[row]), Terminal(width=width))

@@ -76,13 +76,14 @@ def fitted_table(fields: Sequence[Field], terminal: Terminal, *, marked: int | N
         marked: as for `table`.
     """
     kept = list(fields)
-    while terminal.interactive and len(kept) > 3 and _table_width(kept) > terminal.width:
+    while terminal.interactive and len(kept) > 3 and table_width(kept) > terminal.width:
         kept.remove(max(kept, key=lambda field: field.rank))
     rows = list(zip(*(field.cells for field in kept), strict=True))
     return table([field.column for field in kept], rows, terminal, marked=marked)
 
 
-def _table_width(fields: Sequence[Field]) -> int:
+def table_width(fields: Sequence[Field]) -> int:
+    """Return how many columns of a terminal the table takes."""
     return sum(_width(field.column, field.cells) for field in fields) + 2 * (len(fields) - 1)
 
 

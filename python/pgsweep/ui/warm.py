@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pgsweep.plain import shown
@@ -11,7 +13,7 @@ from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVeri
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import byte_rate, count, format_bytes, format_seconds, known_bytes, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Field, fitted_table, table_width
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import format_percent
@@ -25,6 +27,7 @@ PUSHED_OUT_SHARE = 0.05
 """Less than this of what was read is what queries and catalogs take."""
 
 _FIRST_NORMAL_OBJECT_ID = 16384
+_LEAST_WIDTH_OF_REASONS = 30
 _CACHES = {"pool": "shared_buffers", "page-cache": "the page cache", "both": "both caches"}
 
 
@@ -34,18 +37,26 @@ def warm_text(result: WarmResult, terminal: Terminal) -> str:
         return _statements_text(result)
     rows, catalogs = _parted(result.relations)
     hidden = max(0, len(rows) - _ROWS_SHOWN) if terminal.interactive else 0
-    parts = ["\n".join([_head(result), *_plan_lines(result)])]
+    parts = [_wrapped([_head(result), *_plan_lines(result)], terminal)]
     if result.work is not None:
-        parts.append("\n".join(_done(result)))
+        parts.append(_wrapped(_done(result), terminal))
     if rows:
         parts.append(_table(result, rows[: len(rows) - hidden], terminal))
     if hidden:
-        parts.append(f"... and {count(hidden)} relations more; all of them: --json, --csv, or through a pipe")
+        more = f"... and {count(hidden)} relations more; all of them: --json, --csv, or through a pipe"
+        parts.append(_wrapped([more], terminal))
     if catalogs:
-        parts.append(_catalogs_line(catalogs))
+        parts.append(_wrapped([_catalogs_line(catalogs)], terminal))
     parts += _trouble_lines(result, terminal)
     parts += missing_lines(result.missing, terminal)
     return "\n\n".join(parts) + "\n"
+
+
+def _wrapped(lines: Iterable[str], terminal: Terminal) -> str:
+    """Return sentences, one a line, on a terminal none wider than it."""
+    if not terminal.interactive:
+        return "\n".join(lines)
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, terminal.width))
 
 
 def _head(result: WarmResult) -> str:
@@ -156,29 +167,38 @@ def pushed_out_lines(result: WarmResult) -> list[str]:
 
 
 def _table(result: WarmResult, rows: list[WarmRelation], terminal: Terminal) -> str:
-    looked = [] if result.verified is None else [Column("in\npool"), Column("in page\ncache")]
-    if result.into == "page-cache":
-        looked = looked[1:]
-    columns = [Column("order"), Column("relation", left=True), Column("size"), _read_column(result)]
-    columns += [Column("left\nout"), *looked, Column("why", left=True)]
-    cells = []
-    for number, row in enumerate(rows, 1):
-        resident = [known_bytes(row.pool_resident_bytes), known_bytes(row.page_cache_resident_bytes)]
-        line = [
-            str(number),
-            _name(row, result.database),
-            format_bytes(row.size_bytes),
-            known_bytes(_read(row)),
-            known_bytes(row.left_out_bytes),
-            *resident[len(resident) - len(looked) :],
-            row.why,
+    """Return the relations; on a terminal the reasons are wrapped, or left out where it is narrow."""
+    fields = [
+        Field("order", 4, [str(number) for number in range(1, len(rows) + 1)]),
+        Field("relation", 0, [_name(row, result.database) for row in rows], left=True),
+        Field("size", 2, [format_bytes(row.size_bytes) for row in rows]),
+        Field("to\nread" if result.work is None else "read", 1, [known_bytes(_read(row)) for row in rows]),
+        Field("left\nout", 3, [known_bytes(row.left_out_bytes) for row in rows]),
+    ]
+    if result.verified is not None and result.into != "page-cache":
+        fields.append(Field("in\npool", 5, [known_bytes(row.pool_resident_bytes) for row in rows]))
+    if result.verified is not None:
+        cached = [known_bytes(row.page_cache_resident_bytes) for row in rows]
+        fields.append(Field("in page\ncache", 6, cached))
+    whys = [[row.why] for row in rows]
+    room = terminal.width - table_width(fields) - 2
+    if terminal.interactive and any(len(row.why) > room for row in rows):
+        if room < _LEAST_WIDTH_OF_REASONS:
+            return fitted_table(fields, terminal)
+        whys = [textwrap.wrap(row.why, room) or [""] for row in rows]
+        fields = [
+            replace(
+                field, cells=[line for pair in zip(field.cells, whys, strict=True) for line in _over(*pair)]
+            )
+            for field in fields
         ]
-        cells.append(line)
-    return table(columns, cells, terminal)
+    fields.append(Field("why", 7, [line for why in whys for line in why], left=True))
+    return fitted_table(fields, terminal)
 
 
-def _read_column(result: WarmResult) -> Column:
-    return Column("to\nread" if result.work is None else "read")
+def _over(cell: str, lines: Sequence[str]) -> list[str]:
+    """Return the cell and blank ones below it, as many as there are lines."""
+    return [cell, *[""] * (len(lines) - 1)]
 
 
 def _read(row: WarmRelation) -> int:
