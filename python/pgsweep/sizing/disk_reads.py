@@ -219,8 +219,8 @@ class _Simulation:
             )
         if self._facts.pages_out_idle:
             reasons.append(
-                "the kernel pages out what was not accessed for a while, although there is room (DAMON): more "
-                "may be read from disk than predicted"
+                "the kernel pages out what was not accessed for a while, although there is room (DAMON): "
+                "more may be read from disk than predicted"
             )
         if self._facts.other_files_bytes is None:
             reasons.append(
