@@ -212,7 +212,7 @@ def test_a_journal_cut_anywhere_is_read_as_far_as_it_goes(
         path.write_bytes(whole[:size])
         assert sum(part.blocks for part in read_journal(path, 7).pool) <= piece.blocks
     path.write_bytes(whole[:20])
-    with pytest.raises(UsageError, match="no journal"):
+    with pytest.raises(UsageError, match="not a journal"):
         read_journal(path, 7)
     path.write_bytes(whole.replace(b"warm-journal/1", b"warm-journal/9", 1))
     with pytest.raises(UsageError, match="does not know"):

@@ -238,7 +238,7 @@ def measure() -> list[Run]:
 
 
 def compile_package() -> None:
-    """Compile the package as pip does at installation: a restore from source begins half a second later."""
+    """Compile the package, as pip does when it installs it."""
     compileall.compile_dir(Path(pgsweep.__file__).parent, quiet=1)
 
 

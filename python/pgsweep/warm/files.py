@@ -23,7 +23,7 @@ import errno
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import TypeAlias
 
@@ -158,10 +158,9 @@ class FileReader:
                     # What is waited for has been asked for: no readahead beside it.
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
                     offsets, lengths = _divided(offsets, lengths, _STEP_BYTES)
-                    steps.append((np.full(len(offsets), descriptor), offsets, lengths))
-            if steps:
-                with contextlib.suppress(OSError):
-                    _ask_a_little(*map(np.concatenate, zip(*steps, strict=True)))
+                    steps.append(zip(repeat(descriptor), offsets.tolist(), lengths.tolist(), strict=False))
+            with contextlib.suppress(OSError):
+                _ask_a_little(chain.from_iterable(steps))
 
     def _by_file(self, stretches: Stretches) -> Iterator[tuple[str, Offsets, Offsets]]:
         """Yield path, offsets and lengths in bytes of the stretches that have files, in their order."""
@@ -283,26 +282,29 @@ def _advice(path: str, offset: int, length: int) -> str:
     return f"posix_fadvise({path}, {offset}, {length}, POSIX_FADV_WILLNEED), {_STEP_BYTES} bytes a step"
 
 
-def _ask_a_little(descriptors: Offsets, offsets: Offsets, lengths: Offsets) -> None:
+def _ask_a_little(steps: Iterable[tuple[int, int, int]]) -> None:
     """Ask for steps, half of the most at a time; before each half but the first, wait for the one before.
 
     To wait for each step by itself would take a switch between processes for each.
 
+    Args:
+        steps: descriptor, offset and length of each.
+
     Raises:
         OSError: a file cannot be read.
     """
-    ends = np.cumsum(lengths)
-    begin = 0
-    while begin < len(offsets):
-        fits = int(np.searchsorted(ends, ends[begin] - lengths[begin] + _AHEAD_BYTES // 2, side="right"))
-        end = max(begin + 1, min(begin + _AHEAD_REQUESTS // 2, fits))
-        columns = (column[begin:end].tolist() for column in (descriptors, offsets, lengths))
-        for descriptor, offset, length in zip(*columns, strict=True):
-            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
-        if begin > 0:
-            last = begin - 1
-            os.pread(int(descriptors[last]), 1, int(offsets[last] + lengths[last] - 1))
-        begin = end
+    requests = asked_bytes = 0
+    last: tuple[int, int] | None = None
+    before: tuple[int, int] | None = None
+    for descriptor, offset, length in steps:
+        if requests == _AHEAD_REQUESTS // 2 or asked_bytes + length > _AHEAD_BYTES // 2:
+            if before is not None:
+                os.pread(before[0], 1, before[1])
+            before, requests, asked_bytes = last, 0, 0
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+        last = descriptor, offset + length - 1
+        requests += 1
+        asked_bytes += length
 
 
 def _ask(descriptor: int, offset: int, length: int) -> None:

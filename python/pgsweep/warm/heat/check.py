@@ -52,7 +52,8 @@ def check(
     targets = find_targets(heat, sight, server.block_size_bytes)
     with explained():
         pool = PoolReader(access).read()
-    state, relations = compare(targets, pool, sight.pages if heat.meta.sees_page_cache else None, access)
+    pages = sight.pages if heat.meta.sees_page_cache else None
+    state, relations = compare(targets, PoolNow(pool), pages, access)
     values = {name: getattr(state, name) for name in CONDITION_NAMES}
     return WarmCheckResult(
         source=source_of(path, heat),
@@ -112,10 +113,9 @@ class PoolNow:
 
 
 def compare(
-    targets: Sequence[Target], pool: Snapshot, pages: ForkPages | None, access: Access
+    targets: Sequence[Target], now: PoolNow, pages: ForkPages | None, access: Access
 ) -> tuple[HeatState, list[HeatRelation]]:
     """Return the whole and each relation; no `pages` where the page cache was not seen, then or now."""
-    now = PoolNow(pool)
     block_bytes = access.server.block_size_bytes
     whole = block_bytes // access.page_bytes
     sums = _Sums()

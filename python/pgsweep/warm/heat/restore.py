@@ -100,8 +100,7 @@ def restore(
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
     wait_for_server(conninfo, options.wait_seconds, stop)
     with opened(conninfo, options.source) as access:
-        plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
-        result = result_of(plan, path, options, at)
+        first = plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
 
     def look_again() -> RestorePlan:
         with opened(conninfo, options.source) as access:
@@ -112,14 +111,15 @@ def restore(
         with _marked(conninfo, listener if starts == 1 and not done.left else None, stop):
             _carry_out(conninfo, plan, options, stop, listener, done)
         now = patiently(look_again, PATIENCE_SECONDS, stop)
-        crowded, restarted = plan.touches_at_once, now.started != plan.started
+        crowded, restarted = plan.touches_at_once, now.sight.started != plan.sight.started
         ended = done.stopped or stop.is_set()
         plan = now
         if restarted and starts < _STARTS and not ended:
             starts += 1
             done.restarts = max(1, done.restarts)
             continue
-        relations = _with_errors(now.relations, done.troubles)
+        after, relations = now.compared
+        relations = _with_errors(relations, done.troubles)
         if ended or options.rate_bytes_per_second is not None or not (crowded or done.left):
             break
         plan.pages = []
@@ -127,10 +127,10 @@ def restore(
         if not another_round(done.left, len(plan.order.block), int(plan.order.usage_count.sum())):
             break
     return msgspec.structs.replace(
-        result,
+        result_of(first, path, at),
         dry_run=False,
         seconds=time.monotonic() - begun,
-        after=plan.before,
+        after=after,
         relations=relations,
         touches_left_out=done.touches_left_out,
         rounds=max(1, len(done.left)),
@@ -151,7 +151,7 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
     wait_for_server(conninfo, options.wait_seconds, threading.Event())
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options)
-        result = result_of(plan, path, options, at)
+        result = result_of(plan, path, at)
         with explained():
             statements = list(statements_of(plan, server_files(plan)))
     return msgspec.structs.replace(result, statements=statements, seconds=time.monotonic() - begun)
@@ -269,7 +269,7 @@ def _carry_out(
     if sums.read_blocks + at_once:
         outcome = worked(plan.calls("all" if plan.touches_at_once else "reads"), sums.read_blocks + at_once)
         failure = nothing_at_all(outcome)
-        if failure is not None and plan.before.resident < _MOSTLY_THERE:
+        if failure is not None and plan.compared[0].resident < _MOSTLY_THERE:
             raise failure
         done.add(outcome)
     if plan.pages and not stop.is_set():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
+from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.plain import shown
 from pgsweep.records.heat import HeatRelation, HeatState, WarmRestoreResult
@@ -77,30 +80,97 @@ class RestoreOptions:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class RestorePlan:
     """The plan of a restore, and the state in which the caches were found.
 
-    Attributes:
-        sums: what is to be done in the pool; nothing where it is left alone.
-        calls: make the calls that do it, or a part of them.
-        pages: into the page cache alone.
-        touches_at_once: each portion as it is read; else when all else is done, as no query waits for it.
-        started: when the server was, where that may be asked.
+    What follows from that state is computed when it is first asked for: reading needs the order at once, the
+    result needs the rest at the end.
     """
 
     access: Access
     heat: SavedHeat
+    options: RestoreOptions
     sight: Sight
     targets: list[Target]
-    order: RestoreOrder
-    sums: RestoreSums
-    calls: Callable[[Part], Iterator[HeatCall]]
-    pages: list[Call]
-    before: HeatState
-    relations: list[HeatRelation]
-    touches_at_once: bool
-    started: datetime.datetime | None
+    pool: Snapshot
+
+    @cached_property
+    def now(self) -> PoolNow:
+        """The pool by blocks."""
+        return PoolNow(self.pool)
+
+    @cached_property
+    def order(self) -> RestoreOrder:
+        """The blocks of the pool in the order in which they come back."""
+        server, budget = self.access.server, self.options.budget_bytes
+        return order_blocks(
+            self.targets,
+            [self.now.usage_of(target) for target in self.targets],
+            restore_blocks(
+                server.shared_buffers_blocks, None if budget is None else budget // server.block_size_bytes
+            ),
+            server.shared_buffers_blocks - self.pool.used_buffers,
+        )
+
+    @property
+    def touches_at_once(self) -> bool:
+        """Whether each portion is touched as it is read; else when all else is done."""
+        return self.order.crowded
+
+    @cached_property
+    def sums(self) -> RestoreSums:
+        """What is to be done in the pool; nothing where it is left alone."""
+        if self.options.into == "page-cache":
+            return RestoreSums()
+        return sums_of(self.order, heat=self.options.heat)
+
+    def calls(self, part: Part) -> Iterator[HeatCall]:
+        """Return the calls that do it, or a part of them."""
+        size = min(CALL_BLOCKS, self._work(pool=True).call_blocks)
+        return restore_calls(
+            self.order,
+            size,
+            part=part,
+            heat=self.options.heat,
+            uncached=self._uncached() if self._pages_too else None,
+        )
+
+    @cached_property
+    def pages(self) -> list[Call]:
+        """The calls that read into the page cache alone."""
+        if not self._pages_too:
+            return []
+        pieces = page_cache_pieces(self.targets, self._cached)
+        return list(calls_of(_fitting(pieces, self.access), self._work(pool=False).call_blocks))
+
+    @cached_property
+    def compared(self) -> tuple[HeatState, list[HeatRelation]]:
+        """What was resident, altogether and of each relation."""
+        pages = self.sight.pages if self.heat.meta.sees_page_cache else None
+        return compare(self.targets, self.now, pages, self.access)
+
+    @property
+    def _pages_too(self) -> bool:
+        return self.options.into != "pool" and self.heat.meta.sees_page_cache
+
+    @cached_property
+    def _cached(self) -> list[NDArray[np.bool_] | None]:
+        whole = self.access.server.block_size_bytes // self.access.page_bytes
+        return [cached_now(target, self.sight.pages, whole) for target in self.targets]
+
+    def _uncached(self) -> list[NDArray[np.int64]] | None:
+        """Return the blocks of each target that are to come into the page cache, where that can be seen."""
+        if self.sight.pages is None:
+            return None
+        return [
+            target.block[target.page_cache & ~there]
+            for target, there in zip(self.targets, self._cached, strict=True)
+            if there is not None
+        ]
+
+    def _work(self, *, pool: bool) -> WorkOptions:
+        return self.options.work(self.access.server.block_size_bytes, pool=pool)
 
 
 def plan_restore(
@@ -111,58 +181,13 @@ def plan_restore(
     Raises:
         ConnectionFailed: the server has gone.
     """
-    server = access.server
-    block_bytes = server.block_size_bytes
     sight = look_around(access, heat)
-    targets = find_targets(heat, sight, block_bytes)
+    targets = find_targets(heat, sight, access.server.block_size_bytes)
     with explained():
         pool = PoolReader(access).read()
-    pages_seen = sight.pages if heat.meta.sees_page_cache else None
-    before, relations = compare(targets, pool, pages_seen, access)
-    now = PoolNow(pool)
-    budget = None if options.budget_bytes is None else options.budget_bytes // block_bytes
-    order = order_blocks(
-        targets,
-        [now.usage_of(target) for target in targets],
-        restore_blocks(server.shared_buffers_blocks, budget),
-        server.shared_buffers_blocks - pool.used_buffers,
-    )
-    fills_pool, fills_page_cache = options.into != "page-cache", options.into != "pool"
-    whole = block_bytes // access.page_bytes
-    cached = [cached_now(target, sight.pages, whole) for target in targets]
-    uncached = None
-    pages: list[Call] = []
-    if fills_page_cache and heat.meta.sees_page_cache:
-        pieces = page_cache_pieces(targets, cached)
-        pages = list(calls_of(_fitting(pieces, access), options.work(block_bytes, pool=False).call_blocks))
-        if sight.pages is not None:
-            uncached = [
-                target.block[target.page_cache & ~there]
-                for target, there in zip(targets, cached, strict=True)
-                if there is not None
-            ]
-    size = min(CALL_BLOCKS, options.work(block_bytes, pool=True).call_blocks)
-
-    def calls(part: Part) -> Iterator[HeatCall]:
-        return restore_calls(order, size, part=part, heat=options.heat, uncached=uncached)
-
-    sums = sums_of(order, heat=options.heat) if fills_pool else RestoreSums()
     if note is not None and access.pool_source == "sql":
         note(access.cost_note() + ", before and after each round")
-    return RestorePlan(
-        access,
-        heat,
-        sight,
-        targets,
-        order,
-        sums,
-        calls,
-        pages,
-        before,
-        relations,
-        order.crowded,
-        sight.started,
-    )
+    return RestorePlan(access, heat, options, sight, targets, pool)
 
 
 def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall], int] | None:
@@ -207,11 +232,10 @@ def _fitting(pieces: Iterator[BlockRange], access: Access) -> Iterator[BlockRang
         yield piece
 
 
-def result_of(
-    plan: RestorePlan, path: Path, options: RestoreOptions, at: datetime.datetime
-) -> WarmRestoreResult:
+def result_of(plan: RestorePlan, path: Path, at: datetime.datetime) -> WarmRestoreResult:
     """Return the plan as a result in which nothing is done yet."""
     server = plan.access.server
+    before, relations = plan.compared
     block_bytes = server.block_size_bytes
     return WarmRestoreResult(
         source=source_of(path, plan.heat),
@@ -226,10 +250,10 @@ def result_of(
         left_out_bytes=plan.order.left_out * block_bytes,
         touches=plan.sums.touches,
         ranges=plan.sums.ranges + sum(len(call.pieces) for call in plan.pages),
-        connections=options.connections,
-        before=plan.before,
+        connections=plan.options.connections,
+        before=before,
         after=None,
-        relations=plan.relations,
+        relations=relations,
         missing=plan.sight.missing,
     )
 
