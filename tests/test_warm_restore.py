@@ -50,7 +50,6 @@ def test_usage_counts_come_back_after_a_restart(bin_folder: Path | None, tmp_pat
             assert row(checked(conninfo, path).relations, "hot").resident_bytes == 0
             result = restored(conninfo, path, **options)
             assert result.same_cluster
-            assert result.connections == 1, "the pool has room, and the files are here"
             assert result.after is not None
             assert result.after.resident == 1.0
             assert result.after.usage_reached == 1.0
@@ -162,7 +161,6 @@ def test_a_smaller_pool_gets_the_hottest_and_no_more_than_it_holds(
         result = restored(conninfo, path, into="pool")
         assert result.to_pool_bytes < 8 << 20
         assert result.left_out_bytes > 4 << 20
-        assert result.connections == 2
         assert len(set(usage(conninfo, "hot")) & set(range(0, 200, 2))) > 90
     finally:
         cluster.settings["shared_buffers"] = "16MB"

@@ -49,9 +49,10 @@ from pgsweep.errors import INTERRUPTED
     "-j",
     "--connections",
     type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
     metavar="N",
-    help="Sessions that read at once.  [default: 1 on the server's host if the pool has room, as the kernel "
-    "reads ahead there; else 2]",
+    help="Sessions that read at once; the disk is asked for blocks before they are read, so few suffice.",
 )
 @click.option("--rate", type=Bytes(), metavar="SIZE", help="Read and touch no more than this each second.")
 @click.option(
@@ -73,7 +74,7 @@ def command(
     into: Literal["pool", "page-cache", "both"],
     heat: bool,
     budget: int | None,
-    connections: int | None,
+    connections: int,
     rate: int | None,
     max_latency: float | None,
     wait: float | None,

@@ -246,6 +246,7 @@ def _carry_out(
     """Do what was planned: read into the pool, then into the page cache, then touch."""
     sums, files = plan.sums, server_files(plan)
     at_once = sums.touches if plan.touches_at_once else sums.first_touches
+    block_bytes = plan.access.server.block_size_bytes
 
     def worked(calls: Iterator[HeatCall], blocks: int) -> WorkOutcome:
         work: Work
@@ -254,7 +255,8 @@ def _carry_out(
             return HeatReader(conninfo, work.server_started, files)
 
         probe = LatencyProbe(conninfo)
-        work = Work(calls, reader, plan.work(pool=True), total_blocks=blocks, probe=probe)
+        how = options.work(block_bytes, pool=True)
+        work = Work(calls, reader, how, total_blocks=blocks, probe=probe)
         try:
             return work.run(stop, None if listener is None else listener.state)
         finally:
@@ -271,7 +273,7 @@ def _carry_out(
             raise failure
         done.add(outcome)
     if plan.pages and not stop.is_set():
-        done.add(_read_pages(conninfo, plan, stop, listener, files))
+        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.touches > at_once and not stop.is_set():
         left = patiently(look, PATIENCE_SECONDS, stop)
         done.touches_left_out = left is None
@@ -282,6 +284,7 @@ def _carry_out(
 def _read_pages(
     conninfo: str,
     plan: RestorePlan,
+    options: RestoreOptions,
     stop: threading.Event,
     listener: Listener[WorkState] | None,
     files: FileReader | None,
@@ -290,7 +293,8 @@ def _read_pages(
         return PrewarmReader(conninfo, "read") if files is None else PageCacheReader(files)
 
     probe = LatencyProbe(conninfo, files)
-    work = Work(plan.pages, reader, plan.work(pool=False), probe=probe)
+    how = options.work(plan.access.server.block_size_bytes, pool=False)
+    work = Work(plan.pages, reader, how, probe=probe)
     try:
         return work.run(stop, None if listener is None else listener.state)
     finally:

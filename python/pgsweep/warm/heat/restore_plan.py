@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,6 @@ Into = Literal["pool", "page-cache", "both"]
 CALL_BLOCKS = 1024
 """8 MB: what is asked of the operating system at once, before it is read."""
 
-_CONNECTIONS: Final = 2
-"""Sessions that read, where one does not suffice: the next block is read while one waits."""
-
-_LEFT_OUT_PART: Final = 16
-"""All saved blocks have room if no more than this part of them is left out: some buffers are kept free."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
@@ -59,7 +53,7 @@ class RestoreOptions:
     Attributes:
         heat: bring usage counts back too, by touching.
         budget_bytes: of the pool, at most; None for all that it holds.
-        connections: how many sessions read at once; None decides by what is found.
+        connections: how many sessions read at once.
         rate_bytes_per_second: None for no limit.
         max_latency_seconds: pause while a block takes longer; None for never.
         wait_seconds: for a server that does not accept connections yet.
@@ -69,11 +63,21 @@ class RestoreOptions:
     into: Into = "both"
     heat: bool = True
     budget_bytes: int | None = None
-    connections: int | None = None
+    connections: int = 2
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     wait_seconds: float = 0.0
     source: PoolSource = "auto"
+
+    def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
+        """Return the options for the executor."""
+        return WorkOptions(
+            block_bytes=block_bytes,
+            connections=self.connections,
+            rate_bytes_per_second=self.rate_bytes_per_second,
+            max_latency_seconds=self.max_latency_seconds,
+            pool=pool,
+        )
 
 
 @dataclass
@@ -110,24 +114,6 @@ class RestorePlan:
         )
 
     @property
-    def connections(self) -> int:
-        """How many sessions read at once.
-
-        No session waits for what the kernel has read ahead: there a second one only takes a processor from
-        the server's clients. Where the pool has no room for all, what was read first may have left it again
-        before it is touched: reading must not take long.
-        """
-        if self.options.connections is not None:
-            return self.options.connections
-        fits = not self.order.crowded and self.order.left_out * _LEFT_OUT_PART <= len(self.order.target)
-        return 1 if fits and self.on_this_host else _CONNECTIONS
-
-    @property
-    def on_this_host(self) -> bool:
-        """Whether the server's files can be read here."""
-        return self.access.sees_page_cache and self.access.postmaster_pid is not None
-
-    @property
     def touches_at_once(self) -> bool:
         """Whether each portion is touched as it is read; else when all else is done."""
         return self.order.crowded
@@ -141,7 +127,7 @@ class RestorePlan:
 
     def calls(self, part: Part) -> Iterator[HeatCall]:
         """Return the calls that do it, or a part of them."""
-        size = min(CALL_BLOCKS, self.work(pool=True).call_blocks)
+        size = min(CALL_BLOCKS, self._work(pool=True).call_blocks)
         return restore_calls(
             self.order,
             size,
@@ -156,7 +142,7 @@ class RestorePlan:
         if not self._pages_too:
             return []
         pieces = page_cache_pieces(self.targets, self._cached)
-        return list(calls_of(_fitting(pieces, self.access), self.work(pool=False).call_blocks))
+        return list(calls_of(_fitting(pieces, self.access), self._work(pool=False).call_blocks))
 
     @cached_property
     def compared(self) -> tuple[HeatState, list[HeatRelation]]:
@@ -183,15 +169,8 @@ class RestorePlan:
             if there is not None
         ]
 
-    def work(self, *, pool: bool) -> WorkOptions:
-        """Return the options for the executor."""
-        return WorkOptions(
-            block_bytes=self.access.server.block_size_bytes,
-            connections=self.connections,
-            rate_bytes_per_second=self.options.rate_bytes_per_second,
-            max_latency_seconds=self.options.max_latency_seconds,
-            pool=pool,
-        )
+    def _work(self, *, pool: bool) -> WorkOptions:
+        return self.options.work(self.access.server.block_size_bytes, pool=pool)
 
 
 def plan_restore(
@@ -271,7 +250,7 @@ def result_of(plan: RestorePlan, path: Path, at: datetime.datetime) -> WarmResto
         left_out_bytes=plan.order.left_out * block_bytes,
         touches=plan.sums.touches,
         ranges=plan.sums.ranges + sum(len(call.pieces) for call in plan.pages),
-        connections=plan.connections,
+        connections=plan.options.connections,
         before=before,
         after=None,
         relations=relations,
@@ -309,7 +288,7 @@ def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
 def server_files(plan: RestorePlan) -> FileReader | None:
     """Return the server's files, where they are on this host."""
     access = plan.access
-    if not plan.on_this_host or access.postmaster_pid is None:
+    if not access.sees_page_cache or access.postmaster_pid is None:
         return None
     return FileReader(
         find_data_files(access.postmaster_pid, access.server.version_num),
