@@ -37,7 +37,7 @@ def test_a_small_trace_in_every_form(tmp_path: Path) -> None:
     for words in (
         "measured",
         "simulated",
-        "90 % interval",
+        "90% interval",
         "today 8 MB",
         "at 2 of 2 sizes",
         "The prediction",

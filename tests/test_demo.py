@@ -24,6 +24,7 @@ from tests.fix_demo import BRIEF, MIB, SMALL
 from tests.fix_process import wait_until
 
 CHILD = """
+import os
 import sys
 from pathlib import Path
 from pgsweep.sizing.demo import run_demo
@@ -37,7 +38,7 @@ class Listener:
     def note(self, text): pass
 
 if "initdb" not in sys.argv:
-    share_templates()
+    share_templates(os.getppid())
 run_demo(plan=BRIEF, output=Path(sys.argv[1]), progress=Listener())
 """
 
