@@ -171,6 +171,7 @@ def check_the_service(systemd: Systemd) -> None:
     assert "Traceback" not in systemd.inside("cat", "/run/said").stdout
 
 
+@pytest.mark.slow
 def test_the_unit_starts_under_systemd() -> None:
     """With all that it forbids: systemd as the first process of namespaces, the code of this checkout."""
     with installed(Path(sys.prefix)) as systemd:
@@ -203,6 +204,7 @@ Restart=no
 """
 
 
+@pytest.mark.slow
 def test_its_limits_are_in_force() -> None:
     """The collector lives within them; with less memory the kernel kills it, and nothing else."""
     with installed(Path(sys.prefix), limits=True) as systemd:

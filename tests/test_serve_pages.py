@@ -291,7 +291,7 @@ def test_the_advice_and_whether_the_last_one_held(tab: Tab, served: Served) -> N
     assert "changed from 8MB to 16MB" in text
     [value] = found["values"]
     numbers = [f"{100 * value[name]:.0f}" for name in ("predicted", "low", "high", "measured")]
-    shown = re.search(r"Misses: predicted ([\d.]+) % \(([\d.]+) % to ([\d.]+) %\), measured ([\d.]+) %", text)
+    shown = re.search(r"Misses: predicted ([\d.]+)% \(([\d.]+)% to ([\d.]+)%\), measured ([\d.]+)%", text)
     assert shown is not None, text
     assert [f"{float(word):.0f}" for word in shown.groups()] == numbers
     # The card itself comes with the first curve, without a reload.

@@ -160,8 +160,8 @@ def filling(before: EvidenceMeta, after: EvidenceMeta, values: list[VerifiedValu
     if now <= was + _MORE_UNUSED:
         return None
     return (
-        f"more was read from disk than predicted, but {now:.0%} of the memory was still unused "
-        f"({was:.0%} before): the page cache was filling; let the load run on, and verify again"
+        f"more was read from disk than predicted, but {format_percent(now)} of the memory was still unused "
+        f"({format_percent(was)} before): the page cache was filling; let the load run on, and verify again"
     )
 
 
