@@ -7,7 +7,8 @@
 Run as root, where memory cgroups can be made. A private server gets 192 MB of memory; its database is as
 large, twice or four times as large. The load is recorded once at 16 MB of shared_buffers, as a trace and as
 snapshots, and advised. Then the server is restarted at each size, in random order, in several rounds, and
-counted when it has settled. What is done has its line in samples.jsonl and is not done again.
+counted when it has settled; its throughput is compared in turns with that of a second server at 16 MB. What
+is done has its line in samples.jsonl and is not done again.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sql", type=float, default=30.0, help="seconds of the snapshots")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds after which it is counted anyway")
     parser.add_argument("--count", type=int, default=8, help="seconds that are counted")
+    parser.add_argument("--turns", type=float, default=30.0, help="seconds of turns for the throughput")
     parser.add_argument("--keep", type=Path, default=Path("build/advise"), help="folder of the recordings")
     parser.add_argument("--verify", type=int, default=0, metavar="N", help="restart and verify so often")
     parser.add_argument("--after", type=float, default=8.0, help="seconds of the trace that is verified")

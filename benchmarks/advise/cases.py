@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import statistics
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import msgspec
 import psycopg
 
 from benchmarks.advise.measure import Watch, measure, settle, start
+from benchmarks.advise.turns import in_turns, reference
 from benchmarks.advise.workloads import WORKLOADS, Load
 from pgsweep.advice.gather import advise
 from pgsweep.errors import ClusterError
@@ -129,7 +131,8 @@ def run_case(case: Case, samples: Samples, options: Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not _missing(case, samples, options.rounds):
         return
-    with filled(case) as cluster:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(filled(case))
         if not samples.of(case.name, "observed"):
             _observe(case, cluster, folder, samples, options)
         for source in SOURCES:
@@ -139,9 +142,14 @@ def run_case(case: Case, samples: Samples, options: Namespace) -> None:
                 advice = advise(folder / f"{source}.evidence", memory_bytes=memory)
                 samples.add("advice", case.name, source=source, **shown(advice))
                 print(f"{case.name}: {source}: {advice.summary}", flush=True)
+        missing = _missing(case, samples, options.rounds)
+        if not missing:
+            return
+        same = (case.workload, case.scale, OBSERVED_BYTES, MEMORY_BYTES, options.settle)
+        other = stack.enter_context(reference(stack.enter_context(filled(case)), *same))
         contents: dict[int, PoolContent] = {}
-        for number, size in _missing(case, samples, options.rounds):
-            _measure(case, cluster, number, size, contents, samples, options)
+        for number, size in missing:
+            _measure(case, cluster, other, number, size, contents, samples, options)
 
 
 @contextmanager
@@ -239,6 +247,7 @@ def _observe(case: Case, cluster: Cluster, folder: Path, samples: Samples, optio
 def _measure(
     case: Case,
     cluster: Cluster,
+    other: Load,
     number: int,
     size: int,
     contents: dict[int, PoolContent],
@@ -259,6 +268,7 @@ def _measure(
             seed=100 + number,
             settle_seconds=options.settle,
             count_seconds=options.count,
+            turns=lambda load: in_turns(load, other, options.turns),
         )
     except (ClusterError, psycopg.Error, RuntimeError) as error:
         said = f"{error} ({getattr(error, 'cause', None)})"
@@ -266,9 +276,10 @@ def _measure(
         print(f"{case.name}: {size // MB} MB: {said}", flush=True)
         return
     samples.add("truth", case.name, round=number, size_bytes=size, **line)
-    rates = line["transactions_by_second"]
+    own, others = (statistics.median(rates) for rates in zip(*line["turns"], strict=True))
     print(
-        f"{case.name}: round {number}, {size // MB:4} MB: {sum(rates) / max(len(rates), 1):7.0f} tx/s, "
+        f"{case.name}: round {number}, {size // MB:4} MB: {own:7.0f} tx/s, {own / others:.2f} of that at "
+        f"{OBSERVED_BYTES // MB} MB, "
         f"misses {line['misses'] / max(line['accesses'], 1):.4f}, "
         f"disk {line['disk_bytes'] / 8192 / max(line['accesses'], 1):.4f} blocks/access, "
         f"started in {line['start_seconds']} s, settled {line['settled']} after {line['settle_seconds']} s, "

@@ -1,8 +1,8 @@
 """What was predicted beside what was measured, and the figures that follow.
 
 A prediction is for the accesses per second of its recording. So disk reads are compared per access, which is
-the same at equal throughput, and throughput as a ratio to that of the size observed, of the same round where
-both were measured in it. Disk reads are bytes of /proc/PID/io of the server's processes, readahead included.
+the same at equal throughput, and throughput as a ratio to that of the size observed, which ran in turns with
+each. Disk reads are bytes of /proc/PID/io of the server's processes, readahead included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Truth:
     Attributes:
         miss_ratio: of the pool.
         disk_blocks: read from disk for each access.
-        rates: transactions per second, by round.
+        rates: transactions per second, by round; of today's in the turns, times the median of today's.
+        today: the median of today's in all turns of the case.
         accesses: of a transaction.
         settled: in all rounds.
         others: the largest share of the processors that other programs had.
@@ -59,6 +60,7 @@ class Truth:
     miss_ratio: float
     disk_blocks: float
     rates: dict[int, float]
+    today: float
     accesses: float
     settled: bool
     others: float
@@ -71,6 +73,7 @@ class Truth:
 def truths(samples: Samples, case: str) -> dict[int, Truth]:
     """Return what was measured at each size."""
     lines = samples.of(case, "truth")
+    today = statistics.median([pair[1] for line in lines for pair in line["turns"]]) if lines else 0.0
     found = {}
     for size in sorted({line["size_bytes"] for line in lines}):
         own = [line for line in lines if line["size_bytes"] == size]
@@ -78,7 +81,8 @@ def truths(samples: Samples, case: str) -> dict[int, Truth]:
             size_bytes=size,
             miss_ratio=_total(own, "misses") / max(_total(own, "accesses"), 1),
             disk_blocks=statistics.median(_disk_blocks(line) for line in own),
-            rates={line["round"]: statistics.mean(line["transactions_by_second"]) for line in own},
+            rates={line["round"]: today * _ratio(line) for line in own},
+            today=today,
             accesses=_total(own, "accesses") / max(_total(own, "transactions"), 1),
             settled=all(line["settled"] for line in own),
             others=max(line["others"] for line in own),
@@ -88,6 +92,11 @@ def truths(samples: Samples, case: str) -> dict[int, Truth]:
 
 def _total(lines: Sequence[dict[str, Any]], name: str) -> float:
     return float(sum(line[name] for line in lines))
+
+
+def _ratio(line: dict[str, Any]) -> float:
+    """Return the throughput of a size, of that of the size observed, from turns beside each other."""
+    return float(statistics.median(own / today for own, today in line["turns"]))
 
 
 def _disk_blocks(line: dict[str, Any]) -> float:
@@ -204,17 +213,14 @@ def _compare_disk(one: dict[str, Any], measured: dict[int, Truth]) -> list[Compa
 
 def _compare_throughput(one: dict[str, Any], measured: dict[int, Truth]) -> list[Compared]:
     points = (one["throughput"] or {}).get("points", [])
-    today = measured.get(OBSERVED_BYTES)
     found = []
     for point in points:
         at = measured.get(point["shared_buffers_bytes"])
-        if at is None or today is None or at is today:
-            continue
-        both = sorted(set(at.rates) & set(today.rates))
-        ratios = [at.rates[number] / today.rates[number] for number in both]
-        ratio = statistics.median(ratios) if ratios else at.rate / today.rate
-        values = (ratio, point["ratio"], point["low"], point["high"])
-        found.append(Compared(one["case"], one["source"], "throughput", at.size_bytes, *values, at.settled))
+        if at is not None and at.size_bytes != OBSERVED_BYTES:
+            values = (at.rate / at.today, point["ratio"], point["low"], point["high"])
+            found.append(
+                Compared(one["case"], one["source"], "throughput", at.size_bytes, *values, at.settled)
+            )
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,13 @@ def measure(
     seed: int,
     settle_seconds: float,
     count_seconds: int,
+    turns: Callable[[Load], list[tuple[float, float]]],
 ) -> tuple[dict[str, Any], PoolContent]:
-    """Restart at a size, settle, count; return what was counted, and what the pool held at the end."""
+    """Restart at a size, settle, count; return what was counted, and what the pool held at the end.
+
+    Args:
+        turns: called when it is counted: measures the throughput of the load, and of another in turns.
+    """
     begun = time.monotonic()
     start(cluster, size_bytes, carried, seed)
     started = time.monotonic() - begun
@@ -139,6 +144,7 @@ def measure(
         rates = load.transactions_by_second()[first + 1 :]
         after = _processors(cluster, load)
         content = pool_content(cluster)
+        pairs = turns(load)
     seconds = sum(one.seconds for one in windows)
     others = max(0.0, (after[0] - used[0]) - (after[1] - used[1])) / seconds / (os.cpu_count() or 1)
     return {
@@ -151,6 +157,7 @@ def measure(
         "transactions": sum(one.transactions for one in windows),
         "disk_bytes": sum(one.disk_bytes for one in windows),
         "transactions_by_second": rates,
+        "turns": [[round(rate, 1) for rate in pair] for pair in pairs],
         "others": round(others, 3),
         "server_processor_seconds": round(after[2] - used[2], 2),
     }, content

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from pgsweep.pg.cluster import Cluster
@@ -26,7 +29,7 @@ LOOP_BLOCKS = 13_000
 """About 100 MB: more than most of the pools that are measured, less than the largest."""
 
 _OWN_ROWS = ROWS_A_BLOCK * LOOP_BLOCKS // 4
-_PROGRESS = re.compile(r"^progress: [\d.]+ s, ([\d.]+) tps", re.MULTILINE)
+_PROGRESS = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps", re.MULTILINE)
 _READ = "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
 _STEP = "\\set step :step + 1\n"
 
@@ -77,7 +80,7 @@ UNSTEADY = ("drift", "loop")
 """Those that a prediction has to name as such."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Load:
     """pgbench beside the server, until the block ends.
 
@@ -99,7 +102,8 @@ class Load:
         self._said = folder / "pgbench.log"
         conninfo, environment = for_programs(self.cluster, DATABASE)
         command = [str(find_pgbench(self.cluster.binaries)), "--no-vacuum", "--protocol=prepared"]
-        command += [f"--client={CLIENTS}", "--jobs=2", "--time=3600", "--progress=1", "--define=step=0"]
+        command += [f"--client={CLIENTS}", "--jobs=2", "--time=86400", "--define=step=0"]
+        command += ["--progress=1", "--progress-timestamp"]
         command += [f"--random-seed={self.seed}", f"--scale={self.scale}", *self._scripts(folder)]
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
@@ -124,10 +128,39 @@ class Load:
         Raises:
             RuntimeError: pgbench has ended by itself.
         """
+        return [tps for _, tps in self._reports()]
+
+    def rate_within(self, begin: float, end: float, turns: Sequence[tuple[float, float]]) -> float:
+        """Return the transactions a second of the turns in a time, as far as pgbench reported of it.
+
+        Args:
+            begin: and `end`, in seconds since the epoch.
+            turns: when it ran: begin and end of each.
+
+        Raises:
+            RuntimeError: pgbench has ended by itself, or reported less than twice.
+        """
+        reports = [(at, tps) for at, tps in self._reports() if begin <= at <= end]
+        if len(reports) < 2:
+            raise RuntimeError(f"pgbench reported {len(reports)} times in {end - begin:.1f} s")
+        transactions = sum(tps * (at - before) for (before, _), (at, tps) in pairwise(reports))
+        first, last = reports[0][0], reports[-1][0]
+        return transactions / sum(max(0.0, min(last, stop) - max(first, start)) for start, stop in turns)
+
+    def _reports(self) -> list[tuple[float, float]]:
+        """Return the time of each report, and the transactions a second since the one before."""
         said = self._said.read_text(errors="replace")
         if self._process.poll() is not None:
             raise RuntimeError(f"pgbench ended by itself: {said[-500:]}")
-        return [float(tps) for tps in _PROGRESS.findall(said)]
+        return [(float(at), float(tps)) for at, tps in _PROGRESS.findall(said)]
+
+    def pause(self) -> None:
+        """Stop the process of pgbench: its sessions end their statements and stay idle."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let pgbench go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def processor_seconds(self) -> float:
         """Return the processor time of pgbench so far."""
@@ -136,4 +169,5 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
+        self.resume()
         self._process.wait()
