@@ -113,7 +113,8 @@ def situation(
     return Situation(**{**given, **changed})
 
 
-def _disk_point(size: int, reads: float, width: float) -> DiskPoint:
+def _disk_point(size: int, reads: float, width: float, blocks: float | None = None) -> DiskPoint:
+    blocks = reads if blocks is None else blocks
     return DiskPoint(
         shared_buffers_bytes=size,
         page_cache_bytes=15 * GB - size,
@@ -125,9 +126,9 @@ def _disk_point(size: int, reads: float, width: float) -> DiskPoint:
         disk_reads_per_second=reads,
         disk_reads_low=reads * (1 - width),
         disk_reads_high=reads * (1 + width),
-        disk_bytes_per_second=reads * 8192,
-        disk_bytes_low=reads * 8192,
-        disk_bytes_high=reads * 8192,
+        disk_bytes_per_second=blocks * 8192,
+        disk_bytes_low=blocks * (1 - width) * 8192,
+        disk_bytes_high=blocks * (1 + width) * 8192,
         held_twice_bytes=0,
         held_twice_low_bytes=0,
         held_twice_high_bytes=0,

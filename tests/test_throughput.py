@@ -56,6 +56,8 @@ class Recorded:
         host: dict[str, str] | None = None,
         timing: str = "on",
         overhead: dict[str, float] | None = None,
+        io: dict[str, float] | None = None,
+        bgwriter: dict[str, float] | None = None,
         **changed: float,
     ) -> None:
         # 1000 transactions a second: 1 ms of processor, 2 ms of reads, 4 sessions that never pause.
@@ -67,7 +69,13 @@ class Recorded:
         }
         times = {"server_cpu_seconds": 10.0, "host_cpu_seconds": 10.0}
         rows: list[tuple[str, str, str, float, float]] = []
-        for scope, named, values in (("database", "shop", growth), ("host", "", times)):
+        counted = (
+            ("database", "shop", growth),
+            ("host", "", times),
+            ("io", "client backend/relation/normal", io or {}),
+            ("bgwriter", "", bgwriter or {}),
+        )
+        for scope, named, values in counted:
             for name, grown in values.items():
                 rows.append((scope, named, name, 0.0, 5.0))
                 rows.append((scope, named, name, 10.0, 5.0 + changed.get(name, grown)))
@@ -95,7 +103,12 @@ class Recorded:
 
 
 def predicted(
-    recorded: Recorded, reads: dict[int, float], width: float = 0.0, *, measured: float | None = None
+    recorded: Recorded,
+    reads: dict[int, float],
+    width: float = 0.0,
+    *,
+    measured: float | None = None,
+    blocks: dict[int, float] | None = None,
 ) -> Throughput:
     # 2000 disk reads a second today, and 1200 copies.
     memory = MemoryPrediction(
@@ -105,7 +118,10 @@ def predicted(
         measured_disk_bytes_per_second=measured,
         simulated_disk_bytes_per_second=None if measured is None else 1000.0,
         policy="two-lists",
-        points=[_disk_point(size, count, width) for size, count in reads.items()],
+        points=[
+            _disk_point(size, count, width, count if blocks is None else blocks[size])
+            for size, count in reads.items()
+        ],
         reasons=[],
     )
     curve = [CurvePoint(shared_buffers_bytes=size, miss_ratio=0.032, low=0.03, high=0.034) for size in reads]
@@ -124,6 +140,37 @@ def test_half_the_disk_reads_halve_the_waiting() -> None:
         assert ratios[size] == pytest.approx(truth, rel=0.01)
     assert ratios[GB] == 1
     assert ratios[4 * GB] < 1 < ratios[2 * GB]
+
+
+def test_the_waiting_grows_between_the_reads_and_the_blocks() -> None:
+    # Half of the reads, and an eighth of the blocks: a quarter of the waiting is likely.
+    half = {GB: 2000.0, 2 * GB: 1000.0}
+    found = predicted(Recorded(), half, blocks={GB: 2000.0, 2 * GB: 250.0}).points[1]
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    blocks, likely, reads = (
+        exact(4, delay - 0.002 + waited, 0.001, 4) / 1000 for waited in (0.00025, 0.0005, 0.001)
+    )
+    assert found.ratio == pytest.approx(likely, rel=0.01)
+    assert found.low < reads < found.ratio < blocks < found.high
+    alike = predicted(Recorded(), half).points[1]
+    assert alike.high - alike.low < found.high - found.low
+
+
+def test_what_sessions_write_waits_too_where_the_page_cache_is_smaller() -> None:
+    alike = {GB: 2000.0, 2 * GB: 2000.0, 8 * GB: 2000.0}
+    read_only = predicted(Recorded(), alike)
+    since_16 = predicted(Recorded(io={"writes": 4_500.0, "evictions": 10_000.0}), alike)
+    counted = {"buffers_backend": 4_000.0, "buffers_clean": 500.0, "buffers_alloc": 10_000.0}
+    assert predicted(Recorded(bgwriter=counted), alike).points == since_16.points
+    for one, other in zip(read_only.points[1:], since_16.points[1:], strict=True):
+        assert one.ratio == pytest.approx(1.0)
+        assert other.low < other.ratio < one.ratio
+        assert one.low < other.high
+        assert other.high - other.low > one.high - one.low
+    # 14 GB of page cache become 13 and 7: what is written there is written to the device more often.
+    ratios = [point.ratio for point in since_16.points]
+    assert ratios == sorted(ratios, reverse=True)
 
 
 def test_a_disk_read_takes_processor_time_too() -> None:

@@ -9,9 +9,10 @@ from pgsweep.errors import UsageError
 from pgsweep.sizing.memory_shares import MemoryFacts
 
 _FACTORS: Final = (0.25, 0.5, 2, 4, 8, 16, 64)
-_OF_MEMORY: Final = (1 / 16, 1 / 8, 0.25, 0.4, 0.5, 0.65, 0.75)
 MOST_OF_MEMORY: Final = 0.8
 """What is left serves sessions, the kernel and the server's own reads of files that bypass the pool."""
+
+_OF_MEMORY: Final = (1 / 16, 1 / 8, 0.25, 0.4, 0.5, 0.65, MOST_OF_MEMORY)
 
 _SMALLEST: Final = 8 * MB
 _NEAR: Final = 1.1

@@ -7,20 +7,31 @@ known for today from counters over the recording:
     reads             blk_read_time of pg_stat_database (track_io_timing), less the copies from the page cache
     the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
 
-At another size the waiting grows or shrinks as the blocks read from disk do: the device takes longer for a
-read that brings others with it, and those are not all there when they are asked for. At the least it does so
-as the reads do that wait for the device in the simulation. Each miss more or less is a copy more or
-less, and each block from disk takes time of a processor too, which is tens of times that of a copy: the
-request, two switches between processes, the interrupt, a page to be found for it. The closed loop of the
-sessions then gives the throughput (closed_loop.py). Only the ratio is shown.
+At another size what the disk costs grows or shrinks with the reads that wait for the device in the
+simulation, and with the blocks read from disk: the device takes longer for a read that brings others with it,
+and those are not all there when they are asked for. What is likely lies in the middle of the two
+(benchmarks/advise): the geometric mean. That goes for the waiting and for the time of a processor that a read
+from disk takes, which is tens of times that of a copy: the request, two switches between processes, the
+interrupt, a page to be found for it. Each miss more or less is a copy more or less.
+
+Where sessions write, a smaller page cache makes the waiting grow too: pages that are written again and again
+go to the device more often, and reads wait behind them; at most as much as the page cache is smaller, for the
+share of the evicted pages that were dirty.
+
+The closed loop of the sessions then gives the throughput (closed_loop.py). Only the ratio is shown. For the
+interval, each of what is not known exactly is set to its ends by itself, and the deviations that follow are
+added in quadrature, since their causes are independent: the disk reads at the size and those of today, what a
+read takes of the processors, how the cost grows, what writing adds, and the model itself.
+
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -46,8 +57,8 @@ _FEWEST_READS: Final = 10.0
 
 _FEWEST_TRANSACTIONS: Final = 100
 _MOST_SESSIONS: Final = 10_000
-_MARGIN: Final = 0.02
-"""The least error of the model itself: assumed."""
+_MARGIN: Final = 0.03
+"""The error of the model itself: what is left of it in benchmarks/advise."""
 
 _COLD_READ_SECONDS: Final = 30e-6
 """Processor time of a disk read where it was not measured: assumed."""
@@ -55,6 +66,9 @@ _COLD_READ_SECONDS: Final = 30e-6
 _BEYOND_READER: Final = (1.0, 1.25, 1.75)
 """What a disk read takes of the processors, as multiples of what its reader takes: at least, likely, at most.
 The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
+
+
+Growth: TypeAlias = Literal["blocks", "likely", "reads"]
 
 
 class _Refused(Exception):
@@ -75,6 +89,7 @@ class Loop:
         read_seconds: of waiting for reads in one second, page cache and disk.
         copy_seconds: of one read from the page cache.
         cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
+        dirty_share: of the pages that leave the pool, those that were written out for it.
     """
 
     sessions: float
@@ -86,6 +101,7 @@ class Loop:
     read_seconds: float
     copy_seconds: float
     cold_read_seconds: float | None
+    dirty_share: float
 
 
 def predict_throughput(
@@ -151,7 +167,22 @@ def measure_loop(evidence: TraceTables) -> Loop:
         read_seconds=(base["blk_read_time"] or 0.0) / 1000,
         copy_seconds=copy,
         cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
+        dirty_share=_dirty_share(rate),
     )
+
+
+def _dirty_share(rate: Callable[[str, str, str], float | None]) -> float:
+    """Return which share of the pages that leave the pool was written for it, by sessions or the writer.
+
+    From pg_stat_io on 16 and later; before, each read and each new page takes the place of one.
+    """
+    normal = ("client backend/relation/normal", "background writer/relation/normal")
+    written = sum(rate("io", who, "writes") or 0.0 for who in normal)
+    gone = rate("io", normal[0], "evictions") or 0.0
+    if not gone:
+        written = sum(rate("bgwriter", "", name) or 0.0 for name in ("buffers_backend", "buffers_clean"))
+        gone = rate("bgwriter", "", "buffers_alloc") or 0.0
+    return min(written / gone, 1.0) if gone else 0.0
 
 
 def others_share(evidence: TraceTables) -> float | None:
@@ -211,9 +242,16 @@ def _today(today: DiskPoint, memory: MemoryPrediction) -> tuple[_Disk, _Disk, _D
     )
 
 
-def _grown(then: _Disk, now: _Disk) -> tuple[float, float]:
-    """Return how much longer is waited for the disk than now: as its blocks, and as its reads."""
-    return then.blocks / max(now.blocks, 1e-9), then.reads / max(now.reads, 1e-9)
+def _grown(then: _Disk, now: _Disk) -> dict[Growth, float]:
+    """Return how much more the disk costs than now: as its blocks do, as its reads do, and likely."""
+    blocks, reads = then.blocks / max(now.blocks, 1e-9), then.reads / max(now.reads, 1e-9)
+    return {"blocks": blocks, "likely": math.sqrt(blocks * reads), "reads": reads}
+
+
+def _crowded(then_bytes: int, now_bytes: int, dirty_share: float) -> float:
+    """Return how much longer reads wait at most, where another page cache holds what sessions write."""
+    less = max(now_bytes, 1) / max(then_bytes, 1)
+    return 1 + dirty_share * (less - 1) if less >= 1 else 1 / (1 + dirty_share * (1 / less - 1))
 
 
 def _assumed(loop: Loop) -> list[str]:
@@ -276,13 +314,13 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         loop.sessions, delay_seconds=delay, demand_seconds=unrecorded, processors=loop.processors
     )
 
-    def ratio(then: _Disk, now: _Disk, miss: float, beyond: float, longer: float) -> float:
+    def ratio(now: _Disk, miss: float, beyond: float, grown: float, longer: float) -> float:
         # The waiting without the processor time in it; where reads seem to take more than all, they take all
         # that is not processor time.
         waited = min(max(0.0, reads - now.reads / loop.transactions_per_second * cold), delay)
         changed = delay - waited + waited * longer
         demand = unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
-        demand += (then.blocks - now.blocks) / loop.transactions_per_second * cold * beyond
+        demand += (grown - 1) * now.blocks / loop.transactions_per_second * cold * beyond
         found = throughput(
             loop.sessions,
             delay_seconds=changed,
@@ -292,29 +330,45 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         return found / base
 
     now, now_low, now_high = _today(today, memory)
-    points = []
-    for point in memory.points:
-        at = point.shared_buffers_bytes
-        if at == size:
-            points.append(ThroughputPoint(shared_buffers_bytes=at, ratio=1.0, low=1.0, high=1.0))
-            continue
-        least, likely, most = _BEYOND_READER
+    least, usual, most = _BEYOND_READER
+
+    def predicted(point: DiskPoint) -> ThroughputPoint:
         then, low, high = _disk(point)
-        value = ratio(then, now, misses[at], likely, _grown(then, now)[0])
+        crowded = _crowded(point.page_cache_bytes, today.page_cache_bytes, loop.dirty_share)
+
+        def value(
+            then: _Disk = then,
+            now: _Disk = now,
+            beyond: float = usual,
+            growth: Growth = "likely",
+            writes: float = math.sqrt(crowded),
+        ) -> float:
+            miss = misses[point.shared_buffers_bytes]
+            grown = _grown(then, now)[growth]
+            return ratio(now, miss, beyond, grown, grown * writes)
+
+        likely = value()
         ends = [
-            ratio(*pair, misses[at], beyond, longer)
-            for pair in ((high, now_low), (low, now_high))
-            for beyond in (least, most)
-            for longer in _grown(*pair)
+            [value(then=end) for end in (low, high)],
+            [value(now=end) for end in (now_low, now_high)],
+            [value(beyond=end) for end in (least, most)],
+            [value(growth=end) for end in ("blocks", "reads")],
+            [value(writes=end) for end in (1.0, crowded)],
+            [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
         ]
-        points.append(
-            ThroughputPoint(
-                shared_buffers_bytes=at,
-                ratio=value,
-                low=min(*ends, value) * (1 - _MARGIN),
-                high=max(*ends, value) * (1 + _MARGIN),
-            )
+        return ThroughputPoint(
+            shared_buffers_bytes=point.shared_buffers_bytes,
+            ratio=likely,
+            low=max(0.0, likely - math.hypot(*(max(0.0, likely - min(pair)) for pair in ends))),
+            high=likely + math.hypot(*(max(0.0, max(pair) - likely) for pair in ends)),
         )
+
+    points = [
+        ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
+        if point.shared_buffers_bytes == size
+        else predicted(point)
+        for point in memory.points
+    ]
     return Throughput(
         transactions_per_second=loop.transactions_per_second,
         sessions=loop.sessions,
