@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.catalog import Relation, ScannedIndex
 from pgsweep.records.warm import WarmResult
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.warm import warm_text
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.capacity import page_cache_budget, pool_budget
 from pgsweep.warm.run.gather import Selection
@@ -141,6 +144,11 @@ def test_a_table_brings_its_indexes_and_toast(towarm: str) -> None:
     assert result.expected_seconds == pytest.approx(result.asked_bytes / 100e6)
     assert result.rate is not None
     assert result.rate.kind == "assumed"
+    text = warm_text(result, Terminal(0, False))
+    assert {"notes (TOAST)", "notes (TOAST index)"} <= {line.strip() for line in re.split("  +|\n", text)}
+    assert "pg_toast" not in text
+    since = re.search(r"since statistics began on (.*?) \(pg_statio\)", text)
+    assert since is None or re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", since[1])
 
 
 def test_an_index_comes_alone_and_partitions_together(towarm: str) -> None:

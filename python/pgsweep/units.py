@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 from pgsweep.errors import UsageError
@@ -66,6 +67,20 @@ def format_percent(ratio: float, digits: int = 0, *, sign: bool = False) -> str:
 def format_minutes(seconds: float) -> str:
     """Return an estimated time, no finer than it is known: `28 s`, `3 min`."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{format_count(round(seconds / 60))} min"
+
+
+def format_time(text: str) -> str:
+    """Return a time of ISO 8601 in UTC, to the second: `2026-05-01 09:00:00 UTC`.
+
+    A text that is no time comes back as it is.
+    """
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if at.tzinfo is None:
+        return f"{at:%Y-%m-%d %H:%M:%S}"
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_count(value: float) -> str:

@@ -55,6 +55,8 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         order: its place, from 1; relations that are not read come last.
+        table_schema: of the table that a TOAST relation or its index serves; else empty.
+        table: likewise its name.
         heat: accesses of a block since statistics began; null where nothing was counted. With `saved`, the
             usage of a block in the heat file: usage_count + 1 of its saved blocks, over all that it has now
             (main fork).
@@ -83,6 +85,8 @@ class WarmRelation(msgspec.Struct, frozen=True, kw_only=True):
     page_cache_resident_bytes: int | None = None
     saved: bool = False
     read_bytes: int | None = None
+    table_schema: str = ""
+    table: str = ""
 
 
 class WarmStatement(msgspec.Struct, frozen=True, kw_only=True):

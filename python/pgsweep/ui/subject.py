@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-
 from pgsweep.plain import shown
 from pgsweep.records.common import Subject
 from pgsweep.records.doctor import DoctorResult
 from pgsweep.ui.numbers import server_name
 from pgsweep.ui.view import Result
+from pgsweep.units import format_time
 
 
 def subject_line(result: Result) -> str:
@@ -24,7 +23,7 @@ def subject_line(result: Result) -> str:
     if subject.database:
         parts.append(f"database {shown(subject.database)}")
     if subject.recorded_at:
-        parts.append(f"recorded {_time(subject.recorded_at)}")
+        parts.append(f"recorded {shown(format_time(subject.recorded_at))}")
     text = "; ".join(parts)
     return text[:1].upper() + text[1:]
 
@@ -43,14 +42,3 @@ def _subject(result: Result) -> Subject:
         database=getattr(result, "database", None),
         recorded_at=getattr(result, "at", None) or (made.created_at if made is not None else None),
     )
-
-
-def _time(text: str) -> str:
-    """Return a time of ISO 8601 in UTC, to the second; as it is where it is none."""
-    try:
-        at = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return shown(text)
-    if at.tzinfo is None:
-        return f"{at:%Y-%m-%d %H:%M:%S}"
-    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -229,6 +229,9 @@ def _catalogs_line(rows: Sequence[WarmRelation]) -> str:
 
 def _name(row: WarmRelation, home: str) -> str:
     name = row.relation if row.schema == "public" else f"{row.schema}.{row.relation}"
+    if row.table:
+        table = row.table if row.table_schema == "public" else f"{row.table_schema}.{row.table}"
+        name = f"{table} ({row.kind if row.kind == 'TOAST index' else 'TOAST'})"
     return shown(name if row.database == home else f"{row.database}: {name}")
 
 

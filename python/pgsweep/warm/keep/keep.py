@@ -37,7 +37,7 @@ from pgsweep.pg.prewarm import written_out
 from pgsweep.pg.retry import Pauses
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepResult, WarmKeepSample
 from pgsweep.residency.access import Access, PoolSource, opened
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent
 from pgsweep.warm.keep.choice import stretches
 from pgsweep.warm.keep.ledger import Ledger
 from pgsweep.warm.keep.rounds import LOOK_SHARE, Rounds
@@ -227,7 +227,7 @@ class Keeper:
                     note=self._note,
                 )
             if access.pool_source == "sql" and not self._ledger.rounds:
-                self._note(f"{access.cost_note()}; no more than {LOOK_SHARE:.0%} of its time")
+                self._note(f"{access.cost_note()}; no more than {format_percent(LOOK_SHARE)} of its time")
             yield access, rounds
 
     def _find(self, access: Access) -> None:

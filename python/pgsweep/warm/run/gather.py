@@ -66,6 +66,7 @@ class Gathered:
         places: tablespace, database and relfilenode of each relation.
         refused: relations that this role may not read.
         accesses: that statistics have counted, of all relations together.
+        tables: schema and name of the table that a TOAST relation or its index serves.
         counted_since: when statistics of the session's database began, ISO 8601 in UTC, where that is known.
         saved: relations with blocks that the heat file holds.
         relations: with blocks, that may be read.
@@ -74,6 +75,7 @@ class Gathered:
     server: Server
     pieces: list[BlockRange] = field(default_factory=list)
     places: dict[Owner, tuple[int, int, int]] = field(default_factory=dict)
+    tables: dict[Owner, tuple[str, str]] = field(default_factory=dict)
     refused: list[WarmTrouble] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     accesses: float = 0.0
@@ -152,6 +154,8 @@ def _gather_here(
     through_server: bool,
 ) -> None:
     relations = [r for r in read_relations(connection) if r.kind != _SEQUENCE]
+    names = {relation.oid: (relation.schema, relation.name) for relation in relations}
+    served = tables_served(relations)
     weights = {} if known.heat is None else _weights(known.heat, connection, relations, known.same_cluster)
     chosen = _chosen(connection, relations, selection)
     relations = [r for r in relations if chosen is None or r.oid in chosen]
@@ -178,6 +182,8 @@ def _gather_here(
                 found.refused.append(_refusal(database, relation, blocks, connection.info.user))
             continue
         found.places[database, relation.oid] = place
+        if relation.schema == "pg_toast":
+            found.tables[database, relation.oid] = names.get(served[relation.oid], ("", ""))
         if not blocks:
             continue
         found.relations += 1

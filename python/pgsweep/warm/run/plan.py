@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_percent
 from pgsweep.warm.block_ranges import BlockRange
 
 INDEX_KINDS = ("index", "TOAST index")
@@ -112,7 +112,8 @@ def reason(
     if used_at_most is None:
         return words
     whose = "its" if kind in INDEX_KINDS else "its indexes'"
-    return f"{words}; at most {used_at_most:.0%} of {whose} blocks in use, so after what is used whole"
+    share = format_percent(max(used_at_most, 0.01))
+    return f"{words}; at most {share} of {whose} blocks in use, so after what is used whole"
 
 
 def _part(piece: BlockRange, first: int, end: int) -> BlockRange:

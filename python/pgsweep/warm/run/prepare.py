@@ -17,6 +17,7 @@ from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
+from pgsweep.units import format_time
 from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.capacity import page_cache_budget_of, pool_budget
 from pgsweep.warm.files import FileReader
@@ -180,15 +181,16 @@ def order_words(planned: Planned) -> str:
         return "as the run planned it that was stopped"
     counted = "nothing was counted yet (statistics are lost in a crash), so no more is known"
     if found.accesses:
-        since = f" on {found.counted_since}" if found.counted_since is not None else ""
+        since = f" on {format_time(found.counted_since)}" if found.counted_since is not None else ""
         counted = f"accesses a block since statistics began{since} (pg_statio)"
     if heat is None:
         return counted
-    saved = f"saved heat of {heat.source.at} ({heat.source.path}), usage a block"
+    at = format_time(heat.source.at)
+    saved = f"saved heat of {at} ({heat.source.path}), usage a block"
     if found.saved == found.relations:
         return saved
     if found.saved == 0:
-        return f"{heat.source.path}, saved {heat.source.at}, holds none of these relations: {counted}"
+        return f"{heat.source.path}, saved {at}, holds none of these relations: {counted}"
     return f"{saved}, for {found.saved} of {found.relations} relations; the others after them: {counted}"
 
 

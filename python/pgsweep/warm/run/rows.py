@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -49,6 +49,7 @@ def relation_rows(
     left_out: Sequence[BlockRange],
     block_bytes: int,
     *,
+    tables: Mapping[Owner, tuple[str, str]],
     resident: Resident | None = None,
     read: ReadBlocks | None = None,
 ) -> list[WarmRelation]:
@@ -59,6 +60,7 @@ def relation_rows(
         page_cache: likewise.
         left_out: what does not fit.
         block_bytes: PostgreSQL's block size.
+        tables: schema and name of the table that a TOAST relation or its index serves.
         resident: what is in the caches, where that was looked at.
         read: what was read, where anything was to be.
     """
@@ -72,12 +74,15 @@ def relation_rows(
     rows = []
     for number, (owner, piece) in enumerate(first.items(), 1):
         into_pool, into_page_cache, out = sums[owner]
+        table_schema, table = tables.get(owner, ("", ""))
         row = WarmRelation(
             order=number,
             database=piece.database,
             schema=piece.schema,
             relation=piece.relation,
             kind=piece.kind,
+            table_schema=table_schema,
+            table=table,
             heat=piece.heat,
             saved=piece.saved,
             why=piece.why or "",

@@ -284,6 +284,7 @@ def _result(
             planned.page_cache,
             planned.left_out,
             planned.block_bytes,
+            tables=planned.found.tables,
             resident=after,
             read=read,
         ),
