@@ -250,6 +250,22 @@ def test_a_throughput_beside_other_programs_is_not_compared() -> None:
     assert others_share(Recorded(host={"processors": ""})) is None  # type: ignore[arg-type]
 
 
+def test_a_host_of_another_pace_is_said() -> None:
+    before, alike = Recorded(), Recorded(host={"copy_nanoseconds": "1040"})
+    slower, unknown = Recorded(host={"copy_nanoseconds": "1200"}), Recorded(host={"copy_nanoseconds": ""})
+    for other in (alike, unknown):
+        assert verify._other_pace(before, other) is None  # type: ignore[arg-type]
+    assert verify._pace(before, slower) == pytest.approx(1.2)  # type: ignore[arg-type]
+    assert verify._pace(before, unknown) == 1  # type: ignore[arg-type]
+    reason = verify._other_pace(before, slower)  # type: ignore[arg-type]
+    assert reason is not None
+    assert "took 1 microseconds" in reason
+    assert "runs slower, so the throughput is known to within 33% only" in reason
+    back = verify._other_pace(slower, before)  # type: ignore[arg-type]
+    assert back is not None
+    assert "runs faster" in back
+
+
 def test_what_is_not_read_from_disk_has_no_price() -> None:
     assert "almost nothing" in predicted(Recorded(), {GB: 1.0, 2 * GB: 0.5}).reasons[0]
     assert "today's size" in predicted(Recorded(), {2 * GB: 0.5}).reasons[0]

@@ -133,7 +133,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
             "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
             "reload, then record again)"
         )
-    copy = _nanoseconds(meta.host, "copy_nanoseconds")
+    copy = copy_of(meta)
     processors = meta.host.get("processors", "")
     if copy is None or not (processors.isdecimal() and 0 < int(processors) < 10_000):
         raise _Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
@@ -193,6 +193,11 @@ def others_share(evidence: TraceTables) -> float | None:
     if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
         return None
     return max(0.0, busy - server) / int(processors)
+
+
+def copy_of(meta: EvidenceMeta) -> float | None:
+    """Return the processor time of a copy of a block from the page cache, as the recording measured it."""
+    return _nanoseconds(meta.host, "copy_nanoseconds")
 
 
 def _recording_seconds(meta: EvidenceMeta) -> float:

@@ -19,9 +19,9 @@ from pgsweep.sizing.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.inference.totals import Totals
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.throughput import others_share
+from pgsweep.sizing.throughput import copy_of, others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import format_bytes, format_percent
+from pgsweep.units import format_bytes, format_percent, format_plain
 
 _Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
@@ -31,6 +31,9 @@ _MORE_UNUSED: Final = 0.05
 
 _OTHERS_CHANGED: Final = 0.1
 """Of the processors: where other programs use so much more or less, the throughput shows that."""
+
+_SAME_PACE: Final = 0.05
+"""Below this the time of a copy tells nothing: the samples of a quiet host differ by as much."""
 
 _FULL: Final = 0.98
 """The share of buffers in use from which on the pool counts as full."""
@@ -92,6 +95,8 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append("outside the interval: " + ", ".join(one.name for one in wrong))
     if crowded is not None:
         reasons.append(crowded)
+    elif any(one.name == _THROUGHPUT for one in values) and (other_pace := _other_pace(first, second)):
+        reasons.append(other_pace)
     if size == today:
         reasons.append(f"shared_buffers is still {format_bytes(size)}: this verifies no change of it")
     return VerifyResult(
@@ -127,6 +132,26 @@ def _crowded(first: Evidence, second: Evidence) -> str | None:
     return (
         f"the throughput is not compared: other programs used {format_percent(before)} of the processors "
         f"before, and {format_percent(after)} now"
+    )
+
+
+def _pace(first: Evidence, second: Evidence) -> float:
+    """Return how much longer a copy of a block took the host's processor after the change; 1 if not known."""
+    copies = [copy_of(one.meta) for one in (first, second)]
+    return copies[1] / copies[0] if copies[0] and copies[1] else 1.0
+
+
+def _other_pace(first: Evidence, second: Evidence) -> str | None:
+    """Return that the host itself runs slower or faster than before, if so."""
+    before, after = copy_of(first.meta), copy_of(second.meta)
+    pace = _pace(first, second)
+    if before is None or after is None or abs(pace - 1) <= _SAME_PACE:
+        return None
+    took, takes = (format_plain(round(seconds * 1e6, 2)) for seconds in (before, after))
+    return (
+        f"a copy of a block took {took} microseconds of a processor before the change and takes {takes} now: the "
+        f"host itself runs {'slower' if pace > 1 else 'faster'}, so the throughput is known to within "
+        f"{format_percent(_Z90 * abs(pace - 1))} only"
     )
 
 
@@ -226,8 +251,8 @@ def _values(
                 "of before",
                 1.0,
                 (ratio.ratio, ratio.low, ratio.high),
-                after.transactions_per_second / before.transactions_per_second,
-                0.0,
+                found := after.transactions_per_second / before.transactions_per_second,
+                found * abs(_pace(first, second) - 1),
             )
         )
     return values
