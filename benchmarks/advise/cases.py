@@ -276,7 +276,7 @@ def _measure(
         print(f"{case.name}: {size // MB} MB: {said}", flush=True)
         return
     samples.add("truth", case.name, round=number, size_bytes=size, **line)
-    own, others = (statistics.median(rates) for rates in zip(*line["turns"], strict=True))
+    own, others = (statistics.mean(rates) for rates in zip(*line["turns"], strict=True))
     print(
         f"{case.name}: round {number}, {size // MB:4} MB: {own:7.0f} tx/s, {own / others:.2f} of that at "
         f"{OBSERVED_BYTES // MB} MB, "

@@ -95,8 +95,9 @@ def _total(lines: Sequence[dict[str, Any]], name: str) -> float:
 
 
 def _ratio(line: dict[str, Any]) -> float:
-    """Return the throughput of a size, of that of the size observed, from turns beside each other."""
-    return float(statistics.median(own / today for own, today in line["turns"]))
+    """Return the throughput of a size, of that of the size observed, from all turns."""
+    own, today = (sum(rates) for rates in zip(*line["turns"], strict=True))
+    return float(own / today)
 
 
 def _disk_blocks(line: dict[str, Any]) -> float:

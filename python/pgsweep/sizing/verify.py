@@ -149,8 +149,8 @@ def _other_pace(first: Evidence, second: Evidence) -> str | None:
         return None
     took, takes = (format_plain(round(seconds * 1e6, 2)) for seconds in (before, after))
     return (
-        f"a copy of a block took {took} microseconds of a processor before the change and takes {takes} now: the "
-        f"host itself runs {'slower' if pace > 1 else 'faster'}, so the throughput is known to within "
+        f"a copy of a block took {took} microseconds of a processor before the change and takes {takes} now: "
+        f"the host itself runs {'slower' if pace > 1 else 'faster'}, so the throughput is known to within "
         f"{format_percent(_Z90 * abs(pace - 1))} only"
     )
 
