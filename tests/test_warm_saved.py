@@ -20,6 +20,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm import WarmResult
 from pgsweep.residency.access import opened
 from pgsweep.residency.names import Named
+from pgsweep.units import format_time
 from pgsweep.warm.block_ranges import BlockRange
 from pgsweep.warm.heat.file import NOT_IN_POOL, HeatPart, SavedHeat, read_heat
 from pgsweep.warm.heat.save import save
@@ -189,7 +190,7 @@ def test_the_file_decides_where_statistics_are_empty(fresh: str, tmp_path: Path)
     assert 4 < orders.heat <= 6
     assert orders.why.startswith("table; saved usage a block:")
     assert result.heat_file is not None
-    assert result.heat_source.startswith(f"saved heat of {result.heat_file.at} ({heat})")
+    assert result.heat_source.startswith(f"saved heat of {format_time(result.heat_file.at)} ({heat})")
     assert "not in the heat file" in next(r.why for r in result.relations if r.relation == "made_later")
     assert result.statistics_since is not None
 
