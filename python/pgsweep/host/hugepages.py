@@ -81,6 +81,10 @@ class Pool:
         return self.total - self.surplus
 
 
+_READINGS = 10
+"""The number of times that changing counts are read at most."""
+
+
 def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Pool]:
     """Return the pools of all sizes, the default size first; none where the kernel was built without.
 
@@ -91,10 +95,8 @@ def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Poo
     default = read_huge_pages(proc)
     found = []
     for folder in (sys / _POOLS).glob("hugepages-*kB"):
-        names = ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages")
         try:
-            # The file nr_hugepages counts surplus pages too (mm/hugetlb.c, `nr_hugepages_show_common`).
-            total, free, reserved, surplus = (int((folder / name).read_text()) for name in names)
+            total, free, reserved, surplus = _counts(folder)
         except (OSError, ValueError):
             continue
         overcommit = 0
@@ -104,6 +106,25 @@ def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Poo
         is_default = default is not None and default.size_bytes == size_bytes
         found.append(Pool(size_bytes, is_default, total, free, reserved, surplus, overcommit))
     return sorted(found, key=lambda pool: (not pool.is_default, pool.size_bytes))
+
+
+def _counts(folder: Path) -> list[int]:
+    """Return total, free, reserved and surplus pages of a pool, read at one moment.
+
+    The file nr_hugepages counts surplus pages too (mm/hugetlb.c, `nr_hugepages_show_common`): where a server
+    ends between the reading of two files, its surplus pages would count as kept ones. So all are read until
+    they agree with what was read before.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or has no number.
+    """
+    names = ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages")
+    found = [int((folder / name).read_text()) for name in names]
+    for _ in range(_READINGS):
+        before, found = found, [int((folder / name).read_text()) for name in names]
+        if found == before:
+            break
+    return found
 
 
 def pool_file(size_bytes: int, sys: Path = Path("/sys")) -> Path:
