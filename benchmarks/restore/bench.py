@@ -3,7 +3,8 @@
 Run by `make bench NAME=restore`; PostgreSQL 18, a pool of 1 GB, point reads by Zipf's law over tables of
 twice that size. Heat file and autoprewarm's own file are written at the same moment. Then, in turns: the
 server is stopped, its files are dropped from the page cache, and it is started, with autoprewarm, with
-`pgsweep warm restore` started at the same moment as the server, or with neither. The workload runs from the
+`pgsweep warm restore` started at the same moment as the server, with one that waited for the server already
+(`--next-start`), or with neither. The workload runs from the
 moment the server accepts connections; time counts from the start of the server in each case. The hit ratio is
 that of the workload's own backends (pg_stat_get_backend_io), so what the warming reads is not in it.
 
@@ -55,7 +56,9 @@ SETTINGS = {
     "pg_prewarm.autoprewarm_interval": "0",
     "pg_prewarm.autoprewarm": "on",
 }
-ARMS = ("autoprewarm", "restore")
+ARMS = ("autoprewarm", "restore", "waiting")
+LEAD_SECONDS = 3.0
+"""How long before the server the restore that waits for it is started."""
 
 
 @dataclass(slots=True)
@@ -101,19 +104,16 @@ def watch(cluster: Cluster, arm: str, heat: Path, dumped: bytes, seed: int) -> R
     answer = heat.with_suffix(".json")
     said_before = cluster.log_path.stat().st_size
     begin = time.monotonic()
-    if arm == "restore":
-        command = [
-            str(Path(sys.executable).parent / "pgsweep"),
-            "warm",
-            "restore",
-            str(heat),
-            "--wait",
-            "60s",
-        ]
+    if arm in ("restore", "waiting"):
+        command = [str(Path(sys.executable).parent / "pgsweep"), "warm", "restore", str(heat)]
+        command += ["--wait" if arm == "restore" else "--next-start", "60s"]
         command += ["--json", "--quiet", "-d", cluster.conninfo(DATABASE)]
         # A file, not a pipe: one that is full would keep the command from ending.
         with answer.open("w") as said:
             warmer = subprocess.Popen(command, stdout=said)
+    if arm == "waiting":
+        time.sleep(LEAD_SECONDS)
+        begin = time.monotonic()
     cluster.start()
     run.ready_seconds = time.monotonic() - begin
     try:
@@ -259,8 +259,11 @@ def main() -> None:
             "autoprewarm", lambda run: seconds_to(run, 0.95 * steady)
         ),
         "first_transactions": median("restore", first_transactions),
+        "waiting_first_transactions": median("waiting", first_transactions),
         "autoprewarm_first_transactions": median("autoprewarm", first_transactions),
+        "waiting_seconds_to_95_percent": median("waiting", lambda run: seconds_to(run, 0.95 * steady)),
         "early_hit_ratio": median("restore", early_hits),
+        "waiting_early_hit_ratio": median("waiting", early_hits),
         "autoprewarm_early_hit_ratio": median("autoprewarm", early_hits),
         "steady_tps": round(steady),
         "standby_first_queries_speedup": standby["speedup"],

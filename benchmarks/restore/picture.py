@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 _WIDTH, _HEIGHT = 880.0, 300.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 150.0, 34.0, 44.0
-_COLOURS = {"restore": "#0072B2", "autoprewarm": "#D55E00", "cold": "#666666"}
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 190.0, 34.0, 44.0
+_COLOURS = {"restore": "#0072B2", "waiting": "#009E73", "autoprewarm": "#D55E00", "cold": "#666666"}
 """Those of Okabe and Ito, which colour-blind people can tell apart."""
-_DASHES = {"restore": "", "autoprewarm": "7 4", "cold": "2 4"}
-_WORDS = {"restore": "warm restore", "autoprewarm": "autoprewarm", "cold": "no warming"}
+_DASHES = {"restore": "", "waiting": "10 3", "autoprewarm": "7 4", "cold": "2 4"}
+_WORDS = {
+    "restore": "warm restore",
+    "waiting": "warm restore, loaded",
+    "autoprewarm": "autoprewarm",
+    "cold": "no warming",
+}
 
 
 _FIRST_HITS = 0.7

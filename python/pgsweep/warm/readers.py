@@ -26,6 +26,11 @@ _FOR_GOOD = re.compile(
 (src/backend/utils/init/postinit.c, src/backend/libpq/auth.c)."""
 
 
+def is_lasting(error: ConnectionFailed) -> bool:
+    """Return whether waiting will not help: the server is there and refuses."""
+    return _FOR_GOOD.search(error.message) is not None
+
+
 class PrewarmReader:
     """Reads by pg_prewarm; a session for each database, made when it is first needed.
 
@@ -62,7 +67,7 @@ class PrewarmReader:
         except MissingAbility as error:
             self._refused[database] = error
         except ConnectionFailed as error:
-            if not _FOR_GOOD.search(error.message):
+            if not is_lasting(error):
                 raise
             self._refused[database] = error
 

@@ -20,7 +20,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.warm.file import heat_file
 from pgsweep.cli.warm.run import WarmProgress
-from pgsweep.errors import INTERRUPTED
+from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
@@ -61,6 +61,12 @@ from pgsweep.errors import INTERRUPTED
 @click.option(
     "--wait", type=Duration(), metavar="TIME", help="Wait this long for a server that is still starting."
 )
+@click.option(
+    "--next-start",
+    type=Duration(),
+    metavar="TIME",
+    help="Wait this long until the server is started anew: give the command before a restart.",
+)
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
 @output_options
@@ -78,6 +84,7 @@ def command(
     rate: int | None,
     max_latency: float | None,
     wait: float | None,
+    next_start: float | None,
     source: Literal["auto", "peek", "sql"],
     dry_run: bool,
     as_json: bool,
@@ -95,6 +102,9 @@ def command(
     table; one that was rewritten gets as large a share of its blocks as was resident. What could not be
     matched is listed.
 
+    Loading the program and FILE takes a second in which a restarted server is cold. With --next-start that is
+    done before the restart.
+
     Never more than the pool holds: where it is smaller, the coldest stay out. What is resident already is
     not read again, so the same command resumes a restore that was cut short. It takes SELECT on the
     relations and the extension pg_prewarm in each database, no superuser and no preload library; at the end
@@ -105,6 +115,7 @@ def command(
       pgsweep warm restore shop.heat shop
       pgsweep warm restore shop.heat -h standby1 -U warmer shop --rate 200MB
       pgsweep warm restore shop.heat --wait 60s --into pool
+      pgsweep warm restore shop.heat shop --next-start 10min
       pgsweep warm restore shop.heat shop --dry-run
     """
     from pgsweep.cli.progress import ConsoleProgress
@@ -113,6 +124,8 @@ def command(
     from pgsweep.warm.heat.file import read_heat
     from pgsweep.warm.heat.restore_plan import RestoreOptions
 
+    if wait is not None and next_start is not None:
+        raise UsageError("--wait and --next-start contradict each other", hint="leave one of them out")
     settings = settings_of(ctx)
     path = heat_file(settings, file, names["database"])
     target = Target(no_password=no_password, ask_password=ask_password, **names)
@@ -125,7 +138,8 @@ def command(
         connections=connections,
         rate_bytes_per_second=rate,
         max_latency_seconds=max_latency,
-        wait_seconds=wait or 0.0,
+        wait_seconds=next_start or wait or 0.0,
+        next_start=next_start is not None,
         source=source,
     )
     if dry_run:
@@ -143,11 +157,17 @@ def command(
         ConsoleProgress(settings) as shown,
     ):
         shown.stage("restoring")
-        result = target.use(
-            lambda conninfo: feature.restore(
-                conninfo, path, saved, options, stop=stop, listener=WarmProgress(shown)
+        try:
+            result = target.use(
+                lambda conninfo: feature.restore(
+                    conninfo, path, saved, options, stop=stop, listener=WarmProgress(shown)
+                )
             )
-        )
+        except ConnectionFailed:
+            if not stop.is_set():
+                raise
+            settings.say("ended while it waited for the server")
+            return INTERRUPTED
     output.write(with_provenance(result, settings.arguments, server=target.server))
     if result.stopped:
         settings.say("ended early; the same command reads what is missing")

@@ -24,6 +24,8 @@ from pathlib import Path
 
 import msgspec
 
+from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.prewarm import mark_as_warming
 from pgsweep.pg.retry import PATIENCE_SECONDS, patiently
@@ -46,12 +48,16 @@ from pgsweep.warm.heat.restore_plan import (
 )
 from pgsweep.warm.heat.restore_rounds import Remaining, another_round
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
-from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
+from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader, is_lasting
 from pgsweep.warm.session import Read, others_note
 from pgsweep.warm.work import Work
 
 _STARTS = 3
 """The number of times a restore is begun, at most, if the server is restarted meanwhile."""
+
+_AWAY_SECONDS = 0.05
+_ASKED_AGAIN_SECONDS = 0.5
+"""Before a server is asked again when it was started: one that is away, and one that still runs."""
 
 _MOSTLY_THERE = 0.95
 """If at least this share is resident already, blocks that cannot be read are reported, but do not fail it."""
@@ -97,8 +103,10 @@ def restore(
         MissingAbility: the pool cannot be looked at.
         PgsweepError: nothing at all could be read; says why.
     """
+    if options.next_start and listener is not None:
+        listener.note("ready: waiting until the server is started anew")
+    wait_for_server(conninfo, options.wait_seconds, stop, next_start=options.next_start)
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-    wait_for_server(conninfo, options.wait_seconds, stop)
     with opened(conninfo, options.source) as access:
         first = plan = plan_restore(access, heat, options, note=None if listener is None else listener.note)
 
@@ -148,7 +156,7 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
         MissingAbility: the pool cannot be looked at, or pg_prewarm not be used.
     """
     begun, at = time.monotonic(), datetime.datetime.now(datetime.UTC)
-    wait_for_server(conninfo, options.wait_seconds, threading.Event())
+    wait_for_server(conninfo, 0.0 if options.next_start else options.wait_seconds, threading.Event())
     with opened(conninfo, options.source) as access:
         plan = plan_restore(access, heat, options)
         result = result_of(plan, path, at)
@@ -157,13 +165,51 @@ def dry_run(conninfo: str, path: Path, heat: SavedHeat, options: RestoreOptions)
     return msgspec.structs.replace(result, statements=statements, seconds=time.monotonic() - begun)
 
 
-def wait_for_server(conninfo: str, seconds: float, stop: threading.Event) -> None:
+def wait_for_server(
+    conninfo: str, seconds: float, stop: threading.Event, *, next_start: bool = False
+) -> None:
     """Wait until a server accepts connections.
 
+    Args:
+        conninfo: as libpq understands it.
+        seconds: how long.
+        stop: ends the waiting.
+        next_start: a server that runs already is not meant, but the one that is started after it.
+
     Raises:
-        ConnectionFailed: it does not, in that time.
+        ConnectionFailed: there was none in that time, or a stop.
     """
-    patiently(lambda: connect(conninfo).close(), seconds, stop)
+    until = time.monotonic() + seconds
+    runs_since, asked = None, False
+    while True:
+        try:
+            started_us = _started_us(conninfo)
+        except ConnectionFailed as error:
+            if is_lasting(error) or time.monotonic() > until or stop.is_set():
+                raise
+            stop.wait(_AWAY_SECONDS)
+        else:
+            if next_start and not asked:
+                runs_since = started_us
+            if started_us != runs_since:
+                return
+            if time.monotonic() > until or stop.wait(_ASKED_AGAIN_SECONDS):
+                raise ConnectionFailed(
+                    "the server was not started anew",
+                    cause="the server that ran when the waiting began still runs",
+                    hint="restart it meanwhile; without --next-start the server that runs is warmed",
+                )
+        asked = True
+
+
+def _started_us(conninfo: str) -> int:
+    """Return when the server was started, in its own microseconds.
+
+    Raises:
+        ConnectionFailed: it does not accept connections.
+    """
+    with connect(conninfo) as connection, explained():
+        return read_postmaster(connection).start_time_us
 
 
 class HeatReader:

@@ -57,6 +57,7 @@ class RestoreOptions:
         rate_bytes_per_second: None for no limit.
         max_latency_seconds: pause while a block takes longer; None for never.
         wait_seconds: for a server that does not accept connections yet.
+        next_start: wait for the server that is started after the one that runs.
         source: how to read the pool.
     """
 
@@ -67,6 +68,7 @@ class RestoreOptions:
     rate_bytes_per_second: float | None = None
     max_latency_seconds: float | None = None
     wait_seconds: float = 0.0
+    next_start: bool = False
     source: PoolSource = "auto"
 
     def work(self, block_bytes: int, *, pool: bool) -> WorkOptions:
