@@ -1,6 +1,7 @@
 """What a recording on the server's host keeps of its memory: facts in `meta.json`, and counters.
 
-Read at the beginning (facts) and at both ends (counters), from /proc and by one cachestat(2) or mincore(2)
+Read at the beginning (facts; a trace times copies until its end) and at both ends (counters), from /proc
+and by one cachestat(2) or mincore(2)
 for each segment file: some microseconds for each process and file; and by at most 200 reads of blocks
 that are not in the page cache, for what such a read takes of a processor. docs/concepts/evidence.md lists the
 names.
@@ -56,10 +57,12 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
         cold = cold_read_seconds(files.paths)
         if cold is not None:
             found["cold_read_nanoseconds"] = str(round(cold * 1e9))
-    copy = copy_seconds(PROC / str(postmaster_pid) / "exe")
-    if copy is not None:
-        found["copy_nanoseconds"] = str(round(copy * 1e9))
-    return found
+    return found | copy_facts(copy_seconds(PROC / str(postmaster_pid) / "exe"))
+
+
+def copy_facts(seconds: float | None) -> dict[str, str]:
+    """Return what a read from the page cache takes, as a fact; none where it is not known."""
+    return {} if seconds is None else {"copy_nanoseconds": str(round(seconds * 1e9))}
 
 
 def memory_counters(postmaster_pid: int) -> list[Counter]:

@@ -6,6 +6,7 @@ can start from them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -17,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
-from pgsweep.evidence.host_memory import memory_counters
+from pgsweep.evidence.host_memory import copy_facts, memory_counters
 from pgsweep.evidence.observe import CounterLog, first_meta, note_newer, relation_columns
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
+from pgsweep.host.processor_time import CopyTimer
+from pgsweep.host.procfile import PROC
 from pgsweep.pg.catalog import Server, read_databases, read_recovery, read_relations
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
@@ -32,6 +35,9 @@ from pgsweep.units import format_count, format_percent
 
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
+_COPY_SECONDS: Final = 0.5
+"""How often copies from the page cache are timed: 400 of them, less than a millisecond."""
+
 FIRST_GUESS_ROW_BYTES: Final = 12
 """Bytes that a row takes on disk, until the first part shows it."""
 
@@ -146,7 +152,8 @@ class TraceRecording:
             # What the pool held at the beginning is on disk before anything can go wrong.
             writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
-            ended_by = self._loop(tracer, writer, limits, log, started)
+            with contextlib.closing(CopyTimer(PROC / str(self._postmaster_pid) / "exe")) as copies:
+                ended_by = self._loop(tracer, writer, limits, log, started, copies)
             if ended_by != "server":
                 self._host_counters(log, started)
                 self._snapshot(writer, started)
@@ -182,7 +189,7 @@ class TraceRecording:
                     "measured_share": measured,
                     "reader_processor_seconds": tracer.reader_processor_seconds(),
                 },
-                host={**writer.meta.host, "attachment": tracer.attachment()},
+                host=writer.meta.host | copy_facts(copies.seconds) | {"attachment": tracer.attachment()},
             )
         )
         return RecordResult(
@@ -201,11 +208,17 @@ class TraceRecording:
         )
 
     def _loop(
-        self, tracer: Tracer, writer: EvidenceWriter, limits: Limits, log: CounterLog, started: float
+        self,
+        tracer: Tracer,
+        writer: EvidenceWriter,
+        limits: Limits,
+        log: CounterLog,
+        started: float,
+        copies: CopyTimer,
     ) -> str:
         """Store what comes until something ends it, and return what."""
         self._progress.stage("recording page accesses", limits.seconds)
-        counters_due = COUNTER_SECONDS
+        counters_due, copies_due = COUNTER_SECONDS, 0.0
         try:
             while True:
                 now = time.monotonic() - started
@@ -221,6 +234,9 @@ class TraceRecording:
                 if now >= counters_due:
                     log.sample()
                     counters_due = now + COUNTER_SECONDS
+                if now >= copies_due:
+                    copies.time_round()
+                    copies_due = now + _COPY_SECONDS
                 patience = POLL_SECONDS if limits.seconds is None else min(POLL_SECONDS, limits.seconds - now)
                 batch = tracer.poll(max(0.0, patience))
                 if batch is not None and not self._append(writer, batch, limits):

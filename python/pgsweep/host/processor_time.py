@@ -56,36 +56,66 @@ def host_seconds(proc: Path = PROC) -> float | None:
     return (user + nice + system + irq + softirq + steal) / _TICKS
 
 
-def copy_seconds(file: Path) -> float | None:
-    """Return the processor time of one read of 8 kB from the page cache; None if it cannot be measured.
+class CopyTimer:
+    """Times reads of 8 kB from the page cache, in rounds of 400: less than a millisecond each.
 
-    The median of some rounds of a file that is cached: some thousand reads, some milliseconds in all.
+    The rounds of one moment tell how fast the host is then; on a host that is shared with others, that
+    differs by a third from the next second's. So a recording times a round every half second.
 
     Args:
         file: one that is in use, such as a program that runs.
     """
-    try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        blocks = min(os.fstat(descriptor).st_size, _MOST_BYTES) // _BLOCK_BYTES
-        if not blocks:
-            return None
-        buffers = [bytearray(_BLOCK_BYTES)]
-        for block in range(blocks):
-            os.preadv(descriptor, buffers, block * _BLOCK_BYTES)
-        rounds = []
-        for number in range(_ROUNDS):
+
+    def __init__(self, file: Path) -> None:
+        self._rounds: list[float] = []
+        self._buffers = [bytearray(_BLOCK_BYTES)]
+        self._descriptor: int | None = None
+        self._blocks = 0
+        with suppress(OSError):
+            self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            self._blocks = min(os.fstat(self._descriptor).st_size, _MOST_BYTES) // _BLOCK_BYTES
+            for block in range(self._blocks):
+                os.preadv(self._descriptor, self._buffers, block * _BLOCK_BYTES)
+
+    def time_round(self) -> None:
+        """Time one round; nothing where the file cannot be read."""
+        if self._descriptor is None or not self._blocks:
+            return
+        with suppress(OSError):
+            first = len(self._rounds)
             begin = time.thread_time()
             for index in range(_COPIES):
-                os.preadv(descriptor, buffers, (number + index * 7919) % blocks * _BLOCK_BYTES)
-            rounds.append((time.thread_time() - begin) / _COPIES)
-        return statistics.median(rounds)
-    except OSError:
-        return None
+                block = (first + index * 7919) % self._blocks
+                os.preadv(self._descriptor, self._buffers, block * _BLOCK_BYTES)
+            self._rounds.append((time.thread_time() - begin) / _COPIES)
+
+    @property
+    def seconds(self) -> float | None:
+        """The processor time of one read, the median of the rounds; None if it could not be measured."""
+        return statistics.median(self._rounds) if self._rounds else None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def copy_seconds(file: Path) -> float | None:
+    """Return the processor time of one read of 8 kB from the page cache; None if it cannot be measured.
+
+    The median of a few rounds: some thousand reads, some milliseconds in all.
+
+    Args:
+        file: one that is in use, such as a program that runs.
+    """
+    timer = CopyTimer(file)
+    try:
+        for _ in range(_ROUNDS):
+            timer.time_round()
+        return timer.seconds
     finally:
-        os.close(descriptor)
+        timer.close()
 
 
 def cold_read_seconds(files: Sequence[str]) -> float | None:
