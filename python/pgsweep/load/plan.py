@@ -33,6 +33,7 @@ from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, journal_unlogged, un
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
+from pgsweep.plain import sql_identifier
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
@@ -65,7 +66,7 @@ class Prepared:
     measure: bool
 
 
-def check_table(catalog: Catalog) -> None:
+def check_table(catalog: Catalog, role: str) -> None:
     """Refuse a table that cannot be loaded.
 
     Raises:
@@ -92,7 +93,7 @@ def check_table(catalog: Catalog) -> None:
     if not table.may_insert:
         raise MissingAbility(
             f"this role may not insert into {table.quoted}",
-            hint=f"GRANT INSERT ON {table.quoted} TO CURRENT_USER",
+            hint=f"as the table's owner: GRANT INSERT ON {table.quoted} TO {sql_identifier(role)}",
         )
     if table.row_security:
         raise MissingAbility(
@@ -104,7 +105,9 @@ def check_table(catalog: Catalog) -> None:
         raise UsageError(f"{table.quoted} has no columns to load")
 
 
-def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, host: str) -> Prepared:
+def prepare(
+    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, host: str, role: str
+) -> Prepared:
     """Return the plan.
 
     Args:
@@ -112,11 +115,12 @@ def prepare(catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, 
         inputs: the files.
         options: of the user.
         host: of the server, as libpq has it.
+        role: that loads.
 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
     """
-    check_table(catalog)
+    check_table(catalog, role)
     table = catalog.table
     kind = inputs[0].format
     columns, headers, mean_bytes, stray = _look(catalog, inputs, options)

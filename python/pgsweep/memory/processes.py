@@ -28,6 +28,8 @@ from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.trust import as_superuser
+from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
@@ -113,7 +115,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         host=_host(local.postmaster_pid),
         processes=processes if top is None else processes[:top],
         hidden=0 if top is None else max(0, len(processes) - top),
-        missing=_missing(processes, activity),
+        missing=_missing(processes, activity, local.connection),
     )
 
 
@@ -259,7 +261,9 @@ def _host(postmaster_pid: int) -> MemoryHost:
     )
 
 
-def _missing(processes: Sequence[MemoryProcess], activity: dict[int, Activity]) -> list[Missing]:
+def _missing(
+    processes: Sequence[MemoryProcess], activity: dict[int, Activity], connection: Connection
+) -> list[Missing]:
     missing = []
     refused = [process for process in processes if process.private_bytes is None]
     if refused:
@@ -272,11 +276,12 @@ def _missing(processes: Sequence[MemoryProcess], activity: dict[int, Activity]) 
         )
     hidden = sum(1 for entry in activity.values() if entry.hidden and entry.user is not None)
     if hidden:
+        grant = f"GRANT pg_monitor TO {sql_identifier(connection.info.user)}"
         missing.append(
             Missing(
                 what="what other roles' sessions do",
                 why=f"of {hidden} sessions: the role is not a member of pg_monitor",
-                enable="GRANT pg_monitor TO CURRENT_USER -- as a superuser, naming the role",
+                enable=as_superuser(connection, [grant]),
             )
         )
     return missing

@@ -490,7 +490,7 @@ def translate(error: psycopg.Error) -> PgsweepError:
             return MissingAbility(
                 text,
                 cause="the role may not see this",
-                hint="GRANT pg_monitor TO CURRENT_USER -- as a superuser, naming the role",
+                hint="as a superuser: GRANT pg_monitor TO the role; `pgsweep doctor` has the command",
             )
         case sqlstates.QueryCanceled():
             return PgsweepError(

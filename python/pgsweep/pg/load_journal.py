@@ -33,7 +33,8 @@ from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name
+from pgsweep.pg.trust import as_superuser
+from pgsweep.plain import decode_name, sql_identifier
 
 CLAIM: Final = 1885827948
 WORK: Final = 1885827949
@@ -163,11 +164,12 @@ def make_journal(connection: psycopg.Connection[Any]) -> None:
             connection.execute(_TABLES)
             _check_trust(connection)
     except psycopg.errors.InsufficientPrivilege as error:
+        database, role = (sql_identifier(name) for name in (connection.info.dbname, connection.info.user))
         raise MissingAbility(
             f"the journal of the load cannot be made in database `{connection.info.dbname}`",
             cause="the role may not create a schema there",
-            hint="GRANT CREATE ON DATABASE to the role, or load in one transaction, which needs no journal: "
-            "--single-transaction",
+            hint=as_superuser(connection, [f"GRANT CREATE ON DATABASE {database} TO {role}"])
+            + ", or load in one transaction, which needs no journal: --single-transaction",
         ) from error
 
 
