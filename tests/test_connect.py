@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.cli.failures import pasted
+from pgsweep.cli.own_server import pasted
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
@@ -322,6 +322,19 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
     assert f"psql -h {host} -p 5432 -l" in absent.stderr
     gone = run("cache", "-h", "/nowhere", "-p", "5433")
     assert "pg_isready -h /nowhere -p 5433" in gone.stderr
+
+
+def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> None:
+    host = str(wheel18.socket_directory)
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE looker LOGIN")
+        try:
+            seen = run("memory", "-h", host, "-p", "5432", "-U", "looker", "postgres")
+        finally:
+            connection.execute("DROP ROLE looker")
+    assert seen.returncode == 0
+    grant = 'GRANT pg_monitor TO "looker"'
+    assert f"as a superuser: psql -h {host} -p 5432 -d postgres -c '{grant}'" in " ".join(seen.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,16 @@ What failed, the likely cause, and what to do next; a traceback only with `--deb
 
 from __future__ import annotations
 
-import contextlib
-import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
 
 import click
 
+from pgsweep.cli.own_server import with_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import INTERRUPTED, PgsweepError, UsageError
-from pgsweep.plain import cleaned, shell_word, shell_words
+from pgsweep.plain import cleaned, shell_word
 
 _REPORT_TO = "the issue tracker of pgsweep"
 
@@ -95,7 +93,7 @@ def _interrupted(settings: Settings) -> None:
 
 def _write(settings: Settings, message: str, cause: str | None, hint: str | None) -> None:
     message = _masked(settings, message)
-    hint = hint and _with_own_server(settings, hint)
+    hint = hint and with_own_server(settings, hint)
     cause, hint = cause and _masked(settings, cause), hint and _masked(settings, hint)
     terminal = settings.terminal(sys.stderr)
     lines = _labelled(terminal.paint("error:", "red", "bold"), "error:", message)
@@ -105,48 +103,6 @@ def _write(settings: Settings, message: str, cause: str | None, hint: str | None
         lines += _labelled(terminal.paint("hint:", "cyan"), "hint:", hint)
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
-
-
-def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: str) -> str:
-    """Return the hint with the user's own server in the commands that it names.
-
-    Args:
-        hint: may hold `psql -d NAME` and `psql -c` for the user's own database, `psql -d shop`, `psql -l`,
-            `pg_isready`, `pgsweep doctor`, `pgsweep record` and `pgsweep load` with options, and
-            `pgsweep ...` for the command that failed.
-        server: the options that name the server: `-h db1 -p 5433`. A hint that says whom else to ask keeps
-            the choice of the role.
-        session: those, and the options that name role and database.
-        command: the command line that failed, without passwords.
-    """
-    place, whole = shell_words(list(server)), shell_words(list(session))
-    text = hint
-    if whole:
-        text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
-        text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
-        own = r"\bpgsweep (?:load(?= --(?:resume|rollback|keep-as-is) )|record(?= -))"
-        text = re.sub(own, lambda found: f"{found[0]} {whole}", text)
-    if place:
-        text = re.sub(r"\bpsql (?=-[dl]\b)", lambda _: f"psql {place} ", text)
-        text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
-    if whole:
-        text = re.sub(r"\bpgsweep doctor\b(?= *(?:`|$|,|;|\)))", lambda _: f"pgsweep doctor {whole}", text)
-    return re.sub(r"\bpgsweep \.\.\.", lambda _: command, text)
-
-
-def _with_own_server(settings: Settings, hint: str) -> str:
-    """Return the hint with the server that the command line named."""
-    if not any(word in hint for word in ("psql -", "pg_isready", "pgsweep ")):
-        return hint
-    from pgsweep.pg.secrets import without_secrets
-
-    server: list[str] = []
-    session: list[str] = []
-    if settings.target is not None:
-        with contextlib.suppress(PgsweepError):
-            server, session = settings.target.options()
-    command = shell_words(["pgsweep", *(without_secrets(word) for word in settings.arguments)])
-    return pasted(hint, server, session, command)
 
 
 def _masked(settings: Settings, text: str) -> str:

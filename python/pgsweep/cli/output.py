@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pgsweep.cli.own_server import naming_own_server
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.files import write_whole
@@ -87,6 +88,7 @@ class Output:
         Raises:
             PgsweepError: a file cannot be written.
         """
+        result = naming_own_server(self._settings, result)
         failed: PgsweepError | None = None
         written = []
         for path, kind in self._files:
