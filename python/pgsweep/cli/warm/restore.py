@@ -156,7 +156,7 @@ def command(
         stoppable(settings, "ending after the blocks that are under way") as stop,
         ConsoleProgress(settings) as shown,
     ):
-        shown.stage("restoring")
+        shown.stage("restoring" if next_start is None else "waiting, then restoring")
         try:
             result = target.use(
                 lambda conninfo: feature.restore(
