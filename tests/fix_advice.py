@@ -10,7 +10,7 @@ import msgspec
 from pgsweep.advice.decide import decide
 from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
-from pgsweep.advice.situation import Contents, Costs, Situation
+from pgsweep.advice.situation import Contents, Situation
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.hugepages import HugePagePool, HugePagesMethods, HugePagesResult, PageTables
 from pgsweep.records.prediction import (
@@ -22,6 +22,7 @@ from pgsweep.records.prediction import (
     Verdict,
 )
 from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.read_costs import ASSUMED_COSTS
 
 MB = 1 << 20
 GB = 1 << 30
@@ -108,7 +109,7 @@ def situation(
             relations=[("public.orders", 700 * MB), ("public.items", 200 * MB)],
             bytes_by_usage_count=[100 * MB, 200 * MB, 0, 0, 200 * MB, 500 * MB],
         ),
-        "costs": Costs(),
+        "costs": ASSUMED_COSTS,
     }
     return Situation(**{**given, **changed})
 
@@ -153,8 +154,8 @@ def advised(known: Situation) -> AdviceResult:
 
 def growing() -> Situation:
     """Return a situation in which 4 GB save two thirds of the disk reads."""
-    misses = {512 * MB: 0.3, GB: 0.2, 4 * GB: 0.05, int(6.4 * GB) // MB * MB: 0.045}
-    disk = {512 * MB: 9_500.0, GB: 9_000.0, 4 * GB: 3_000.0, int(6.4 * GB) // MB * MB: 2_950.0}
+    misses = {512 * MB: 0.3, 700 * MB: 0.25, GB: 0.2, 4 * GB: 0.05, 6528 * MB: 0.045}
+    disk = {512 * MB: 9_500.0, 700 * MB: 9_300.0, GB: 9_000.0, 4 * GB: 3_000.0, 6528 * MB: 2_950.0}
     return situation(misses, disk)
 
 

@@ -59,7 +59,25 @@ def test_a_larger_pool_takes_its_memory_and_page_tables_from_the_page_cache() ->
 def test_huge_pages_need_no_page_tables() -> None:
     facts = MemoryFacts.of(meta(huge_pages="on"))
     assert facts is not None
-    assert facts.share(16 * GB, 8 * GB, 4 * GB).page_tables_bytes == 0
+    share = facts.share(16 * GB, 8 * GB, 4 * GB)
+    assert share.page_tables_bytes == 0
+    assert share.page_tables_most_bytes == 100 * 8 * GB // 512, "without them, at most"
+    assert facts.use.page_tables_saved_bytes == 0
+
+
+def test_the_parts_of_the_memory_add_up() -> None:
+    for private in ("memory_private_bytes", ""):
+        facts = MemoryFacts.of(meta(**({private: str(GB)} if private else {})))
+        assert facts is not None
+        use = facts.use
+        assert use.private_bytes == (GB if private else None)
+        assert use.rest_bytes == (GB if private else 2 * GB) - 100_000_000
+        assert use.page_tables_saved_bytes == 100_000_000 - 100 * 150_000
+        parts = (use.shared_memory_bytes, use.page_tables_bytes, use.private_bytes or 0, use.rest_bytes)
+        assert sum(parts) + use.page_cache_bytes == use.memory_bytes
+    much = MemoryFacts.of(meta(memory_private_bytes=str(3 * GB)))
+    assert much is not None
+    assert (much.use.private_bytes, much.use.page_tables_bytes, much.use.rest_bytes) == (2 * GB, 0, 0)
 
 
 def test_older_evidence_says_nothing_and_impossible_facts_are_refused() -> None:
@@ -122,9 +140,12 @@ def test_facts_of_a_server_are_kept_and_understood(wheel18: Cluster) -> None:
     assert memory.processes >= 5
     assert 1 << 20 < memory.shared_memory_bytes < memory.memory_bytes
     assert 0 < memory.page_tables_bytes < memory.other_bytes < memory.memory_bytes
+    assert memory.private_bytes is not None
+    assert 1 << 20 < memory.private_bytes < memory.other_bytes
     kept = memory_facts(pid, wheel18.version_num, 8192)
     facts = MemoryFacts.of(msgspec.structs.replace(meta(), host=kept))
     assert facts is not None
     assert facts.processes >= 5
+    assert facts.private_bytes is not None
     assert int(kept["data_cached_bytes"]) > 1 << 20
     assert {counter.scope for counter in memory_counters(pid)} == {"host"}

@@ -12,7 +12,9 @@ from pgsweep.errors import UsageError
 from pgsweep.records.prediction import (
     DiskPoint,
     MemoryPrediction,
+    MemoryUse,
     PredictResult,
+    ReadCosts,
     Throughput,
     ThroughputPoint,
 )
@@ -87,6 +89,86 @@ def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:
     rows = VIEW.rows(with_it)
     at = list(rows.head).index("predicted_throughput_ratio")
     assert [line[at] for line in rows.lines] == [1.25, None, 1.0, None, None, None]
+
+
+@pytest.fixture
+def budgeted(result: PredictResult) -> PredictResult:
+    """The same with the budget, what a gigabyte saves, and the throughput."""
+    assert result.memory is not None
+    use = MemoryUse(
+        memory_bytes=16 * GB,
+        shared_memory_bytes=66 * MB,
+        page_tables_bytes=40 * MB,
+        page_tables_saved_bytes=30 * MB,
+        processes=66,
+        private_bytes=GB,
+        rest_bytes=2008 * MB,
+        page_cache_bytes=13246 * MB,
+        huge_pages=False,
+    )
+    more: dict[str, float] = {"shared_memory_bytes": 66 * MB, "page_tables_most_bytes": 8 * MB}
+    more |= {"wait_ratio": 0.25, "wait_low": 0.225, "wait_high": 0.3}
+    small = msgspec.structs.replace(
+        result.memory.points[0],
+        **more,
+        saved_seconds_per_gb=-1.07,
+        saved_seconds_per_gb_low=-2.88,
+        saved_seconds_per_gb_high=0.64,
+    )
+    points = [small, msgspec.structs.replace(result.memory.points[1], **more)]
+    costs = ReadCosts(
+        disk_read_seconds=2.2e-4, disk_read_kind="measured", copy_seconds=2e-6, copy_kind="assumed"
+    )
+    loop = [
+        ThroughputPoint(shared_buffers_bytes=16 * MB, ratio=1.25, low=1.1, high=1.4),
+        ThroughputPoint(shared_buffers_bytes=64 * MB, ratio=1.0, low=1.0, high=1.0),
+    ]
+    memory = msgspec.structs.replace(
+        result.memory, use=use, points=points, costs=costs, throughput=Throughput(points=loop, reasons=[])
+    )
+    return msgspec.structs.replace(result, memory=memory)
+
+
+def test_each_prediction_has_its_interval_where_there_is_room(budgeted: PredictResult) -> None:
+    wide = VIEW.text(budgeted, Terminal(width=120, interactive=True))
+    for words in ("88.00 to 92.00%", "0 to 17 MB", "2 250 to 3 000", "-2.88 to 0.64", "0.225 to 0.3"):
+        assert words in wide
+    assert max(map(len, wide.splitlines())) <= 120
+    narrow = VIEW.text(budgeted, Terminal(width=80, interactive=True))
+    assert max(map(len, narrow.splitlines())) <= 80
+    # Intervals give way before what they belong to, and those of what decides stay.
+    assert "90.00%" in narrow
+    assert "88.00 to 92.00%" not in narrow
+    for words in ("2 250 to 3 000", "-1.07", "-2.88 to 0.64", "1.25 x", "1.10 to 1.40"):
+        assert words in narrow
+    assert "220 µs (measured), a copy from the page cache 2 µs (assumed)" in " ".join(narrow.split())
+
+
+def test_the_budget_is_broken_down(budgeted: PredictResult) -> None:
+    shown = VIEW.text(budgeted, Terminal(width=100, unicode=False))
+    for words in (
+        "66 MB  shared memory touched",
+        "40 MB  page tables of the server's processes; huge pages would save 30 MB",
+        "1 GB  private memory of the server's 66 processes",
+        "1.96 GB  other programs and the kernel",
+        "12.9 GB  page cache, and free for it",
+    ):
+        assert words in shown
+    [section] = [one for one in VIEW.page(budgeted).sections if one.ident == "memory"]
+    assert [cell.text for cell in section.rows[0]] == ["16 MB", "66 MB", "2 MB", "8 MB", "7.98 GB", "6.98 GB"]
+    assert [fact.kind for fact in section.facts] == ["measured"] * 5
+
+
+def test_page_and_rows_have_what_a_gigabyte_saves(budgeted: PredictResult) -> None:
+    section = VIEW.page(budgeted).sections[2]
+    at = section.head.index("seconds of waiting saved per second and added GB")
+    assert [(row[at].text, row[at].note) for row in section.rows] == [("-1.07", "-2.88 to 0.64"), ("", "")]
+    assert all(len(row) == len(section.head) for row in section.rows)
+    rows = VIEW.rows(budgeted)
+    first = dict(zip(rows.head, rows.lines[0], strict=True))
+    assert first["predicted_saved_seconds_per_gb_low"] == -2.88
+    assert first["predicted_page_tables_bytes"] == 2 * MB
+    assert msgspec.json.decode(msgspec.json.encode(budgeted), type=PredictResult) == budgeted
 
 
 def test_rows_are_empty_where_no_page_cache_is_left(result: PredictResult) -> None:

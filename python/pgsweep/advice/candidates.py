@@ -7,6 +7,8 @@ from typing import Final
 from pgsweep.advice.situation import MB, rounded_down
 from pgsweep.errors import UsageError
 from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.sizes import SMALLEST_BYTES
+from pgsweep.units import BLOCK_BYTES
 
 _FACTORS: Final = (0.25, 0.5, 2, 4, 8, 16, 64)
 MOST_OF_MEMORY: Final = 0.8
@@ -18,23 +20,27 @@ _SMALLEST: Final = 8 * MB
 _NEAR: Final = 1.1
 
 
-def candidates(today_bytes: int, memory_bytes: int | None, facts: MemoryFacts | None) -> list[int]:
+def candidates(
+    today_bytes: int, memory_bytes: int | None, facts: MemoryFacts | None, often_used_bytes: int = 0
+) -> list[int]:
     """Return the sizes to consider, today's among them, in ascending order.
 
     Args:
         today_bytes: shared_buffers now.
         memory_bytes: what pool and page cache share; None where it is not known.
         facts: how the memory is used; None where it is not known.
+        often_used_bytes: what buffers with usage counts of 4 and 5 take, of which a rule of thumb speaks.
     """
     found = {today_bytes}
     wanted = [rounded_down(round(today_bytes * factor)) for factor in _FACTORS]
-    fixed: set[int] = set()
+    # Where rules of thumb point they are asked about as they are.
+    fixed = {often_used_bytes}
     if memory_bytes is not None:
-        # Where rules of thumb point they are asked about as they are.
-        fixed = {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}
+        fixed |= {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}
         wanted += [rounded_down(round(memory_bytes * share)) for share in _OF_MEMORY]
     for size in sorted(fixed) + sorted(wanted):
-        if size < _SMALLEST or not _possible(size, today_bytes, memory_bytes, facts):
+        least = SMALLEST_BYTES if size in fixed else _SMALLEST
+        if size < least or not _possible(size, today_bytes, memory_bytes, facts):
             continue
         if size in fixed or all(max(size, one) / min(size, one) > _NEAR for one in found):
             found.add(size)
@@ -65,4 +71,4 @@ def sizes_for_bounds(
             except UsageError:
                 continue
             found |= {size + share.page_cache_bytes, share.page_cache_bytes, share.low_bytes}
-    return sorted({size // 8192 * 8192 for size in found if size >= 16 * 8192})
+    return sorted({size // BLOCK_BYTES * BLOCK_BYTES for size in found if size >= SMALLEST_BYTES})

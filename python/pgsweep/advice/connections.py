@@ -43,6 +43,7 @@ def _advice(today: int | None, value: int | None, why: str, *, unknown: bool = F
         action="unknown" if unknown else "leave" if value is None else "set",
         kind="predicted",
         reason=why,
+        purpose="" if unknown else "it limits the memory that sessions can take together",
         takes_effect="" if value is None else "restart",
         undo="" if value is None else undo_of("max_connections", str(today)),
     )

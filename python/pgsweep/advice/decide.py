@@ -10,8 +10,9 @@ from pgsweep.advice.rules_of_thumb import rules_of_thumb
 from pgsweep.advice.shared_buffers import Decision
 from pgsweep.advice.situation import Situation
 from pgsweep.advice.warming import advise_warming
-from pgsweep.records.advice import AdviceResult, AdvisedSetting, ReadsPoint
+from pgsweep.records.advice import AdviceResult, AdvisedSetting, Kind, ReadsPoint
 from pgsweep.records.cache import Missing
+from pgsweep.records.prediction import ReadCosts
 from pgsweep.units import format_count, format_percent, format_plain
 
 
@@ -58,7 +59,7 @@ def decide(
         disk_reads_from=basis,
         disk_read_seconds=situation.costs.disk_read_seconds,
         copy_seconds=situation.costs.copy_seconds,
-        costs_kind=situation.costs.kind,
+        costs_kind=_kind(situation.costs),
         settings=settings,
         rules=rules_of_thumb(situation, points, basis),
         points=points,
@@ -67,6 +68,11 @@ def decide(
         missing=missing,
         relations=[] if prediction.memory is None else prediction.memory.relations,
     )
+
+
+def _kind(costs: ReadCosts) -> Kind:
+    """Return `measured` where both costs are."""
+    return "measured" if costs.disk_read_kind == costs.copy_kind == "measured" else "assumed"
 
 
 def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: bool) -> str:
@@ -94,8 +100,9 @@ def _summary(size: AdvisedSetting, changed: list[AdvisedSetting], *, restarts: b
 def _remarks(situation: Situation, basis: Basis) -> list[str]:
     costs = situation.costs
     remarks = [
-        f"one read from disk takes {format_count(costs.disk_read_seconds * 1e6)} microseconds, "
-        f"one from the page cache {format_plain(round(costs.copy_seconds * 1e6, 1))} ({costs.kind})"
+        f"one read from disk takes {format_count(costs.disk_read_seconds * 1e6)} microseconds "
+        f"({costs.disk_read_kind}), one from the page cache "
+        f"{format_plain(round(costs.copy_seconds * 1e6, 1))} ({costs.copy_kind})"
     ]
     if basis == "bounded":
         remarks.append(

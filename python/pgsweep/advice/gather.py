@@ -16,7 +16,7 @@ from pgsweep.advice.candidates import candidates, sizes_for_bounds
 from pgsweep.advice.decide import decide
 from pgsweep.advice.reads import reads_by_size
 from pgsweep.advice.shared_buffers import decide_size
-from pgsweep.advice.situation import Contents, Costs, Situation
+from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.sampling import BlockSample
@@ -33,6 +33,7 @@ from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict, predict_window
+from pgsweep.sizing.read_costs import read_costs
 from pgsweep.units import BLOCK_BYTES, as_setting
 
 _ASSUMED_OTHER: Final = 0.1
@@ -68,10 +69,11 @@ def advise(
     meta = recorded.meta
     if conninfo is not None:
         _check_same(conninfo, meta, evidence)
-    memory = _Memory.of(meta, memory_bytes)
+    contents = _contents(recorded)
+    memory = _Memory.of(meta, memory_bytes, contents)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
     prediction = _predicted(evidence, meta, memory, memory_bytes, seed)
-    situation = _situation(recorded, memory, prediction)
+    situation = _situation(recorded, memory, contents, prediction)
     missing: list[Missing] = []
     points, basis = reads_by_size(situation)
     # The budget at today's size says how much may be added.
@@ -113,9 +115,10 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
         EvidenceError: it holds no access.
     """
     meta = evidence.meta
-    memory = _Memory.of(meta, None)
+    contents = _contents(evidence)
+    memory = _Memory.of(meta, None, contents)
     prediction = predict_window(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
-    situation = _situation(evidence, memory, prediction)
+    situation = _situation(evidence, memory, contents, prediction)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)
     result = decide(
@@ -150,14 +153,15 @@ class _Memory:
     sizes_for_bounds: list[int]
 
     @classmethod
-    def of(cls, meta: EvidenceMeta, asked_bytes: int | None) -> _Memory:
+    def of(cls, meta: EvidenceMeta, asked_bytes: int | None, contents: Contents | None) -> _Memory:
         facts = MemoryFacts.of(meta)
         assumed = facts is None and asked_bytes is not None
         if facts is None and asked_bytes is not None:
             facts = _assumed_facts(meta, asked_bytes)
         size = asked_bytes or (None if facts is None else facts.memory_bytes)
         today = meta.shared_buffers_blocks * BLOCK_BYTES
-        sizes = candidates(today, size, facts)
+        often_used = 0 if contents is None else contents.often_used_bytes
+        sizes = candidates(today, size, facts, often_used)
         return cls(
             facts=facts,
             size_bytes=size,
@@ -167,7 +171,9 @@ class _Memory:
         )
 
 
-def _situation(evidence: Evidence | JoinedEvidence, memory: _Memory, prediction: PredictResult) -> Situation:
+def _situation(
+    evidence: Evidence | JoinedEvidence, memory: _Memory, contents: Contents | None, prediction: PredictResult
+) -> Situation:
     meta = evidence.meta
     relations = evidence.table("relations")
     return Situation(
@@ -178,8 +184,8 @@ def _situation(evidence: Evidence | JoinedEvidence, memory: _Memory, prediction:
         memory_bytes=memory.size_bytes,
         memory_assumed=memory.assumed,
         data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
-        contents=_contents(evidence, relations),
-        costs=_costs(meta, prediction),
+        contents=contents,
+        costs=read_costs(meta, None if prediction.memory is None else prediction.memory.throughput),
     )
 
 
@@ -190,19 +196,6 @@ def _predicted(
         asked = asked_bytes if MemoryFacts.of(meta) is not None else None
         return predict(evidence, sizes_bytes=memory.candidates, memory_bytes=asked, seed=seed)
     return predict(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
-
-
-def _costs(meta: EvidenceMeta, prediction: PredictResult) -> Costs:
-    """Return what reads take, measured where the evidence says so."""
-    loop = None if prediction.memory is None else prediction.memory.throughput
-    if loop is not None and loop.disk_read_seconds is not None and loop.copy_seconds is not None:
-        return Costs(
-            disk_read_seconds=loop.disk_read_seconds, copy_seconds=loop.copy_seconds, kind="measured"
-        )
-    copy = meta.host.get("copy_nanoseconds", "")
-    if copy.isdecimal() and 0 < len(copy) < 9:
-        return Costs(copy_seconds=max(int(copy), 1) / 1e9)
-    return Costs()
 
 
 def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
@@ -224,8 +217,9 @@ def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
     )
 
 
-def _contents(evidence: Evidence | JoinedEvidence, relations: dict[str, np.ndarray]) -> Contents | None:
+def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:
     """Return what the last snapshot shows; None where there is none."""
+    relations = evidence.table("relations")
     columns = ["snapshot", "spc", "db", "rel", "usage_count"]
     seen = evidence.table("snapshots", columns)
     if not len(seen["snapshot"]):

@@ -12,7 +12,7 @@ from typing import Final
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting, Gain
-from pgsweep.records.hugepages import HugePagesResult
+from pgsweep.records.hugepages import HugePagesResult, PageTables
 from pgsweep.units import as_setting, format_bytes, format_percent
 
 _LEAST_SHARE: Final = 0.01
@@ -46,25 +46,46 @@ def advise_huge_pages(situation: Situation, size_bytes: int) -> list[AdvisedSett
 def _in_use(
     situation: Situation, found: HugePagesResult, setting: str | None, size_bytes: int
 ) -> list[AdvisedSetting]:
-    keep = _setting("huge_pages", setting, "the shared memory lies in huge pages")
+    why = f"the shared memory lies in huge pages{_without(found)}"
+    keep = _setting("huge_pages", setting, why, purpose="they are in use already")
     total = _total(found)
     assert found.target is not None
     if size_bytes == situation.today_bytes or found.target == total:
-        return [keep, _pages(total, None, f"{total} are set aside, which suffices")]
+        why = f"{total} are set aside, which suffices"
+        return [keep, _pages(total, None, why, purpose="more of them would not be used")]
     why = (
         f"shared_buffers of {as_setting(size_bytes)} take {found.huge_pages_needed} pages of "
         f"{format_bytes(found.huge_page_size_bytes)}; with fewer the server falls back to ordinary pages, or "
         "does not start where huge_pages is on"
     )
-    return [keep, _pages(total, found.target, why)]
+    purpose = (
+        "it keeps the larger shared memory in huge pages"
+        if found.target > total
+        else ("it gives back those that the smaller shared memory does not take")
+    )
+    return [keep, _pages(total, found.target, why, purpose=purpose)]
+
+
+def _saved(tables: PageTables) -> tuple[int, int]:
+    """Return what huge pages save of the page tables: of today's processes, and of max_connections."""
+    now = max(0, tables.without_huge_pages_bytes - tables.with_huge_pages_bytes)
+    return now, max(now, tables.connections_ordinary_bytes - tables.connections_huge_bytes)
+
+
+def _without(found: HugePagesResult) -> str:
+    """Return in words what page tables would take without huge pages; nothing where they are not seen."""
+    if found.page_tables is None:
+        return ""
+    now, most = _saved(found.page_tables)
+    many = f"{format_bytes(now)} to {format_bytes(most)}" if most > now else format_bytes(now)
+    return f"; page tables would take {many} more without them, as predicted" if most else ""
 
 
 def _not_in_use(situation: Situation, found: HugePagesResult, setting: str | None) -> list[AdvisedSetting]:
     tables = found.page_tables
     if tables is None:
         return [_setting("huge_pages", setting, "the page tables of the server are not seen", unknown=True)]
-    now = max(0, tables.without_huge_pages_bytes - tables.with_huge_pages_bytes)
-    most = max(now, tables.connections_ordinary_bytes - tables.connections_huge_bytes)
+    now, most = _saved(tables)
     memory = situation.memory_bytes or 0
     if now < memory * _LEAST_SHARE:
         why = (
@@ -102,7 +123,9 @@ def _total(found: HugePagesResult) -> int:
     return 0 if pool is None else pool.total
 
 
-def _pages(today: int, target: int | None, why: str, gain: Gain | None = None) -> AdvisedSetting:
+def _pages(
+    today: int, target: int | None, why: str, gain: Gain | None = None, *, purpose: str = ""
+) -> AdvisedSetting:
     if target is None or target == today:
         return AdvisedSetting(
             name="vm.nr_hugepages",
@@ -112,6 +135,7 @@ def _pages(today: int, target: int | None, why: str, gain: Gain | None = None) -
             action="leave",
             kind="measured",
             reason=why,
+            purpose=purpose,
         )
     return AdvisedSetting(
         name="vm.nr_hugepages",
@@ -122,12 +146,15 @@ def _pages(today: int, target: int | None, why: str, gain: Gain | None = None) -
         kind="predicted",
         reason=f"{why}; set it before the restart",
         gain=gain,
+        purpose=purpose,
         takes_effect="restart",
         undo=f"sudo sysctl -w vm.nr_hugepages={today}",
     )
 
 
-def _setting(name: str, today: str | None, why: str, *, unknown: bool = False) -> AdvisedSetting:
+def _setting(
+    name: str, today: str | None, why: str, *, unknown: bool = False, purpose: str = ""
+) -> AdvisedSetting:
     return AdvisedSetting(
         name=name,
         where="server",
@@ -136,4 +163,5 @@ def _setting(name: str, today: str | None, why: str, *, unknown: bool = False) -
         action="unknown" if unknown else "leave",
         kind="measured",
         reason=why,
+        purpose=purpose,
     )

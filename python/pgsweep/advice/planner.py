@@ -15,6 +15,7 @@ from pgsweep.records.advice import AdvisedSetting
 from pgsweep.units import BLOCK_BYTES, as_setting, format_bytes
 
 _NEAR: Final = 1.5
+_PURPOSE: Final = "it allocates nothing; it is what the planner takes both caches to hold"
 
 
 def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
@@ -43,7 +44,8 @@ def advise_planner(situation: Situation, size_bytes: int) -> AdvisedSetting:
         value=as_setting(both),
         action="set",
         kind="assumed" if situation.memory_assumed else "predicted",
-        reason=f"there are {of}; plans compare better, by how much is not predicted",
+        reason=f"there are {of}",
+        purpose=_PURPOSE,
         takes_effect="reload",
         undo=undo_of("effective_cache_size", as_setting(today)),
     )
@@ -58,4 +60,5 @@ def _left(today: int | None, why: str, *, unknown: bool = False) -> AdvisedSetti
         action="unknown" if unknown else "leave",
         kind="measured",
         reason=why,
+        purpose="" if unknown else _PURPOSE,
     )

@@ -19,9 +19,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from pgsweep.advice.situation import Costs, Situation
+from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import Gain, ReadsPoint
-from pgsweep.records.prediction import CurvePoint, MemoryPrediction
+from pgsweep.records.prediction import CurvePoint, MemoryPrediction, ReadCosts
+from pgsweep.sizing.read_costs import Bounded, waiting
 
 LEAST_OF_ONE_CACHE: Final = 0.75
 MOST_OF_ONE_CACHE: Final = 1.15
@@ -94,26 +95,21 @@ def _at(curve: dict[int, CurvePoint], size: int) -> CurvePoint | None:
     return curve.get(size // 8192 * 8192)
 
 
-def _point(
-    point: CurvePoint, per_second: float, disk: tuple[float, float, float], costs: Costs
-) -> ReadsPoint:
+def _point(point: CurvePoint, per_second: float, disk: Bounded, costs: ReadCosts) -> ReadsPoint:
     value, low, high = disk
-    miss, least, most = (share * per_second for share in (point.miss_ratio, point.low, point.high))
-
-    def wait(reads: float, misses: float) -> float:
-        return reads * costs.disk_read_seconds + max(0.0, misses - reads) * costs.copy_seconds
-
+    misses = (point.miss_ratio * per_second, point.low * per_second, point.high * per_second)
+    wait, wait_low, wait_high = waiting(disk, misses, costs)
     return ReadsPoint(
         shared_buffers_bytes=point.shared_buffers_bytes,
-        misses_per_second=miss,
-        misses_low=least,
-        misses_high=most,
+        misses_per_second=misses[0],
+        misses_low=misses[1],
+        misses_high=misses[2],
         disk_reads_per_second=value,
         disk_reads_low=low,
         disk_reads_high=high,
-        wait_ratio=wait(value, miss),
-        wait_low=wait(low, least),
-        wait_high=wait(high, most),
+        wait_ratio=wait,
+        wait_low=wait_low,
+        wait_high=wait_high,
     )
 
 
@@ -123,6 +119,11 @@ def throughput_gain(then: ReadsPoint) -> Gain | None:
     if ratio is None or low is None or high is None:
         return None
     return Gain(of=THROUGHPUT, unit="ratio", value=ratio - 1, low=low - 1, high=high - 1)
+
+
+def best_gain_of(today: ReadsPoint, then: ReadsPoint) -> Gain:
+    """Return the throughput that a size wins where that is predicted, else the waiting that it saves."""
+    return throughput_gain(then) or gain_of(today, then)
 
 
 def gain_of(today: ReadsPoint, then: ReadsPoint) -> Gain:

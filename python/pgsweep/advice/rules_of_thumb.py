@@ -1,5 +1,8 @@
 """What rules of thumb say of shared_buffers, and what following them would gain or cost here.
 
+As the decision (shared_buffers.py) they are judged by the throughput where that is predicted, else by the
+time that sessions wait for reads.
+
 25% of the memory     PostgreSQL's manual, "shared_buffers": a reasonable starting value
 40% of the memory     the same place: more is unlikely to work better
 PGTune                 a quarter of the memory, for every kind of load but desktops (le0pard/pgtune)
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pgsweep.advice.reads import Basis, gain_of
+from pgsweep.advice.reads import Basis, best_gain_of
 from pgsweep.advice.situation import GB, Situation, rounded_down
 from pgsweep.records.advice import Gain, ReadsPoint, RuleOfThumb
 from pgsweep.units import format_bytes, format_percent
@@ -82,7 +85,7 @@ def _gain(size: int, situation: Situation, points: list[ReadsPoint], basis: Basi
     nearest = near.shared_buffers_bytes
     if near is now or max(nearest, size) / min(nearest, size) > _SAME:
         return None
-    return gain_of(now, near)
+    return best_gain_of(now, near)
 
 
 def _hit_ratio(situation: Situation, points: list[ReadsPoint], basis: Basis) -> RuleOfThumb:
@@ -122,8 +125,8 @@ def _hit_ratio(situation: Situation, points: list[ReadsPoint], basis: Basis) -> 
 def _usage_counts(situation: Situation, points: list[ReadsPoint], basis: Basis) -> RuleOfThumb:
     name = "usage counts of 4 and 5"
     contents = situation.contents
-    size = 0 if contents is None else sum(contents.bytes_by_usage_count[4:6])
-    if contents is None or not size:
+    size = 0 if contents is None else contents.often_used_bytes
+    if not size:
         return RuleOfThumb(
             name=name, shared_buffers_bytes=None, says="no buffer has such a usage count", gain=None
         )

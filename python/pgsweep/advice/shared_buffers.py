@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgsweep.advice.reads import THROUGHPUT, Basis, gain_of, throughput_gain
-from pgsweep.advice.situation import Situation
+from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, format_plain
 
@@ -72,15 +72,17 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
             "--ram, or record there"
         )
         return _left(situation, why, "leave", "measured")
-    gains = {
-        point.shared_buffers_bytes: gain_of(now, point)
+    # Other sizes are there for a rule of thumb to be priced.
+    round_ones = [
+        point
         for point in points
-        if point.shared_buffers_bytes != today
-    }
+        if point.shared_buffers_bytes == rounded_down(point.shared_buffers_bytes) and point is not now
+    ]
+    gains = {point.shared_buffers_bytes: gain_of(now, point) for point in round_ones}
     rises = {
         point.shared_buffers_bytes: gain
-        for point in points
-        if point.shared_buffers_bytes != today and (gain := throughput_gain(point)) is not None
+        for point in round_ones
+        if (gain := throughput_gain(point)) is not None
     }
     least = LEAST_THROUGHPUT if rises else LEAST_GAIN
     certain = {size: gain for size, gain in (rises or gains).items() if gain.low > 0 and gain.value >= least}

@@ -6,29 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pgsweep.records.advice import Kind
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.records.prediction import PredictResult
+from pgsweep.records.prediction import PredictResult, ReadCosts
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 
 MB: Final = 1 << 20
 GB: Final = 1 << 30
-
-DISK_READ_SECONDS: Final = 100e-6
-"""One random read of a solid-state disk. Slower disks favour fewer disk reads even more."""
-
-COPY_SECONDS: Final = 2e-6
-"""One read of 8 kB from the page cache: a system call and a copy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What one read takes, from disk and from the page cache."""
-
-    disk_read_seconds: float = DISK_READ_SECONDS
-    copy_seconds: float = COPY_SECONDS
-    kind: Kind = "assumed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +26,11 @@ class Contents:
 
     relations: list[tuple[str, int]]
     bytes_by_usage_count: list[int]
+
+    @property
+    def often_used_bytes(self) -> int:
+        """What buffers with usage counts of 4 and 5 take."""
+        return sum(self.bytes_by_usage_count[4:6])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +60,7 @@ class Situation:
     memory_assumed: bool
     data_bytes: int
     contents: Contents | None
-    costs: Costs
+    costs: ReadCosts
     huge_pages: HugePagesResult | None = None
     budget: BudgetResult | None = None
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pgsweep.host.cgroup import page_cache_room
 from pgsweep.host.procfile import PROC, read_host_memory
-from pgsweep.host.procmem import read_family, shared_memory_resident
+from pgsweep.host.procmem import ProcessStatus, read_family, read_memory, shared_memory_resident
 
 _WATERMARK = 1.5
 _REFAULTS = ("workingset_refault_file", "workingset_activate_file")
@@ -35,6 +35,7 @@ class ServerMemory:
         shared_memory_bytes: of the server, as much as has been touched.
         page_cache_bytes: cached files, shared memory not counted.
         page_tables_bytes: of the server's processes; part of `other_bytes`.
+        private_bytes: private memory of the server's processes, likewise; None where it may not be read.
         processes: of the server.
         huge_pages: the shared memory lies in huge pages.
     """
@@ -45,6 +46,7 @@ class ServerMemory:
     shared_memory_bytes: int
     page_cache_bytes: int
     page_tables_bytes: int
+    private_bytes: int | None
     processes: int
     huge_pages: bool
 
@@ -84,9 +86,17 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
         shared_memory_bytes=shared,
         page_cache_bytes=cached,
         page_tables_bytes=sum(process.page_tables for process in family),
+        private_bytes=_private(family, proc),
         processes=len(family),
         huge_pages=huge > 0,
     )
+
+
+def _private(family: list[ProcessStatus], proc: Path) -> int | None:
+    """Return the private memory of the server's processes; None where that of one may not be read."""
+    found = [process.private.anonymous for process in read_memory(family, proc)]
+    known = [size for size in found if size is not None]
+    return sum(known) if known and len(known) == len(found) else None
 
 
 def disk_read_bytes(postmaster_pid: int, proc: Path = PROC) -> int | None:

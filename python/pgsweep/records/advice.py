@@ -20,15 +20,16 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """What a change is expected to save, with its interval; less than 0 where it costs.
 
     Attributes:
-        of: what is saved: `time waiting for reads`, `memory`; or what is won: `throughput`.
-        unit: `ratio`, of what it is today, or `bytes`.
+        of: what is saved: `time waiting for reads`, `memory`, `waiting for reads after the restart` (by all
+            sessions together); or what is won: `throughput`.
+        unit: `ratio`, of what it is today, `bytes` or `seconds`.
         value: predicted.
         low: the least of the 90% interval.
         high: the most.
     """
 
     of: str
-    unit: Literal["ratio", "bytes"]
+    unit: Literal["ratio", "bytes", "seconds"]
     value: float
     low: float
     high: float
@@ -45,6 +46,7 @@ class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
         action: `set`, `leave`, or `unknown` where nothing can be advised; `reason` says why.
         kind: what the reason rests on.
         gain: what the change saves; null where that is not predicted.
+        purpose: where no gain in throughput is expected, what the setting is for; else empty.
         takes_effect: by a `restart` of the server, a `reload`, or `at once`; empty where nothing is changed.
         undo: what puts the former value back.
     """
@@ -57,6 +59,7 @@ class AdvisedSetting(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     reason: str
     gain: Gain | None = None
+    purpose: str = ""
     takes_effect: TakesEffect = ""
     undo: str = ""
 

@@ -75,6 +75,12 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
         disk_reads_per_second: the others, at the load of the evidence.
         disk_bytes_per_second: read from disk for them, readahead included.
         held_twice_bytes: of the pool's blocks, those that the page cache holds too.
+        shared_memory_bytes: the pool and what else the server shares; null, as all below, in earlier results.
+        page_tables_most_bytes: what page tables take at most without huge pages: each process has touched all
+            of the shared memory.
+        wait_ratio: seconds that all sessions together wait for reads in one second (`costs`).
+        saved_seconds_per_gb: by how many seconds they wait less in one second for each gigabyte that is added
+            up to the next larger size; less than 0 where they wait longer; null at the largest.
     """
 
     shared_buffers_bytes: int
@@ -93,6 +99,14 @@ class DiskPoint(msgspec.Struct, frozen=True, kw_only=True):
     held_twice_bytes: int
     held_twice_low_bytes: int
     held_twice_high_bytes: int
+    shared_memory_bytes: int | None = None
+    page_tables_most_bytes: int | None = None
+    wait_ratio: float | None = None
+    wait_low: float | None = None
+    wait_high: float | None = None
+    saved_seconds_per_gb: float | None = None
+    saved_seconds_per_gb_low: float | None = None
+    saved_seconds_per_gb_high: float | None = None
 
 
 class ThroughputPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +167,48 @@ class RelationCurve(msgspec.Struct, frozen=True, kw_only=True):
     points: list[RelationReads]
 
 
+class ReadCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one read takes that the pool does not serve.
+
+    Attributes:
+        disk_read_seconds: that a session waits for one read from disk.
+        copy_seconds: for one of 8 kB from the page cache.
+        disk_read_kind, copy_kind: whether it was measured.
+    """
+
+    disk_read_seconds: float
+    disk_read_kind: Literal["measured", "assumed"]
+    copy_seconds: float
+    copy_kind: Literal["measured", "assumed"]
+
+
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How the memory was used when the evidence was recorded: measured; the parts add up to all of it.
+
+    Attributes:
+        memory_bytes: all there was to share.
+        shared_memory_bytes: of the server, as much as was touched.
+        page_tables_bytes: of the server's processes.
+        page_tables_saved_bytes: of these, what huge pages would save: all that map shared memory, where each
+            process is assumed to have 150 kB of others; 0 where it lies in huge pages already.
+        processes: of the server.
+        private_bytes: private memory of these; null where it was not recorded, and then part of `rest_bytes`.
+        rest_bytes: other programs, the kernel, and what it keeps free.
+        page_cache_bytes: cached files, and what was free for them.
+        huge_pages: the shared memory lay in huge pages.
+    """
+
+    memory_bytes: int
+    shared_memory_bytes: int
+    page_tables_bytes: int
+    page_tables_saved_bytes: int
+    processes: int
+    private_bytes: int | None
+    rest_bytes: int
+    page_cache_bytes: int
+    huge_pages: bool
+
+
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Memory as one budget: the pool, and the page cache that gets the rest.
 
@@ -167,6 +223,8 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         reasons: sentences on how far it may be trusted.
         throughput: null in results of earlier versions.
         relations: those with the most disk reads, and the others together.
+        costs: what reads take; null, as `use`, in results of earlier versions.
+        use: what the memory was used for when the evidence was recorded.
     """
 
     memory_bytes: int
@@ -179,6 +237,8 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput | None = None
     simulated_disk_bytes_per_second: float | None = None
     relations: list[RelationCurve] = []
+    costs: ReadCosts | None = None
+    use: MemoryUse | None = None
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):

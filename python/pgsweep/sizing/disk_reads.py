@@ -26,6 +26,7 @@ from pgsweep.records.prediction import (
     Throughput,
 )
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -107,6 +108,7 @@ def predict_memory(
         )
     if not result.points:
         return result
+    use = facts.use
     facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
     try:
         simulation = _Simulation(evidence, result, trace, rules, facts, memory_bytes, seed, change)
@@ -116,12 +118,15 @@ def predict_memory(
         why = f"what comes from disk is not predicted: {error.message}"
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
-    memory = simulation.predict()
+    memory = msgspec.structs.replace(simulation.predict(), use=use)
     if change.of_load:
         why = "throughput is not predicted for another load than the one that was recorded"
-        memory = msgspec.structs.replace(memory, throughput=Throughput(points=[], reasons=[why]))
-        return msgspec.structs.replace(result, memory=memory)
-    found = predict_throughput(evidence, result.observed, result.points, memory)
+        found = Throughput(points=[], reasons=[why])
+        # What a read takes is known from the load that was recorded.
+        known = None if change.recorded is None else change.recorded.throughput
+    else:
+        known = found = predict_throughput(evidence, result.observed, result.points, memory)
+    memory = with_savings(memory, result.points, result.observed, read_costs(evidence.meta, known))
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
 
 
@@ -361,6 +366,8 @@ class _Simulation:
             held_twice_bytes=round(twice) * BLOCK_BYTES,
             held_twice_low_bytes=round(least_twice) * BLOCK_BYTES,
             held_twice_high_bytes=round(most_twice) * BLOCK_BYTES,
+            shared_memory_bytes=found.share.shared_memory_bytes,
+            page_tables_most_bytes=found.share.page_tables_most_bytes,
         )
 
 

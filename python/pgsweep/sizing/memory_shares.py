@@ -14,6 +14,7 @@ from typing import Final
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.records.prediction import MemoryUse
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
@@ -48,11 +49,15 @@ class Share:
         page_cache_bytes: for cached files.
         low_bytes: the least that it may be.
         page_tables_bytes: what page tables take for shared memory.
+        page_tables_most_bytes: what they take at most without huge pages.
+        shared_memory_bytes: the pool, and what else the server shares.
     """
 
     page_cache_bytes: int
     low_bytes: int
     page_tables_bytes: int
+    page_tables_most_bytes: int
+    shared_memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,7 @@ class MemoryFacts:
         shared_bytes: of the server, as much as was touched.
         other_files_bytes: cached files that are not the server's data; None where it is not known.
         page_tables_bytes: of the server's processes, part of `other_bytes`.
+        private_bytes: private memory of these, likewise; None where it is not known.
         processes: of the server.
         huge_pages: the shared memory lay in huge pages.
         mglru: the kernel's lists are those of the multi-generational LRU.
@@ -85,6 +91,7 @@ class MemoryFacts:
     pages_out_idle: bool
     readahead_bytes: int
     folio_order: int
+    private_bytes: int | None = None
 
     @classmethod
     def of(cls, meta: EvidenceMeta) -> MemoryFacts | None:
@@ -100,6 +107,7 @@ class MemoryFacts:
         cached = host.get("data_cached_bytes")
         page_cache = values["memory_page_cache_bytes"]
         others = None if cached is None else max(0, page_cache - _number("data_cached_bytes", cached))
+        private = host.get("memory_private_bytes")
         if not values["memory_bytes"] or values["folio_order"] > 9 or values["readahead_bytes"] > 1 << 30:
             raise _impossible("memory, folio order or readahead")
         return cls(
@@ -115,7 +123,30 @@ class MemoryFacts:
             pages_out_idle=host.get("pages_out_idle") == "on",
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
+            private_bytes=None if private is None else _number("memory_private_bytes", private),
         )
+
+    @property
+    def use(self) -> MemoryUse:
+        """What the memory is used for; the parts add up to all of it."""
+        private = None if self.private_bytes is None else min(self.private_bytes, self.other_bytes)
+        tables = min(self.page_tables_bytes, self.other_bytes - (private or 0))
+        return MemoryUse(
+            memory_bytes=self.memory_bytes,
+            shared_memory_bytes=self.shared_bytes,
+            page_tables_bytes=tables,
+            page_tables_saved_bytes=0 if self.huge_pages else min(self._mapping_bytes, tables),
+            processes=self.processes,
+            private_bytes=private,
+            rest_bytes=self.other_bytes - tables - (private or 0),
+            page_cache_bytes=max(self.memory_bytes - self.other_bytes - self.shared_bytes, 0),
+            huge_pages=self.huge_pages,
+        )
+
+    @property
+    def _mapping_bytes(self) -> int:
+        """Page tables that map shared memory in ordinary pages."""
+        return max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
 
     def changed(self, *, huge_pages: bool | None, sessions_factor: float) -> MemoryFacts:
         """Return the facts with huge pages or without, and with another number of sessions.
@@ -136,7 +167,7 @@ class MemoryFacts:
         if huge_pages is None or huge_pages == facts.huge_pages:
             return facts
         # Page tables that map the pool are gone with huge pages.
-        mapped = max(0, facts.page_tables_bytes - facts.processes * _OWN_TABLES_BYTES) if huge_pages else 0
+        mapped = facts._mapping_bytes if huge_pages else 0
         return replace(
             facts,
             huge_pages=huge_pages,
@@ -160,10 +191,11 @@ class MemoryFacts:
         around = max(0, self.shared_bytes - round(today_bytes * BUFFER_OVERHEAD))
         shared = round(size_bytes * BUFFER_OVERHEAD) + around
         now = tables = full = 0
+        most = round(self.processes * size_bytes * _TABLE_SHARE)
         if not self.huge_pages:
-            now = max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
+            now = self._mapping_bytes
             tables = round(now * size_bytes / max(today_bytes, 1))
-            full = max(tables, round(self.processes * size_bytes * _TABLE_SHARE))
+            full = most = max(tables, most)
         left = memory_bytes - self.other_bytes - shared - tables + now
         least = memory_bytes // 100
         if left < least:
@@ -174,7 +206,13 @@ class MemoryFacts:
                 hint="name smaller sizes with --sizes, or more memory with --ram",
             )
         low = left - (full - tables) - (self.other_files_bytes or 0)
-        return Share(page_cache_bytes=left, low_bytes=max(low, least), page_tables_bytes=tables)
+        return Share(
+            page_cache_bytes=left,
+            low_bytes=max(low, least),
+            page_tables_bytes=tables,
+            page_tables_most_bytes=most,
+            shared_memory_bytes=shared,
+        )
 
 
 def _number(name: str, text: str) -> int:

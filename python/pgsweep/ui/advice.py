@@ -21,11 +21,12 @@ from pgsweep.ui.served import (
     served_svg,
     throughput_svg,
 )
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Column, Field, fitted_table, table
 from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import as_setting, format_percent
 
+NO_GAIN: Final = "No gain in throughput is expected"
 _ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
     "simulated": "simulated from the trace",
@@ -44,7 +45,8 @@ def advice_text(result: AdviceResult, terminal: Terminal) -> str:
     parts.append("What rules of thumb say, and what that would change here:\n" + _rules(result, terminal))
     if result.points:
         parts.append(
-            f"Reads by size; disk reads {_BASIS[result.disk_reads_from]}:\n" + _reads(result, terminal)
+            f"Reads by size, predicted; disk reads {_BASIS[result.disk_reads_from]}:\n"
+            + _reads(result, terminal)
         )
     parts.append(_remarks(result, width))
     parts.append(verdict_text(result.verdict, terminal))
@@ -74,6 +76,8 @@ def _about(one: AdvisedSetting) -> list[str]:
     found = [f"{_sentence(one.reason)[:-1]}{kind}."]
     if one.gain is not None:
         found.append(f"Expected: {gain_text(one.gain)}.")
+    elif one.purpose:
+        found.append(f"{NO_GAIN}: {one.purpose}.")
     if one.takes_effect and one.where != "command":
         found.append(f"Takes effect at: {one.takes_effect}. To undo: {one.undo}")
     return found
@@ -84,6 +88,8 @@ def gain_text(gain: Gain) -> str:
     if gain.unit == "bytes":
         most = "" if gain.high == gain.low else f", up to {format_bytes(gain.high)}"
         return f"{format_bytes(gain.value)} less {gain.of}{most}"
+    if gain.unit == "seconds":
+        return f"{seconds(gain.value)} less {gain.of} ({seconds(gain.low)} to {seconds(gain.high)})"
     if gain.of == "throughput":
         value, low, high = (format_percent(each, sign=True) for each in (gain.value, gain.low, gain.high))
         return f"{value} throughput ({low} to {high})"
@@ -101,7 +107,7 @@ def _rules(result: AdviceResult, terminal: Terminal) -> str:
     columns = [
         Column("rule", left=True),
         Column("says", left=True),
-        Column("waiting for\nreads"),
+        Column("throughput\npredicted" if _by_throughput(result) else "waiting for\nreads, predicted"),
         Column("90% interval"),
     ]
     rows = []
@@ -111,46 +117,48 @@ def _rules(result: AdviceResult, terminal: Terminal) -> str:
     return table(columns, rows, terminal)
 
 
+def _by_throughput(result: AdviceResult) -> bool:
+    """Return whether the rules are priced by throughput, not by the time that sessions wait for reads."""
+    return any(rule.gain is not None and rule.gain.of == "throughput" for rule in result.rules)
+
+
 def _rule_cells(result: AdviceResult, rule: RuleOfThumb) -> tuple[str, str]:
-    if rule.gain is not None:
-        return _change(rule.gain.value), f"{_change(rule.gain.high)} to {_change(rule.gain.low)}"
+    gain = rule.gain
+    if gain is not None and gain.of == "throughput":
+        value, low, high = (format_percent(one, sign=True) for one in (gain.value, gain.low, gain.high))
+        return value, f"{low} to {high}"
+    if gain is not None:
+        waiting = " waiting for reads" if _by_throughput(result) else ""
+        return f"{_change(gain.value)}{waiting}", f"{_change(gain.high)} to {_change(gain.low)}"
     if rule.shared_buffers_bytes == result.observed.shared_buffers_bytes:
         return "as today", ""
     return "not known", ""
 
 
 def _reads(result: AdviceResult, terminal: Terminal) -> str:
-    columns = [
-        Column("shared_buffers"),
-        Column("misses/s\npredicted"),
-        Column("disk reads/s\npredicted"),
-        Column("90% interval"),
-        Column("waiting\ns/s"),
-        Column("90% interval"),
+    points = result.points
+    sizes = [point.shared_buffers_bytes for point in points]
+    disk = [f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}" for point in points]
+    waits = [f"{figure(point.wait_low)} to {figure(point.wait_high)}" for point in points]
+    fields = [
+        Field("shared_buffers", 0, [format_bytes(size) for size in sizes]),
+        Field("misses/s\npredicted", 5, [count(point.misses_per_second) for point in points]),
+        Field("disk\nreads/s", 2, [_disk(result, point) for point in points]),
+        Field("90% interval", 3, disk),
+        Field("waiting\ns/s", 4, [figure(point.wait_ratio) for point in points]),
+        Field("90% interval", 6, waits),
     ]
-    loop = any(point.throughput_ratio is not None for point in result.points)
-    if loop:
-        columns += [Column("throughput\npredicted"), Column("90% interval")]
-    columns.append(Column("", left=True))
+    loop = [_throughput(point) for point in points]
+    if any(ratio for ratio, _ in loop):
+        fields.append(Field("throughput\npredicted", 0, [ratio for ratio, _ in loop]))
+        fields.append(Field("90% interval", 0, [interval for _, interval in loop]))
     today, advised = result.observed.shared_buffers_bytes, _advised(result)
-    rows, marked = [], None
-    for index, point in enumerate(result.points):
-        size = point.shared_buffers_bytes
-        marks = [word for at, word in ((today, "today"), (advised, "advised")) if size == at]
-        marked = index if size == (advised or today) else marked
-        rows.append(
-            [
-                format_bytes(size),
-                count(point.misses_per_second),
-                _disk(result, point),
-                f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
-                figure(point.wait_ratio),
-                f"{figure(point.wait_low)} to {figure(point.wait_high)}",
-                *(_throughput(point) if loop else ()),
-                f"{terminal.pick('◀', '<')} {', '.join(marks)}" if marks else "",
-            ]
-        )
-    return table(columns, rows, terminal, marked=marked)
+    names = [(today, "today"), (advised, "advised")]
+    words = [", ".join(word for at, word in names if at == size) for size in sizes]
+    marks = [f"{terminal.pick('◀', '<')} {word}" if word else "" for word in words]
+    fields.append(Field("", 0, marks, left=True))
+    best = advised or today
+    return fitted_table(fields, terminal, marked=sizes.index(best) if best in sizes else None)
 
 
 def _throughput(point: ReadsPoint) -> tuple[str, str]:
@@ -320,7 +328,7 @@ def _settings_section(result: AdviceResult) -> Section:
             Cell(one.value or _ACTIONS[one.action], code=one.value is not None),
             Cell(one.reason),
             Cell(one.kind),
-            Cell("" if one.gain is None else gain_text(one.gain)),
+            Cell(_expected(one)),
             Cell(one.takes_effect),
             Cell(one.undo, code=bool(one.undo)),
         ]
@@ -330,9 +338,16 @@ def _settings_section(result: AdviceResult) -> Section:
     return Section("Settings", "settings", "", facts, [], [], head, rows, words=True)
 
 
+def _expected(one: AdvisedSetting) -> str:
+    if one.gain is not None:
+        return gain_text(one.gain)
+    return f"{NO_GAIN.lower()}: {one.purpose}" if one.purpose else ""
+
+
 def _rules_section(result: AdviceResult) -> Section:
     rows = [[Cell(r.name), Cell(r.says), *map(Cell, _rule_cells(result, r))] for r in result.rules]
-    head = ["rule", "says", "time waiting for reads", "90% interval"]
+    by = "throughput against today" if _by_throughput(result) else "time waiting for reads"
+    head = ["rule", "says", by, "90% interval"]
     groups = [Group("", 2), Group("predicted", 2, Predicted)]
     lead = "What rules of thumb say of shared_buffers, and what following them would change here."
     return Section("Rules of thumb", "rules", lead, [], [], groups, head, rows, worded=(0, 1))

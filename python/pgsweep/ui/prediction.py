@@ -8,6 +8,7 @@ from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictRes
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
 from pgsweep.ui.prediction_memory import (
+    budget_section,
     memory_columns,
     memory_headline,
     memory_section,
@@ -131,6 +132,8 @@ def predict_page(result: PredictResult) -> Page:
         picture = picture_section(result, result.memory)
         sections = [picture, *sections] if picture is not None else sections
         sections.append(memory_section(result.memory, result.observed.shared_buffers_bytes or None))
+        budget = budget_section(result.memory, result.observed.shared_buffers_bytes or None)
+        sections += [] if budget is None else [budget]
         gains = relations_section(result.memory.relations, [result.observed.shared_buffers_bytes])
         sections += [] if gains is None else [gains]
     if result.what_if:

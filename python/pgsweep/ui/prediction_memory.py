@@ -10,10 +10,11 @@ from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
     MemoryPrediction,
+    MemoryUse,
     PredictResult,
     ThroughputPoint,
 )
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent
+from pgsweep.ui.numbers import count, figure, format_bytes, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.served import (
     CAPTION,
@@ -23,7 +24,7 @@ from pgsweep.ui.served import (
     served_svg,
     throughput_svg,
 )
-from pgsweep.ui.table import Column, table
+from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
 
 _WHERE: Final = {"host": "the host's memory", "cgroup": "the memory cgroup's limit", "asked": "asked for"}
@@ -41,43 +42,30 @@ _FIELDS: Final = (
     "held_twice_bytes",
     "held_twice_low_bytes",
     "held_twice_high_bytes",
+    "shared_memory_bytes",
+    "page_tables_bytes",
+    "page_tables_most_bytes",
+    "wait_ratio",
+    "wait_low",
+    "wait_high",
+    "saved_seconds_per_gb",
+    "saved_seconds_per_gb_low",
+    "saved_seconds_per_gb_high",
 )
 _LOOP_FIELDS: Final = ("throughput_ratio", "throughput_low", "throughput_high")
 
 
 def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal) -> str:
-    """Return the table of disk reads by size, and what is to be known of it."""
-    columns = [
-        Column("shared_buffers"),
-        Column("page cache\nleft"),
-        Column("misses found\nthere"),
-        Column("disk reads/s\npredicted"),
-        Column("90% interval"),
-        Column("held\ntwice"),
-    ]
-    loop = _throughput(memory)
-    if loop:
-        columns += [Column("throughput\npredicted"), Column("90% interval")]
-    columns.append(Column("", left=True))
-    rows, marked = [], None
-    for index, point in enumerate(memory.points):
-        here = point.shared_buffers_bytes == today
-        marked = index if here else marked
-        rows.append(
-            [
-                format_bytes(point.shared_buffers_bytes),
-                format_bytes(point.page_cache_bytes),
-                percent(point.page_cache_hit_ratio),
-                count(point.disk_reads_per_second),
-                f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}",
-                known_bytes(point.held_twice_bytes),
-                *_ratios(loop, point),
-                terminal.pick("◀", "<") + " today" if here else "",
-            ]
-        )
-    parts = [_lead(memory)]
-    if rows:
-        parts.append(table(columns, rows, terminal, marked=marked))
+    """Return the budget, the disk reads and what more memory saves, each by size, and what is to be known."""
+    points = memory.points
+    parts = ["\n".join(textwrap.wrap(_lead(memory), min(terminal.width, 100)))]
+    if memory.use is not None:
+        parts[0] += "\n" + _parts_text(memory.use)
+    if points:
+        fields = [_budget_fields(points), _disk_fields(points), _saved_fields(memory)]
+        parts += [_fitted(points, one, today, terminal) for one in fields if one]
+    if points and memory.costs is not None:
+        parts[-1] += "\n" + "\n".join(textwrap.wrap(_saved_words(memory), min(terminal.width, 100)))
     lines = []
     for reason in _reasons(memory):
         lines += textwrap.wrap(
@@ -86,6 +74,117 @@ def memory_text(memory: MemoryPrediction, today: int | None, terminal: Terminal)
     if lines:
         parts.append("On the page cache:\n" + "\n".join(lines))
     return "\n\n".join(parts)
+
+
+def _fitted(points: list[DiskPoint], fields: list[Field], today: int | None, terminal: Terminal) -> str:
+    """Return the columns beside the sizes, with today's marked."""
+    sizes = [point.shared_buffers_bytes for point in points]
+    mark = terminal.pick("◀", "<") + " today"
+    marks = [mark if size == today else "" for size in sizes]
+    shown = [Field("shared_buffers", 0, [format_bytes(size) for size in sizes]), *fields]
+    shown.append(Field("", 1, marks, left=True))
+    return fitted_table(shown, terminal, marked=sizes.index(today) if today in sizes else None)
+
+
+def _budget_fields(points: list[DiskPoint]) -> list[Field]:
+    """Return what takes the memory; none for results of earlier versions."""
+    if any(point.shared_memory_bytes is None for point in points):
+        return []
+    return [
+        Field("shared\nmemory", 4, [known_bytes(point.shared_memory_bytes) for point in points]),
+        Field("page tables\nfor it", 3, [known_bytes(point.page_tables_bytes) for point in points]),
+        Field("at most, no\nhuge pages", 5, [known_bytes(point.page_tables_most_bytes) for point in points]),
+        Field("page cache\nleft", 0, [format_bytes(point.page_cache_bytes) for point in points]),
+        Field("at least", 2, [format_bytes(point.page_cache_low_bytes) for point in points]),
+    ]
+
+
+def _disk_fields(points: list[DiskPoint]) -> list[Field]:
+    left = [format_bytes(point.page_cache_bytes) for point in points]
+    budget = [] if _budget_fields(points) else [Field("page cache\nleft", 5, left)]
+    return [
+        *budget,
+        Field("misses found in\nthe page cache", 3, [percent(one.page_cache_hit_ratio) for one in points]),
+        Field("90% interval", 6, [_hits(point) for point in points]),
+        Field("disk reads/s\npredicted", 0, [count(point.disk_reads_per_second) for point in points]),
+        Field(
+            "90% interval",
+            2,
+            [f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}" for point in points],
+        ),
+        Field("held\ntwice", 4, [known_bytes(point.held_twice_bytes) for point in points]),
+        Field("90% interval", 7, [_twice(point) for point in points]),
+    ]
+
+
+def _saved_fields(memory: MemoryPrediction) -> list[Field]:
+    """Return the waiting, what each added gigabyte saves of it, and the throughput, as far as predicted."""
+    points, loop = memory.points, _throughput(memory)
+    fields = []
+    if memory.costs is not None:
+        waits = [_bounded(point.wait_ratio, point.wait_low, point.wait_high) for point in points]
+        saved = [_saved(point) for point in points]
+        fields += [
+            Field("waiting for\nreads, s/s", 5, [value for value, _ in waits]),
+            Field("90% interval", 6, [interval for _, interval in waits]),
+            Field("saved, s/s\nper GB", 0, [value for value, _ in saved]),
+            Field("90% interval", 2, [interval for _, interval in saved]),
+        ]
+    if loop:
+        ratios = [_ratios(loop, point) for point in points]
+        fields += [
+            Field("throughput\npredicted", 3, [value for value, _ in ratios]),
+            Field("90% interval", 4, [interval for _, interval in ratios]),
+        ]
+    return fields
+
+
+def _bounded(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """Return the cells of a value and its interval; empty where it is not predicted."""
+    return ("", "") if value is None else (figure(value), f"{figure(low)} to {figure(high)}")
+
+
+def _saved(point: DiskPoint) -> tuple[str, str]:
+    return _bounded(
+        point.saved_seconds_per_gb, point.saved_seconds_per_gb_low, point.saved_seconds_per_gb_high
+    )
+
+
+def _saved_words(memory: MemoryPrediction) -> str:
+    """Return what is saved, and what reads take; nothing for results of earlier versions."""
+    costs = memory.costs
+    if costs is None:
+        return ""
+    return (
+        "Saved are seconds that all sessions together wait for reads in one second, for each gigabyte up to "
+        "the next size; less than 0 where they wait longer. A read from disk takes "
+        f"{figure(costs.disk_read_seconds * 1e6)} µs ({costs.disk_read_kind}), a copy from the page cache "
+        f"{figure(costs.copy_seconds * 1e6)} µs ({costs.copy_kind})."
+    )
+
+
+def _parts(use: MemoryUse) -> list[tuple[str, str]]:
+    """Return what the memory was used for when it was recorded: sizes, and of what."""
+    tables = "page tables of the server's processes"
+    if use.huge_pages:
+        tables += ", with huge pages"
+    elif use.page_tables_saved_bytes:
+        tables += f"; huge pages would save {format_bytes(use.page_tables_saved_bytes)}"
+    rest = "other programs and the kernel"
+    if use.private_bytes is None:
+        rest = "private memory of the server's processes, other programs, the kernel"
+    found = [(use.shared_memory_bytes, "shared memory touched"), (use.page_tables_bytes, tables)]
+    if use.private_bytes is not None:
+        found.append((use.private_bytes, f"private memory of the server's {count(use.processes)} processes"))
+    found += [(use.rest_bytes, rest), (use.page_cache_bytes, "page cache, and free for it")]
+    return [(known_bytes(size), words) for size, words in found]
+
+
+def _parts_text(use: MemoryUse) -> str:
+    parts = _parts(use)
+    width = max(len(size) for size, _ in parts)
+    head = f"When it was recorded, {format_bytes(use.memory_bytes)} were used for (measured):"
+    return "\n".join([head, *(f"  {size:>{width}}  {words}" for size, words in parts)])
 
 
 def _lead(memory: MemoryPrediction) -> str:
@@ -102,14 +201,12 @@ def _throughput(memory: MemoryPrediction) -> dict[int, ThroughputPoint]:
     return {point.shared_buffers_bytes: point for point in points}
 
 
-def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> list[str]:
+def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> tuple[str, str]:
     """Return the cells of the throughput: of today's, with its interval."""
-    if not loop:
-        return []
     found = loop.get(point.shared_buffers_bytes)
     if found is None:
-        return ["", ""]
-    return [f"{found.ratio:.2f} x", f"{found.low:.2f} to {found.high:.2f}"]
+        return "", ""
+    return f"{found.ratio:.2f} x", f"{found.low:.2f} to {found.high:.2f}"
 
 
 def _reasons(memory: MemoryPrediction) -> list[str]:
@@ -196,28 +293,53 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
                 Cell(count(point.disk_reads_per_second)),
                 Cell(f"{count(point.disk_reads_low)} to {count(point.disk_reads_high)}"),
                 Cell(known_bytes(point.held_twice_bytes), _twice(point)),
-                *map(Cell, _ratios(loop, point)),
+                *([Cell(*_saved(point))] if memory.costs is not None else []),
+                *(map(Cell, _ratios(loop, point)) if loop else ()),
             ]
         )
+    head = ["shared_buffers", "page cache left", "misses found there, %", "disk reads per second"]
+    head += ["90% interval", "held twice"]
+    head += ["seconds of waiting saved per second and added GB"] if memory.costs is not None else []
+    head += ["throughput against today", "90% interval"] if loop else []
     return Section(
         title="Disk reads by shared_buffers",
         ident="disk",
         lead=_lead(memory),
         facts=facts,
         figures=[],
-        groups=[Group(""), Group("predicted", 7 if loop else 5, Predicted)],
-        head=[
-            "shared_buffers",
-            "page cache left",
-            "misses found there, %",
-            "disk reads per second",
-            "90% interval",
-            "held twice",
-            *(["throughput against today", "90% interval"] if loop else []),
-        ],
+        groups=[Group(""), Group("predicted", len(head) - 1, Predicted)],
+        head=head,
         rows=rows,
         marked=marked,
-        notes=_reasons(memory),
+        notes=[*([_saved_words(memory)] if memory.costs is not None else []), *_reasons(memory)],
+    )
+
+
+def budget_section(memory: MemoryPrediction, today: int | None) -> Section | None:
+    """Return what takes the memory at each size; None for results of earlier versions."""
+    fields, use = _budget_fields(memory.points), memory.use
+    if not fields or use is None:
+        return None
+    sizes = [point.shared_buffers_bytes for point in memory.points]
+    columns = zip(*(field.cells for field in fields), strict=True)
+    rows = [
+        [Cell(format_bytes(size), "observed here" if size == today else ""), *map(Cell, cells)]
+        for size, cells in zip(sizes, columns, strict=True)
+    ]
+    return Section(
+        title="Memory by shared_buffers",
+        ident="memory",
+        lead=(
+            f"{format_bytes(use.memory_bytes)} when it was recorded. At each size the page cache gets what "
+            f"the others leave of {format_bytes(memory.memory_bytes)}. The least is where every process has "
+            "touched all of the shared memory, and cached files of other programs stay."
+        ),
+        facts=[Fact(size, words, Measured) for size, words in _parts(use)],
+        figures=[],
+        groups=[Group(""), Group("predicted", len(fields), Predicted)],
+        head=["shared_buffers", *(field.header.replace("\n", " ") for field in fields)],
+        rows=rows,
+        marked=sizes.index(today) if today in sizes else None,
     )
 
 
