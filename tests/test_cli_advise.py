@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
@@ -126,6 +127,8 @@ def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> 
     assert rules["25% of the memory"]["shared_buffers_bytes"] == 40 << 20
     if result["verdict"]["level"] != "refused":
         assert rules["25% of the memory"]["gain"] is not None
+        often = rules["usage counts of 4 and 5"]
+        assert often["shared_buffers_bytes"] is None or often["gain"] is not None
     named = {one["name"]: one["points"] for one in result["relations"]}
     assert any(name.startswith("public.") for name in named)
     for number, point in enumerate(result["points"]):
@@ -139,3 +142,24 @@ def test_a_trace_in_a_small_memory_says_what_comes_from_disk(tmp_path: Path) -> 
                 assert whole == pytest.approx(point[name])
         assert all(one["disk_reads_low"] <= one["disk_reads_per_second"] for one in own)
         assert all(one["disk_reads_per_second"] <= one["disk_reads_high"] for one in own)
+    done = run("predict", "t.evidence", "--sizes", "4MB,16MB,48MB", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    predicted = json.loads(done.stdout)
+    if predicted["verdict"]["level"] == "refused":
+        return
+    memory = predicted["memory"]
+    use = memory["use"]
+    parts = [
+        use[f"{name}_bytes"] for name in ("shared_memory", "page_tables", "private", "rest", "page_cache")
+    ]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == use["memory_bytes"] == 160 << 20
+    assert memory["costs"]["copy_kind"] == "measured"
+    *others, largest = memory["points"]
+    assert largest["saved_seconds_per_gb"] is None
+    for small, large in pairwise(memory["points"]):
+        value, low, high = (small[f"saved_seconds_per_gb{end}"] for end in ("", "_low", "_high"))
+        assert low <= value <= high
+        added = (large["shared_buffers_bytes"] - small["shared_buffers_bytes"]) / (1 << 30)
+        assert value * added == pytest.approx(small["wait_ratio"] - large["wait_ratio"])
+    assert len(others) == 2

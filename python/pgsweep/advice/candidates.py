@@ -34,7 +34,7 @@ def candidates(
     found = {today_bytes}
     wanted = [rounded_down(round(today_bytes * factor)) for factor in _FACTORS]
     # Where rules of thumb point they are asked about as they are.
-    fixed = {often_used_bytes}
+    fixed = {max(often_used_bytes, SMALLEST_BYTES)} if often_used_bytes else set()
     if memory_bytes is not None:
         fixed |= {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}
         wanted += [rounded_down(round(memory_bytes * share)) for share in _OF_MEMORY]

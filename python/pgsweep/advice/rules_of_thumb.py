@@ -17,6 +17,7 @@ from typing import Final
 from pgsweep.advice.reads import Basis, best_gain_of
 from pgsweep.advice.situation import GB, Situation, rounded_down
 from pgsweep.records.advice import Gain, ReadsPoint, RuleOfThumb
+from pgsweep.sizing.sizes import SMALLEST_BYTES
 from pgsweep.units import format_bytes, format_percent
 
 _GOOD_RATIO: Final = 0.99
@@ -130,9 +131,10 @@ def _usage_counts(situation: Situation, points: list[ReadsPoint], basis: Basis) 
         return RuleOfThumb(
             name=name, shared_buffers_bytes=None, says="no buffer has such a usage count", gain=None
         )
+    says = f"{format_bytes(size)} have them"
+    if size < SMALLEST_BYTES:
+        size = SMALLEST_BYTES
+        says += f"; {format_bytes(size)} are the least"
     return RuleOfThumb(
-        name=name,
-        shared_buffers_bytes=size,
-        says=f"{format_bytes(size)} have them",
-        gain=_gain(size, situation, points, basis),
+        name=name, shared_buffers_bytes=size, says=says, gain=_gain(size, situation, points, basis)
     )
