@@ -244,8 +244,8 @@ def test_a_size_of_a_rule_is_priced_but_not_advised() -> None:
     assert 700 * MB + 8192 in sizes
     assert min(candidates(GB, 16 * GB, facts(), 16384)) == 128 << 10, "the least that a server takes"
     assert min(candidates(GB, 16 * GB, facts())) > 8 * MB
-    misses = {GB: 0.2, 2 * GB + 8192: 0.05, 4 * GB: 0.05}
-    disk = {GB: 9_000.0, 2 * GB + 8192: 2_900.0, 4 * GB: 3_000.0}
+    misses = {128 << 10: 0.2, GB: 0.2, 2 * GB + 8192: 0.05, 4 * GB: 0.05}
+    disk = {128 << 10: 2_000.0, GB: 9_000.0, 2 * GB + 8192: 2_900.0, 4 * GB: 3_000.0}
     assert of(advised(situation(misses, disk)), "shared_buffers").value == "4GB"
 
 
@@ -277,8 +277,9 @@ def test_what_gains_no_throughput_says_what_it_is_for() -> None:
             "\n--     ", " "
         )
     assert "page tables would take 1 GB to 2 GB more without them" in of(result, "huge_pages").reason
-    cells = [cell.text for row in VIEW.page(result).sections[1].rows for cell in row]
-    assert any(text.startswith("no gain in throughput is expected: it allocates nothing") for text in cells)
+    rows = {row[0].text: row for row in VIEW.page(result).sections[1].rows}
+    assert rows["effective_cache_size"][3].note.startswith("it allocates nothing")
+    assert rows["effective_cache_size"][5].text == "no gain in throughput"
     unknown = of(advised(growing()), "max_connections")
     assert (unknown.action, unknown.purpose) == ("unknown", "")
 

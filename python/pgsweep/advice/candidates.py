@@ -16,7 +16,7 @@ MOST_OF_MEMORY: Final = 0.8
 
 _OF_MEMORY: Final = (1 / 16, 1 / 8, 0.25, 0.4, 0.5, 0.65, MOST_OF_MEMORY)
 
-_SMALLEST: Final = 8 * MB
+LEAST_ADVISED_BYTES: Final = 8 * MB
 _NEAR: Final = 1.1
 
 
@@ -39,7 +39,7 @@ def candidates(
         fixed |= {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}
         wanted += [rounded_down(round(memory_bytes * share)) for share in _OF_MEMORY]
     for size in sorted(fixed) + sorted(wanted):
-        least = SMALLEST_BYTES if size in fixed else _SMALLEST
+        least = SMALLEST_BYTES if size in fixed else LEAST_ADVISED_BYTES
         if size < least or not _possible(size, today_bytes, memory_bytes, facts):
             continue
         if size in fixed or all(max(size, one) / min(size, one) > _NEAR for one in found):

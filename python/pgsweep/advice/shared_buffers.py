@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pgsweep.advice.candidates import LEAST_ADVISED_BYTES
 from pgsweep.advice.reads import THROUGHPUT, Basis, gain_of, throughput_gain
 from pgsweep.advice.situation import Situation, rounded_down
 from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoint
@@ -76,7 +77,9 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
     round_ones = [
         point
         for point in points
-        if point.shared_buffers_bytes == rounded_down(point.shared_buffers_bytes) and point is not now
+        if point is not now
+        and point.shared_buffers_bytes >= LEAST_ADVISED_BYTES
+        and point.shared_buffers_bytes == rounded_down(point.shared_buffers_bytes)
     ]
     gains = {point.shared_buffers_bytes: gain_of(now, point) for point in round_ones}
     rises = {

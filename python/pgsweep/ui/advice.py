@@ -26,7 +26,7 @@ from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import as_setting, format_percent
 
-NO_GAIN: Final = "No gain in throughput is expected"
+_NO_GAIN: Final = "No gain in throughput is expected"
 _ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
     "simulated": "simulated from the trace",
@@ -77,7 +77,7 @@ def _about(one: AdvisedSetting) -> list[str]:
     if one.gain is not None:
         found.append(f"Expected: {gain_text(one.gain)}.")
     elif one.purpose:
-        found.append(f"{NO_GAIN}: {one.purpose}.")
+        found.append(f"{_NO_GAIN}: {one.purpose}.")
     if one.takes_effect and one.where != "command":
         found.append(f"Takes effect at: {one.takes_effect}. To undo: {one.undo}")
     return found
@@ -326,7 +326,7 @@ def _settings_section(result: AdviceResult) -> Section:
             Cell(one.name),
             Cell(one.today or ""),
             Cell(one.value or _ACTIONS[one.action], code=one.value is not None),
-            Cell(one.reason),
+            Cell(one.reason, one.purpose),
             Cell(one.kind),
             Cell(_expected(one)),
             Cell(one.takes_effect),
@@ -341,7 +341,7 @@ def _settings_section(result: AdviceResult) -> Section:
 def _expected(one: AdvisedSetting) -> str:
     if one.gain is not None:
         return gain_text(one.gain)
-    return f"{NO_GAIN.lower()}: {one.purpose}" if one.purpose else ""
+    return "no gain in throughput" if one.purpose else ""
 
 
 def _rules_section(result: AdviceResult) -> Section:
