@@ -139,15 +139,18 @@ def command(
     else:
         named = target.is_named
     result = _advise(settings, evidence, target if named else None, memory_bytes)
-    if wants_apply:
-        result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
-    output.write(result)
-    if lines:
-        from pgsweep.ui.advice import alter_system, postgresql_conf
-        from pgsweep.ui.results import plain
+    try:
+        if wants_apply:
+            result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
+    finally:
+        # Also where it is refused: what should be set elsewhere stands in the advice.
+        output.write(result)
+        if lines:
+            from pgsweep.ui.advice import alter_system, postgresql_conf
+            from pgsweep.ui.results import plain
 
-        shown = plain(result)
-        write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
+            shown = plain(result)
+            write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
     return 0
 
 
