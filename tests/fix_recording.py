@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,13 @@ class WhenRecording(Silent):
     def join(self) -> None:
         """Wait until it is done."""
         self._timer.join()
+
+
+def forget_cluster(evidence: Path) -> None:
+    """Make evidence as it is where the cluster's system identifier could not be read."""
+    meta = json.loads((evidence / "meta.json").read_text())
+    assert int(meta.pop("system_identifier")) > 0
+    (evidence / "meta.json").write_text(json.dumps(meta))
 
 
 Recorder = Callable[..., RecordResult]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgsweep.advice.apply import apply, to_apply, undo
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.evidence.sql import record_sql
+from pgsweep.pg.alter_system import in_unit
 from pgsweep.pg.cluster import Cluster
 from tests.fix_advice import GB, advised, growing, pages, situation
 from tests.fix_cli import run
@@ -87,8 +91,9 @@ def test_what_others_changed_since_stays(
 def test_a_value_that_the_server_refuses_can_be_undone(
     cluster: Cluster, session: psycopg.Connection[tuple[str, ...]]
 ) -> None:
-    with pytest.raises(PgsweepError, match="the server refuses max_connections = none"):
+    with pytest.raises(PgsweepError, match="the server refuses max_connections = none") as refused:
         apply(cluster.conninfo(), {"effective_cache_size": "1GB", "max_connections": "none"})
+    assert "effective_cache_size is in postgresql.auto.conf already" in (refused.value.hint or "")
     assert kept(cluster) == {"effective_cache_size": "1GB"}
     changes, _ = undo(cluster.conninfo())
     assert [change.name for change in changes] == ["effective_cache_size"]
@@ -105,21 +110,117 @@ def test_not_by_any_role(cluster: Cluster, session: psycopg.Connection[tuple[str
     assert kept(cluster) == {}
 
 
-def test_not_where_it_is_disabled() -> None:
-    with (
-        Cluster.create(None, {"allow_alter_system": "off"}) as managed,
-        pytest.raises(MissingAbility, match="ALTER SYSTEM is disabled"),
-    ):
-        apply(managed.conninfo(), WANTED)
+def recorded(server: Cluster, folder: Path) -> None:
+    """Record a server on which little happens: its planner can be advised, for a memory that is named."""
+    ended = threading.Event()
+
+    def read_a_little() -> None:
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            while not ended.wait(0.05):
+                connection.execute("SELECT count(*) FROM pg_class")
+
+    reader = threading.Thread(target=read_a_little)
+    reader.start()
+    try:
+        record_sql(server.conninfo(), folder / "e.evidence", seconds=2)
+    finally:
+        ended.set()
+        reader.join()
 
 
-def test_not_on_a_standby() -> None:
-    with (
-        Cluster.create(settings=PRIMARY) as primary,
-        standby_of(primary) as standby,
-        pytest.raises(MissingAbility, match="the server is a stand-by"),
-    ):
-        apply(standby.conninfo(), WANTED)
+def test_an_idle_server_gets_no_advice(cluster: Cluster, tmp_path: Path) -> None:
+    record_sql(cluster.conninfo(), tmp_path / "e.evidence", seconds=0.5)
+    done = run("advise", "e.evidence", "--ram", "64GB", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "nothing happened in the database `postgres` while it was observed" in done.stderr
+    assert "record again while the load runs" in done.stderr
+    assert done.stdout == ""
+
+
+def refused(folder: Path, conninfo: str) -> str:
+    """Return what is said where --apply is refused, after checking that the advice is there all the same."""
+    command = ["advise", "e.evidence", "-d", conninfo, "--ram", "64GB", "--apply", "--yes"]
+    done = run(*command, "--json", cwd=folder)
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout)
+    wanted = {one["name"]: one["value"] for one in result["settings"] if one["action"] == "set"}
+    assert wanted["effective_cache_size"].endswith("B")
+    assert result["applied"] == []
+    lines = run(*command, "--format", "postgresql.conf", cwd=folder)
+    assert lines.returncode == 4
+    assert f"effective_cache_size = '{wanted['effective_cache_size']}'" in lines.stdout
+    return done.stderr
+
+
+def test_where_it_is_disabled_the_advice_is_printed(tmp_path: Path) -> None:
+    with Cluster.create(None, {"allow_alter_system": "off"}) as managed:
+        with pytest.raises(MissingAbility, match="ALTER SYSTEM is disabled"):
+            apply(managed.conninfo(), WANTED)
+        managed.create_extensions("postgres", "pg_buffercache")
+        recorded(managed, tmp_path)
+        assert "allow_alter_system is off" in refused(tmp_path, managed.conninfo())
+
+
+def test_on_a_standby_the_advice_is_printed(tmp_path: Path) -> None:
+    """The evidence is its primary's: the two are one cluster."""
+    with Cluster.create(settings=PRIMARY) as primary:
+        primary.create_extensions("postgres", "pg_buffercache")
+        recorded(primary, tmp_path)
+        with standby_of(primary) as standby:
+            with pytest.raises(MissingAbility, match="the server is a stand-by"):
+                apply(standby.conninfo(), WANTED)
+            assert "the server is a stand-by" in refused(tmp_path, standby.conninfo())
+
+
+@pytest.mark.parametrize(
+    ("setting", "where"),
+    [
+        (
+            "rds.extensions",
+            "aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters "
+            "ParameterName=effective_cache_size,ParameterValue=131072,ApplyMethod=immediate "
+            "ParameterName=max_connections,ParameterValue=70,ApplyMethod=pending-reboot",
+        ),
+        ("cloudsql.iam_authentication", "--database-flags=effective_cache_size=131072,max_connections=70"),
+        ("azure.extensions", "--name effective_cache_size --value 131072 && az "),
+        ("supautils.reserved_roles", "--config effective_cache_size=1GB --config max_connections=70"),
+        ("neon.tenant_id", "effective_cache_size = 1GB, max_connections = 70"),
+    ],
+)
+def test_a_hosted_service_sets_it_elsewhere(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]], setting: str, where: str
+) -> None:
+    session.execute("CREATE ROLE master LOGIN")
+    try:
+        with pytest.raises(MissingAbility, match="does not allow ALTER SYSTEM") as said:
+            apply(make_conninfo(cluster.conninfo(), user="master", options=f"-c {setting}=x"), WANTED)
+    finally:
+        session.execute("DROP ROLE master")
+    assert where in (said.value.hint or "")
+    assert kept(cluster) == {}
+
+
+def test_the_advice_for_a_hosted_server_is_printed(
+    cluster: Cluster, session: psycopg.Connection[tuple[str, ...]], tmp_path: Path
+) -> None:
+    recorded(cluster, tmp_path)
+    session.execute("CREATE ROLE master LOGIN IN ROLE pg_monitor")
+    try:
+        said = refused(
+            tmp_path, make_conninfo(cluster.conninfo(), user="master", options="-c rds.extensions=x")
+        )
+    finally:
+        session.execute("DROP ROLE master")
+    assert "Amazon RDS does not allow ALTER SYSTEM" in said
+    assert "ParameterName=effective_cache_size,ParameterValue=" in said
+
+
+def test_values_in_the_units_of_the_settings() -> None:
+    assert in_unit("4GB", "8kB") == "524288"
+    assert in_unit("1536kB", "kB") == "1536"
+    assert in_unit("1GB", "MB") == "1024"
+    assert in_unit("131072", "8kB") == "131072", "it is in that unit already"
+    assert (in_unit("70", None), in_unit("try", None), in_unit("30s", "ms")) == ("70", "try", "30s")
 
 
 def test_what_is_to_be_applied() -> None:
@@ -129,6 +230,18 @@ def test_what_is_to_be_applied() -> None:
     on = replace(growing(), huge_pages=pages(saved=GB), settings={**growing().settings, "huge_pages": "on"})
     with pytest.raises(UsageError, match="needs 2200 before the next start"):
         to_apply(advised(on))
+
+
+def test_where_huge_pages_cannot_be_counted_nothing_larger_is_applied() -> None:
+    """With huge_pages on a server does not start if they do not suffice."""
+    unseen = replace(growing(), settings={**growing().settings, "huge_pages": "on"})
+    with pytest.raises(UsageError, match="huge pages for the next start is not known") as refused:
+        to_apply(advised(unseen))
+    assert "shared_buffers = 4GB takes more" in (refused.value.cause or "")
+    assert "sudo pgsweep hugepages --shared-buffers 4GB" in (refused.value.hint or "")
+    # What takes no shared memory may be applied.
+    known = situation({GB: 0.2}, {GB: 9_000.0}, settings={**growing().settings, "huge_pages": "on"})
+    assert list(to_apply(advised(known))) == ["effective_cache_size"]
 
 
 def test_on_the_command_line(cluster: Cluster, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cli import run
+from tests.fix_recording import forget_cluster
 from tests.fix_shop import shop_under_load
 
 
@@ -100,9 +102,25 @@ def test_mistakes(folder: Path, arguments: list[str], code: int, words: str) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_was_changed_since_is_refused(folder: Path, tmp_path: Path) -> None:
-    with Cluster.create(None, {"shared_buffers": "24MB"}) as other:
-        done = run("advise", "shop.evidence", "-d", other.conninfo(), cwd=folder)
+def test_another_server_is_refused(folder: Path, wheel18: Cluster, tmp_path: Path) -> None:
+    """It has the same version, and the same size of the pool as the recorded one at first."""
+    with psycopg.connect(wheel18.conninfo()) as connection:
+        row = connection.execute("SHOW shared_buffers").fetchone()
+    assert row is not None
+    shutil.copytree(folder / "shop.evidence", tmp_path / "older.evidence")
+    forget_cluster(tmp_path / "older.evidence")
+    with Cluster.create(None, {"shared_buffers": str(row[0])}) as other:
+        for more in ([], ["--apply", "--yes"]):
+            done = run("advise", "shop.evidence", "-d", other.conninfo(), *more, cwd=folder)
+            assert done.returncode == 2
+            assert "`shop.evidence` was recorded on another server" in done.stderr
+            assert "the system identifier of that cluster is" in done.stderr
+        done = run("advise", "older.evidence", "-d", other.conninfo(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "whether the server is the one that was recorded was not checked" in done.stdout
+        # Where the identifier is not known, other facts may still say that it cannot be the same.
+        other.restart({"shared_buffers": "24MB"})
+        done = run("advise", "older.evidence", "-d", other.conninfo(), cwd=tmp_path)
     assert done.returncode == 2
     assert "shared_buffers is 24MB" in done.stderr
 

@@ -24,7 +24,7 @@ from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, sha
 from pgsweep.host.postmaster import Search, place_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.cluster import Cluster
-from pgsweep.pg.provider import PROVIDERS, read_provider
+from pgsweep.pg.provider import PROVIDERS, Wanted, read_provider
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
@@ -476,7 +476,7 @@ def test_every_provider_says_where(wheel18: Cluster) -> None:
     with psycopg.connect(wheel18.conninfo()) as connection:
         assert read_provider(connection) is None
     for provider in PROVIDERS.values():
-        said = provider.settings.format(name="work_mem", value="4MB")
+        said = provider.settings({"work_mem": Wanted("4MB", "4096")})
         said += provider.extensions.format(name="pg_prewarm")
         assert "{" not in said
         assert "pg_prewarm" in said

@@ -68,8 +68,10 @@ def test_a_file_that_psql_gathered_is_the_evidence_of_a_recording(
     mine, other = Evidence.open(ours), Evidence.open(theirs)
     assert other.complete
     for name in ("settings", "database", "database_oid", "server_version", "server_version_num",
-                 "block_size_bytes", "shared_buffers_blocks", "sampling"):  # fmt: skip
+                 "block_size_bytes", "shared_buffers_blocks", "sampling",
+                 "system_identifier"):  # fmt: skip
         assert getattr(mine.meta, name) == getattr(other.meta, name), name
+    assert mine.meta.system_identifier.isdecimal()
     for name, column in mine.table("relations").items():
         if name not in {"fsm_blocks", "vm_blocks"}:
             assert column.tolist() == other.table("relations")[name].tolist(), name

@@ -29,6 +29,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.verification import VIEW
 from tests.fix_cli import run
 from tests.fix_process import wait_until
+from tests.fix_recording import forget_cluster
 
 MB = 1 << 20
 
@@ -155,13 +156,25 @@ def test_mistakes(folder: Path, arguments: list[str], words: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_server_is_recorded_as_it_was_before(folder: Path) -> None:
+def test_another_server_is_refused(folder: Path) -> None:
+    shutil.copytree(folder / "before.evidence", folder / "older.evidence")
+    forget_cluster(folder / "older.evidence")
     with Cluster.create(None, {"shared_buffers": "24MB"}) as cluster:
         cluster.create_extensions("postgres", "pg_buffercache")
-        done = run("verify", "before.evidence", cluster.conninfo(), "--for", "1s", cwd=folder)
+        other = run("verify", "before.evidence", cluster.conninfo(), "--for", "1s", cwd=folder)
+        assert other.returncode == 2
+        assert "`before.evidence` was recorded on another server" in other.stderr
+        assert not list(folder.glob("pgsweep-*.evidence")), "it is refused before it is recorded"
+        # What an earlier pgsweep recorded does not say which cluster it was.
+        done = run("verify", "older.evidence", cluster.conninfo(), "--for", "1s", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "Not known" in done.stdout, "an idle server shows nothing"
-    assert list(folder.glob("pgsweep-*.evidence"))
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "not known", "an idle server shows nothing"
+    assert any("the first recording does not have the cluster's system" in one for one in result["reasons"])
+    [recorded] = folder.glob("pgsweep-*.evidence")
+    done = run("verify", "before.evidence", "--after", recorded.name, cwd=folder)
+    assert done.returncode == 2
+    assert "are not of the same server" in done.stderr
 
 
 def test_counters_read_at_other_times_change_no_load(folder: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect, describe, explained
 from pgsweep.pg.failures import DriverError
-from pgsweep.pg.provider import Provider, read_provider
+from pgsweep.pg.provider import Provider, Wanted, read_provider
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
 from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
@@ -272,7 +272,7 @@ class _ServerChecks:
 
     def _setting(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
         if self._provider is not None:
-            where = self._provider.settings.format(name=name, value="on")
+            where = self._provider.settings({name: Wanted.plain("on")})
             return _server(name, False, f"{why}; {self._provider.name}: set it {where}", None, needed_for)
         if self._session.hosted:
             why += "; set it where the provider keeps the server's parameters"

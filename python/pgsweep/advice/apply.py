@@ -19,8 +19,12 @@ from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, r
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import Connection, connect, explained, set_for_session
 from pgsweep.records.advice import AdviceResult, AppliedSetting
+from pgsweep.units import parse_bytes
 
 _RESTARTS: Final = frozenset({"shared_buffers", "huge_pages", "max_connections"})
+
+_SHARED_MEMORY: Final = frozenset({"shared_buffers", "max_connections"})
+"""What is advised and takes shared memory."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,26 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
             cause="huge_pages is on: with fewer the server would not start",
             hint=f"sudo sysctl -w vm.nr_hugepages={pages.value}, then run it again",
         )
+    if pages is None and setting == "on" and (grown := _grown(result)):
+        raise UsageError(
+            "whether the kernel has enough huge pages for the next start is not known",
+            cause=f"huge_pages is on, and {grown} takes more shared memory: with too few the server "
+            "would not start",
+            hint="run it on the server's host as root, or count them there: sudo pgsweep hugepages "
+            f"--shared-buffers {wanted.get('shared_buffers', 'SIZE')}; then paste the lines of --format "
+            "alter-system",
+        )
     return wanted
+
+
+def _grown(result: AdviceResult) -> str | None:
+    """Return the setting and value by which shared memory is to grow; None where it is not."""
+    for one in result.settings:
+        if one.action != "set" or one.value is None or one.today is None:
+            continue
+        if one.name in _SHARED_MEMORY and parse_bytes(one.value) > parse_bytes(one.today):
+            return f"{one.name} = {one.value}"
+    return None
 
 
 def apply(
@@ -74,7 +97,7 @@ def apply(
         PgsweepError: what was before cannot be kept, or the server refuses a value.
     """
     with connect(conninfo, inspection=False) as connection, explained():
-        file = _checked(connection, owner)
+        file = _checked(connection, owner, wanted)
         states = {state.name: state for state in read_states(connection, list(wanted))}
         unknown = sorted(wanted.keys() - states.keys())
         if unknown:
@@ -88,10 +111,25 @@ def apply(
         )
         after = ({} if earlier is None else earlier.after) | wanted
         _write(file, _Kept(before=kept, after=after))
-        for name, value in wanted.items():
-            alter_system(connection, name, value)
+        _write_all(connection, wanted, owner)
         reload(connection)
     return changes
+
+
+def _write_all(connection: Connection, wanted: dict[str, str], owner: str) -> None:
+    """Write each setting; where one is refused, the error names those that are written."""
+    written: list[str] = []
+    for name, value in wanted.items():
+        try:
+            alter_system(connection, name, value)
+        except PgsweepError as error:
+            if written and owner == "advise":
+                error.hint = (
+                    f"{', '.join(written)} is in postgresql.auto.conf already, not in force; to put it back: "
+                    "pgsweep advise --undo"
+                )
+            raise
+        written.append(name)
 
 
 def undo(
@@ -148,10 +186,10 @@ def kept_before(conninfo: str, *, owner: str) -> dict[str, str | None] | None:
     return None if kept is None else kept.before
 
 
-def _checked(connection: Connection, owner: str) -> Path:
+def _checked(connection: Connection, owner: str, wanted: dict[str, str] | None = None) -> Path:
     """Return the file of what was before; raise where the server may not be changed."""
     set_for_session(connection, statement_timeout="60s", lock_timeout="2s")
-    check_allowed(connection)
+    check_allowed(connection, wanted)
     cluster = read_cluster(connection)
     folder = state_folder()
     if cluster is None or folder is None or not cluster[0].isdecimal():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from pgsweep.advice.candidates import candidates, sizes_for_bounds
@@ -19,6 +20,7 @@ from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
+from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.memory.budget import budget
@@ -67,8 +69,7 @@ def advise(
         )
     recorded = Evidence.open(evidence)
     meta = recorded.meta
-    if conninfo is not None:
-        _check_same(conninfo, meta, evidence)
+    remarks = [] if conninfo is None else _check_same(conninfo, meta, evidence)
     contents = _contents(recorded)
     memory = _Memory.of(meta, memory_bytes, contents)
     today = meta.shared_buffers_blocks * BLOCK_BYTES
@@ -88,7 +89,7 @@ def advise(
             huge_pages=_huge_pages(conninfo, size, missing),
             budget=_budget(conninfo, size, []) if changed else situation.budget,
         )
-    return decide(
+    result = decide(
         situation,
         decision,
         points,
@@ -98,6 +99,7 @@ def advise(
         evidence=str(evidence),
         missing=missing,
     )
+    return msgspec.structs.replace(result, remarks=[*remarks, *result.remarks])
 
 
 def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tuple[AdviceResult, int | None]:
@@ -251,14 +253,17 @@ def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:
     )
 
 
-def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> None:
+def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> list[str]:
     """Refuse a server that the evidence cannot be of, and one whose shared_buffers were changed since.
+
+    Returns what must be known: that it may be another one all the same.
 
     Raises:
         UsageError: it is such a server.
     """
     with connect(conninfo) as connection, explained():
         server = read_server(connection)
+        unknown = check_cluster(connection, meta, evidence)
     if server.version_num // 10000 != meta.server_version_num // 10000:
         raise UsageError(
             f"`{evidence}` was recorded on another server",
@@ -275,6 +280,7 @@ def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> None:
             cause="it is another server, or it was changed since",
             hint="record it as it is now: pgsweep record -o NAME.evidence",
         )
+    return [] if unknown is None else [unknown]
 
 
 def _budget(conninfo: str, size_bytes: int | None, missing: list[Missing]) -> BudgetResult | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
     from pgsweep.evidence.record import Source
     from pgsweep.records.advice import AdviceResult
+    from pgsweep.records.prediction import RecordResult
 
 _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
 
@@ -55,7 +56,8 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     "seconds",
     type=Duration(),
     metavar="TIME",
-    help="Where a server is recorded first: how long.  [default: until there is enough data; a trace 40s]",
+    help="Where a server is recorded first: how long.  [default: until the decision is settled: snapshots "
+    "10min at most, a trace from 40s to 160s]",
 )
 @click.option("--apply", "wants_apply", is_flag=True, help="Write the settings by ALTER SYSTEM; asks first.")
 @click.option("--undo", is_flag=True, help="Put back what was before --apply; asks first.")
@@ -92,10 +94,10 @@ def command(
 ) -> int:
     r"""Advise settings of memory, each with its reason and what it gains.
 
-    EVIDENCE is a folder that `pgsweep record` wrote. Anything else names a database, which is recorded first;
-    the evidence is kept. With EVIDENCE and connection options huge pages and connections are counted on that
-    server too. Nothing is changed without --apply, which asks, keeps what was before for --undo, and never
-    restarts the server.
+    EVIDENCE is a folder that `pgsweep record` wrote. Anything else names a database, which is recorded first,
+    until a longer recording would not change the advice; the evidence is kept. With EVIDENCE and connection
+    options huge pages and connections are counted on that server too. Nothing is changed without --apply,
+    which asks, keeps what was before for --undo, and never restarts the server.
 
     A setting is advised only where the 90% interval of what it gains lies above zero; in all other cases the
     advice is to leave it. From a trace that was recorded on the server's host disk reads are simulated; from
@@ -132,22 +134,25 @@ def command(
     if wants_apply and evidence is not None and not target.is_named:
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
-        evidence, interrupted = _record(settings, target, source, seconds)
+        evidence, interrupted = _record(settings, target, source, seconds, memory_bytes)
         if interrupted:
             return INTERRUPTED
         named = True
     else:
         named = target.is_named
     result = _advise(settings, evidence, target if named else None, memory_bytes)
-    if wants_apply:
-        result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
-    output.write(result)
-    if lines:
-        from pgsweep.ui.advice import alter_system, postgresql_conf
-        from pgsweep.ui.results import plain
+    try:
+        if wants_apply:
+            result = _apply(settings, target, result, dry_run=dry_run, yes=yes)
+    finally:
+        # Also where it is refused: what should be set elsewhere stands in the advice.
+        output.write(result)
+        if lines:
+            from pgsweep.ui.advice import alter_system, postgresql_conf
+            from pgsweep.ui.results import plain
 
-        shown = plain(result)
-        write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
+            shown = plain(result)
+            write_stdout(alter_system(shown) if form == "alter-system" else postgresql_conf(shown))
     return 0
 
 
@@ -226,16 +231,37 @@ def _evidence_of(subject: str | None) -> Path | None:
     return None
 
 
-def _record(settings: Settings, target: Target, source: Source, seconds: float | None) -> tuple[Path, bool]:
+def _record(
+    settings: Settings, target: Target, source: Source, seconds: float | None, memory_bytes: int | None
+) -> tuple[Path, bool]:
     """Record the server, and return where, and whether that was interrupted."""
+    from pgsweep.advice.gather import advise
+    from pgsweep.advice.observation import observe
+    from pgsweep.evidence.observe import seed_of
     from pgsweep.evidence.record import record
 
     out = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
     settings.kept.append(out)
+    seed = seed_of(None)
     with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
-        target.use(
-            lambda conninfo: record(conninfo, out, source=source, seconds=seconds, progress=shown, stop=stop)
-        )
+
+        def recorded(path: Path, length: float | None) -> RecordResult:
+            return target.use(
+                lambda conninfo: record(
+                    conninfo, path, source=source, seconds=length, rng_seed=seed, progress=shown, stop=stop
+                )
+            )
+
+        if seconds is not None:
+            recorded(out, seconds)
+        else:
+            observe(
+                out,
+                recorded,
+                lambda path: advise(path, memory_bytes=memory_bytes),
+                progress=shown,
+                stop=stop,
+            )
     settings.say(f"evidence: {out}")
     return out, stop.is_set()
 

@@ -105,10 +105,11 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.store import Evidence
     from pgsweep.evidence.subject import subject_of
-    from pgsweep.sizing.verify import verify
+    from pgsweep.sizing.verify import check_server, verify
 
     if after is None:
         meta = Evidence.open(evidence).meta
+        target.use(lambda conninfo: check_server(conninfo, evidence))
         after = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
         interrupted = _record(settings, target, after, cast("Source", meta.source), seconds or meta.seconds)
         if interrupted:

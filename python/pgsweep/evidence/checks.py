@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pgsweep.evidence.schema import TABLES, EvidenceMeta
+from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,6 +124,9 @@ def trouble_in_meta(meta: EvidenceMeta) -> str | None:
             return f"{name} is {value:.6g}, possible are {low:.6g} to {high:.6g}"
     if meta.block_size_bytes not in _BLOCK_SIZES:
         return f"block_size_bytes is {meta.block_size_bytes}, which no server is built with"
+    cluster = meta.system_identifier
+    if cluster and not is_identifier(cluster):
+        return f"system_identifier is {cluster[:30]!a}, which no cluster has"
     rate = meta.sampling.get("snapshots", 1.0)
     if not 1e-9 <= rate <= 1:
         return f"sampling.snapshots is {rate:.6g}, a share"

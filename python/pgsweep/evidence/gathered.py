@@ -357,6 +357,7 @@ def _server(file: GatheredFile, head: GatheredSection) -> tuple[EvidenceMeta, Se
         settings=settings,
         place=f"{address or 'the local socket'}, port {port}",
     )
+    identifiers = [one.cells.get("system_identifier", "") for one in by_tag.get("cluster", [])]
     drawn, seed = file.whole_number(row, "drawn", MODULUS), file.whole_number(row, "seed", 2**53)
     if server.shared_buffers_blocks < 16:
         raise file.damaged(row, "no pool is that small")
@@ -365,6 +366,7 @@ def _server(file: GatheredFile, head: GatheredSection) -> tuple[EvidenceMeta, Se
         pgsweep_version=__version__,
         server_version_num=server.version_num,
         server_version=server.version,
+        system_identifier=identifiers[0] if len(identifiers) == 1 else "",
         block_size_bytes=server.block_size_bytes,
         shared_buffers_blocks=server.shared_buffers_blocks,
         settings=settings,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence.reader import Evidence
-from pgsweep.evidence.schema import TABLES, EvidenceMeta
+from pgsweep.evidence.schema import TABLES, EvidenceMeta, other_cluster
 from pgsweep.evidence.writer import EvidenceWriter
 
 Table = dict[str, NDArray[Any]]
@@ -176,6 +176,8 @@ def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, flo
             if evidence.meta.ended_by in {"server", "refused"}:
                 break
             if any(getattr(evidence.meta, name) != getattr(newer.meta, name) for name in _SAME):
+                break
+            if other_cluster(evidence.meta.system_identifier, newer.meta.system_identifier):
                 break
             # A clock that was set back makes the order unknown; then the newer ones are used alone.
             if began >= started:

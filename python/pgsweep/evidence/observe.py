@@ -15,9 +15,9 @@ import numpy as np
 
 from pgsweep._native import __version__
 from pgsweep.evidence.host_memory import memory_facts
-from pgsweep.evidence.schema import TABLES, EvidenceMeta
+from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
-from pgsweep.pg.catalog import Relation, Server
+from pgsweep.pg.catalog import Relation, Server, read_cluster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.progress import Progress
@@ -44,6 +44,7 @@ def session(conninfo: str, progress: Progress) -> Iterator[Connection]:
 
 
 def first_meta(
+    connection: Connection,
     source: str,
     server: Server,
     *,
@@ -54,6 +55,7 @@ def first_meta(
     """Return what is known at the beginning of a recording.
 
     Args:
+        connection: a session on the server.
         source: of the recording.
         server: that is observed.
         postmaster_pid: where it runs on this host, which is then described.
@@ -68,12 +70,14 @@ def first_meta(
             "postmaster_pid": str(postmaster_pid),
             **memory_facts(postmaster_pid, server.version_num, server.block_size_bytes),
         }
+    cluster = read_cluster(connection)
     return EvidenceMeta(
         source=source,
         pgsweep_version=__version__,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         server_version_num=server.version_num,
         server_version=server.version,
+        system_identifier=cluster[0] if cluster is not None and is_identifier(cluster[0]) else "",
         block_size_bytes=server.block_size_bytes,
         shared_buffers_blocks=server.shared_buffers_blocks,
         settings=server.settings,

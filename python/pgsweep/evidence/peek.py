@@ -81,7 +81,7 @@ def record_peek(
         server = read_server(connection)
         view = PeekView(connection, server, sample_of(server, seed, sample_blocks))
         meta = first_meta(
-            "peek", server, postmaster_pid=view.postmaster_pid, sampling=view.sample.to_meta(seed)
+            connection, "peek", server, postmaster_pid=view.postmaster_pid, sampling=view.sample.to_meta(seed)
         )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(

@@ -32,6 +32,7 @@ def record(
     seconds: float | None = None,
     max_events: int | None = None,
     max_bytes: int | None = None,
+    rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> RecordResult:
@@ -45,6 +46,8 @@ def record(
         seconds: length of the observation; None ends it when it suffices, a trace after 40 s.
         max_events: end a trace after that many accesses.
         max_bytes: end a trace when the evidence has about this size.
+        rng_seed: of the times of snapshots and of the sample of blocks, for recordings that shall be joined;
+            None draws one.
         progress: called with the expected cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
 
@@ -61,8 +64,12 @@ def record(
         )
     heard = progress or Silent()
     by_name: dict[str, Callable[[], RecordResult]] = {
-        "peek": lambda: record_peek(conninfo, output, seconds=seconds, progress=heard, stop=stop),
-        "sql": lambda: record_sql(conninfo, output, seconds=seconds, progress=heard, stop=stop),
+        "peek": lambda: record_peek(
+            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop
+        ),
+        "sql": lambda: record_sql(
+            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop
+        ),
         "trace": lambda: record_trace(
             conninfo,
             output,

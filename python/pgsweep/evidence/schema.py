@@ -133,6 +133,8 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `interrupt`, `server`, `disk`, ...
         server_version_num: as the server reports it (180006); 0 where no server was seen.
+        system_identifier: of the cluster, as initdb made it; a physical stand-by has its primary's. Empty
+            where the role might not read it.
         database_oid: whose accesses and counters the observation is about.
         settings: server settings that decide what a buffer pool does, as `SHOW` gives them.
         host: facts about the machine, where it could be seen.
@@ -152,6 +154,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: str = ""
     server_version_num: int = 0
     server_version: str = ""
+    system_identifier: str = ""
     block_size_bytes: int = 8192
     shared_buffers_blocks: int = 0
     settings: dict[str, str] = {}
@@ -163,3 +166,13 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
     lost_events: int = 0
     losses: dict[str, int] = {}
     warnings: list[str] = []
+
+
+def is_identifier(text: str) -> bool:
+    """Return whether a text can be a system identifier: a number of 64 bits (pg_control.h)."""
+    return text.isascii() and text.isdecimal() and len(text) <= 20
+
+
+def other_cluster(one: str, other: str) -> bool:
+    """Return whether two system identifiers are those of different clusters; not where one is not known."""
+    return bool(one and other and one != other)

@@ -76,7 +76,7 @@ def record_sql(
             modulus=sample.modulus,
             offsets=sample.offsets,
         )
-        meta = first_meta("sql", server, sampling=sample.to_meta(seed))
+        meta = first_meta(connection, "sql", server, sampling=sample.to_meta(seed))
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
                 connection,

@@ -87,7 +87,9 @@ class TraceRecording:
     def meta(self) -> EvidenceMeta:
         """Return what is known at the beginning."""
         recovery = {} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}
-        return first_meta("trace", self._server, postmaster_pid=self._postmaster_pid, host=recovery)
+        return first_meta(
+            self._connection, "trace", self._server, postmaster_pid=self._postmaster_pid, host=recovery
+        )
 
     def _find_recovery(self) -> int | None:
         """Return the process that replays the log of a stand-by, whose accesses are not a session's."""

@@ -6,7 +6,7 @@ whole or not at all; it cannot be in a transaction with another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.pg.provider import read_provider
+from pgsweep.pg.provider import Wanted, read_provider
 from pgsweep.pg.queries import load
+from pgsweep.units import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,12 @@ class SettingState:
     kept: str | None
 
 
-def check_allowed(connection: psycopg.Connection[Any]) -> None:
+def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str] | None = None) -> None:
     """Refuse a server on which ALTER SYSTEM cannot or should not be used.
+
+    Args:
+        connection: a session on it.
+        wanted: values by name, for the hint where a provider changes settings in another way.
 
     Raises:
         MissingAbility: it is a stand-by, the role is not a superuser, or the server forbids it.
@@ -52,7 +57,8 @@ def check_allowed(connection: psycopg.Connection[Any]) -> None:
     if provider is not None and not superuser:
         raise MissingAbility(
             f"{provider.name} does not allow ALTER SYSTEM",
-            hint=provider.settings.format(name="shared_buffers", value="VALUE"),
+            cause="the provider keeps the server's settings",
+            hint=f"set it {provider.settings(_for_provider(connection, wanted or {'NAME': 'VALUE'}))}",
         )
     if not superuser:
         raise MissingAbility(
@@ -66,6 +72,28 @@ def check_allowed(connection: psycopg.Connection[Any]) -> None:
             cause="its settings are managed from outside",
             hint="put the lines of --format postgresql.conf where they are managed",
         )
+
+
+def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]) -> dict[str, Wanted]:
+    """Return the values as providers take them: with a unit, or as a number in the setting's own."""
+    text = load("setting_units", connection.info.server_version)
+    rows = connection.execute(text, [list(wanted)]).fetchall()
+    known = {name: (unit, restart) for name, unit, restart in rows}
+    found = {}
+    for name, value in wanted.items():
+        unit, restart = known.get(name, (None, False))
+        found[name] = Wanted(value, in_unit(value, unit), restart)
+    return found
+
+
+def in_unit(value: str, unit: str | None) -> str:
+    """Return a value as a number in the unit of pg_settings: `4GB` in 8kB is 524288.
+
+    A value without a unit is in it already, and one of a setting without a size is what it is.
+    """
+    if unit is None or not unit.endswith("B") or not value.endswith("B"):
+        return value
+    return str(parse_bytes(value) // parse_bytes(unit if unit[0].isdecimal() else f"1{unit}"))
 
 
 def read_states(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[SettingState]:

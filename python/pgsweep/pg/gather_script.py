@@ -26,6 +26,7 @@ MAGIC: Final = "pgsweep-gathered/1"
 
 _SAME: Final = (
     "buffercache",
+    "cluster",
     "databases",
     "extension_trust",
     "relations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,63 +12,117 @@ from pgsweep.pg.queries import load
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A value for a setting.
+
+    Attributes:
+        value: as the server shows it, with a unit: `4GB`.
+        number: the same in the unit of pg_settings; as `value` where the setting has none.
+        restart: the setting takes effect at a restart only.
+    """
+
+    value: str
+    number: str
+    restart: bool = False
+
+    @classmethod
+    def plain(cls, value: str) -> Wanted:
+        """Return a value of a setting without a unit that takes a reload."""
+        return cls(value, value)
+
+
+@dataclass(frozen=True, slots=True)
 class Provider:
     """A hosted service.
 
     Attributes:
         name: as its provider writes it.
-        settings: where a setting is changed; `{name}` and `{value}` stand for it.
+        place: where settings are changed, in words and as a command; `{set}` stands for all of them.
+        one: one setting of them; `{name}`, `{value}`, `{number}` and `{apply}` stand for it.
         extensions: where an extension that cannot be created yet is allowed; `{name}` stands for it.
+        between: what stands between two settings.
     """
 
     name: str
-    settings: str
+    place: str
+    one: str
     extensions: str
+    between: str = " "
+
+    def settings(self, wanted: Mapping[str, Wanted]) -> str:
+        """Return where settings are changed, as one text for all of them."""
+        each = [
+            self.one.format(
+                name=name,
+                value=one.value,
+                number=one.number,
+                apply="pending-reboot" if one.restart else "immediate",
+            )
+            for name, one in wanted.items()
+        ]
+        return self.place.format(set=self.between.join(each))
 
 
 _OFFERED: Final = "CREATE EXTENSION takes what the provider offers, and {name} is not among it"
+
+# A parameter that takes a restart is refused with ApplyMethod=immediate (ModifyDBParameterGroup).
+_PARAMETER: Final = "ParameterName={name},ParameterValue={number},ApplyMethod={apply}"
+
+# `--database-flags` replaces all flags, so all stand in one command.
+_FLAGS: Final = "as database flags, together with those set already, which it replaces: "
 
 PROVIDERS: Final = {
     "rds": Provider(
         "Amazon RDS",
         "in the instance's DB parameter group: aws rds modify-db-parameter-group "
-        "--db-parameter-group-name GROUP --parameters "
-        "ParameterName={name},ParameterValue={value},ApplyMethod=immediate",
+        "--db-parameter-group-name GROUP --parameters {set}",
+        _PARAMETER,
         "{name} must stand in the parameter rds.allowed_extensions of the DB parameter group, if that is set",
     ),
     "aurora": Provider(
         "Amazon Aurora",
         "in the DB cluster parameter group: aws rds modify-db-cluster-parameter-group "
-        "--db-cluster-parameter-group-name GROUP --parameters "
-        "ParameterName={name},ParameterValue={value},ApplyMethod=immediate",
+        "--db-cluster-parameter-group-name GROUP --parameters {set}",
+        _PARAMETER,
         "{name} must stand in the parameter rds.allowed_extensions of the DB cluster parameter group, if "
         "that is set",
     ),
     "cloudsql": Provider(
         "Google Cloud SQL",
-        "as a database flag, together with those set already: gcloud sql instances patch INSTANCE "
-        "--database-flags={name}={value}",
+        _FLAGS + "gcloud sql instances patch INSTANCE --database-flags={set}",
+        "{name}={number}",
         _OFFERED,
+        between=",",
     ),
     "alloydb": Provider(
         "Google AlloyDB",
-        "as a database flag, together with those set already: gcloud alloydb instances update INSTANCE "
-        "--cluster=CLUSTER --region=REGION --database-flags={name}={value}",
+        _FLAGS + "gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION "
+        "--database-flags={set}",
+        "{name}={number}",
         _OFFERED,
+        between=",",
     ),
     "azure": Provider(
         "Azure Database for PostgreSQL",
-        "among the server parameters: az postgres flexible-server parameter set --resource-group GROUP "
-        "--server-name SERVER --name {name} --value {value}",
+        "among the server parameters: {set}",
+        "az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
+        "--name {name} --value {number}",
         "add {name} to the server parameter azure.extensions, then CREATE EXTENSION {name}",
+        between=" && ",
     ),
     "supabase": Provider(
         "Supabase",
-        "by the command line of Supabase, if it allows the setting: supabase postgres-config update "
+        "by the command line of Supabase, if it allows the setting: supabase postgres-config update {set}",
         "--config {name}={value}",
         "switch {name} on in the dashboard: Database, Extensions",
     ),
-    "neon": Provider("Neon", "by the project's settings, if the provider allows {name} there", _OFFERED),
+    "neon": Provider(
+        "Neon",
+        "by the project's settings, if the provider allows it there: {set}",
+        "{name} = {value}",
+        _OFFERED,
+        between=", ",
+    ),
 }
 
 

@@ -156,6 +156,7 @@ _SHAPES: Final = {
     "schema_trust": "text bool bool",
     "server": "one: version text blocksize pool oid bytes oid bool",
     "session": "one: bytes bytes bytes? bool? bool bool count count names? text int? bool",
+    "setting_units": "text text? bool",
     "settings": "text text?",
     "settle": "one: any",
     "shared_memory": "one: text text? count text int? backends segment bool bool bool",

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from pgsweep.errors import UsageError
+from pgsweep.evidence.same_cluster import check_cluster
+from pgsweep.evidence.schema import other_cluster
 from pgsweep.evidence.store import Evidence, EvidenceMeta
+from pgsweep.pg.connect import connect, explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
@@ -97,6 +100,8 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append(crowded)
     elif any(one.name == _THROUGHPUT for one in values) and (other_pace := _other_pace(first, second)):
         reasons.append(other_pace)
+    unknown = _unknown_cluster(first.meta, second.meta)
+    reasons += [] if unknown is None else [unknown]
     if size == today:
         reasons.append(f"shared_buffers is still {format_bytes(size)}: this verifies no change of it")
     return VerifyResult(
@@ -113,6 +118,19 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     )
 
 
+def check_server(conninfo: str, before: Path) -> None:
+    """Refuse a server that is known not to be the one that evidence was recorded on, before it is recorded.
+
+    Raises:
+        EvidenceError: the evidence cannot be read.
+        UsageError: it is another server.
+        ConnectionFailed: it cannot be reached.
+    """
+    meta = Evidence.open(before).meta
+    with connect(conninfo) as connection, explained():
+        check_cluster(connection, meta, before)
+
+
 def _check_same(first: Evidence, second: Evidence) -> None:
     one, other = first.meta, second.meta
     if one.database != other.database or one.server_version_num // 10000 != other.server_version_num // 10000:
@@ -122,6 +140,26 @@ def _check_same(first: Evidence, second: Evidence) -> None:
             f"{other.server_version}",
             hint="name the evidence that was recorded on this database before the change",
         )
+    if other_cluster(one.system_identifier, other.system_identifier):
+        raise UsageError(
+            f"`{first.path}` and `{second.path}` are not of the same server",
+            cause=f"their clusters have the system identifiers {one.system_identifier} and "
+            f"{other.system_identifier}",
+            hint="name the evidence that was recorded on this server before the change",
+        )
+
+
+def _unknown_cluster(before: EvidenceMeta, after: EvidenceMeta) -> str | None:
+    """Return that the two may be of different clusters, where that is not known."""
+    if before.system_identifier and after.system_identifier:
+        return None
+    which = "the first recording does" if after.system_identifier else "the second recording does"
+    if not before.system_identifier and not after.system_identifier:
+        which = "they do"
+    return (
+        f"whether both recordings are of the same server was not checked: {which} not have the cluster's "
+        "system identifier"
+    )
 
 
 def _crowded(first: Evidence, second: Evidence) -> str | None:
