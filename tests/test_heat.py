@@ -309,6 +309,19 @@ def test_the_hottest_come_first_none_twice_and_no_more_than_there_is_room(
                     assert accesses[piece.oid, block] == 1, "nothing is read twice, nor touched before"
                     asked = {(p.oid, b) for p in call.ahead for b in range(p.first_block, p.end_block)}
                     assert (piece.oid, block) in asked, "the system is asked for it first"
+    cached = {
+        (target.oid, int(block))
+        for target in found
+        for block, there in zip(target.block, target.page_cache, strict=True)
+        if there
+    }
+    for call, later in zip(calls, restore_calls(order, call_blocks, heat=heat, pages_read=True), strict=True):
+        assert list(later.pieces) == list(call.pieces)
+        read = {
+            (p.oid, b) for p in call.pieces for b in range(p.first_block, p.end_block) if not call.touches
+        }
+        asked = {(p.oid, b) for p in later.ahead for b in range(p.first_block, p.end_block)}
+        assert asked == read - cached, "what the page cache has already is not asked for again"
     wanted = {
         (found[number].oid, block): (level, before)
         for number, block, level, before in zip(

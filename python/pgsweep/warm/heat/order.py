@@ -60,6 +60,7 @@ class RestoreOrder:
         target: index into the targets.
         usage_count: as saved.
         usage_now: NOT_IN_POOL where it is to be read.
+        page_cached: saved as in the page cache too.
         singly: how many at the beginning come one by one, the rest by regions.
         left_out: number of blocks that find no room, the coldest; they are not in the arrays.
         crowded: what is to be read takes more room than is unused, so something must leave the pool.
@@ -70,6 +71,7 @@ class RestoreOrder:
     block: NDArray[np.int64]
     usage_count: NDArray[np.uint8]
     usage_now: NDArray[np.uint8]
+    page_cached: NDArray[np.bool_]
     singly: int
     left_out: int
     crowded: bool
@@ -107,6 +109,7 @@ def order_blocks(
     block = joined([t.block[mask] for t, mask in zip(targets, pooled, strict=True)], np.int64)
     level = joined([t.usage_count[mask] for t, mask in zip(targets, pooled, strict=True)], np.uint8)
     now = joined([u[mask] for u, mask in zip(usage_now, pooled, strict=True)], np.uint8)
+    cached = joined([t.page_cache[mask] for t, mask in zip(targets, pooled, strict=True)], np.bool_)
     rank = _rank(targets)[of_target]
     hottest = np.lexsort((block, rank, 5 - level.astype(np.int64)))
     kept = hottest[:capacity]
@@ -120,6 +123,7 @@ def order_blocks(
         block=block[kept],
         usage_count=level[kept],
         usage_now=now[kept],
+        page_cached=cached[kept],
         singly=singly,
         left_out=len(hottest) - len(kept),
         crowded=unused is None or unused < (1 - _CROWDED) * reading,
@@ -177,6 +181,7 @@ def restore_calls(
     part: Part = "all",
     heat: bool = True,
     uncached: Sequence[NDArray[np.int64]] | None = None,
+    pages_read: bool = False,
 ) -> Iterator[HeatCall]:
     """Yield the calls that bring the blocks back, in their order.
 
@@ -187,6 +192,8 @@ def restore_calls(
         heat: bring their usage counts back too.
         uncached: of each target, the blocks that shall come into the page cache too, ascending: what lies
             between others is then asked for with them.
+        pages_read: what was saved of the page cache is there already; the operating system is asked for
+            the other blocks only.
     """
     forks = [_piece(target, 0, 0) for target in order.targets]
     databases = np.unique([target.database for target in order.targets], return_inverse=True)[1]
@@ -195,7 +202,12 @@ def restore_calls(
         for rows in _portions(chosen, databases[order.target[chosen]], call_blocks):
             pieces = Stretches(forks, *_stretches(order.target[rows], order.block[rows]))
             ahead: Sequence[BlockRange] = () if touches else pieces
-            if regions and uncached is not None:
+            if pages_read and not touches:
+                left = rows[~order.page_cached[rows]]
+                ahead = ()
+                if len(left):
+                    ahead = Stretches(forks, *_stretches(order.target[left], order.block[left]))
+            elif regions and uncached is not None:
                 ahead = _with_neighbours(order, rows, forks, uncached)
             yield HeatCall(number, pieces[0].database, pieces, touches, ahead)
             number += 1

@@ -36,7 +36,7 @@ from pgsweep.residency.access import opened
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat.file import SavedHeat
-from pgsweep.warm.heat.order import HeatCall
+from pgsweep.warm.heat.order import HeatCall, Part
 from pgsweep.warm.heat.restore_plan import (
     RestoreOptions,
     RestorePlan,
@@ -244,7 +244,8 @@ class HeatReader:
         """
         ahead = call.ahead if isinstance(call, HeatCall) else call.pieces
         if self._files is not None:
-            self._files.fetch(ahead)
+            if ahead:
+                self._files.fetch(ahead)
         elif len(ahead) > 1:
             self._ahead.read(Call(call.number, call.database, ahead))
         return self._buffer.read(call)
@@ -289,7 +290,7 @@ def _carry_out(
     listener: Listener[WorkState] | None,
     done: _Done,
 ) -> None:
-    """Do what was planned: read into the pool, then into the page cache, then touch."""
+    """Do what was planned: read into the page cache and into the pool, then touch."""
     sums, files = plan.sums, server_files(plan)
     at_once = sums.touches if plan.touches_at_once else sums.first_touches
     block_bytes = plan.access.server.block_size_bytes
@@ -312,13 +313,17 @@ def _carry_out(
         with opened(conninfo, options.source) as access:
             return touches_left(plan, access)
 
-    if sums.read_blocks + at_once:
-        outcome = worked(plan.calls("all" if plan.touches_at_once else "reads"), sums.read_blocks + at_once)
+    pages_first = plan.reads_pages_first(files)
+    if pages_first:
+        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
+    if sums.read_blocks + at_once and not stop.is_set():
+        part: Part = "all" if plan.touches_at_once else "reads"
+        outcome = worked(plan.calls(part, pages_read=pages_first), sums.read_blocks + at_once)
         failure = nothing_at_all(outcome)
         if failure is not None and plan.compared[0].resident < _MOSTLY_THERE:
             raise failure
         done.add(outcome)
-    if plan.pages and not stop.is_set():
+    if plan.pages and not pages_first and not stop.is_set():
         done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.touches > at_once and not stop.is_set():
         left = patiently(look, PATIENCE_SECONDS, stop)
