@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pgsweep.advice.reads import gain_of, throughput_gain
-from pgsweep.advice.shared_buffers import LEAST_GAIN, LEAST_THROUGHPUT, LEAST_WAIT
+from pgsweep.advice.shared_buffers import LEAST_WAIT, gains_by_size
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.progress import Progress
 from pgsweep.records.advice import AdviceResult, Gain
@@ -66,10 +65,7 @@ def doubt_of(advice: AdviceResult) -> Doubt | None:
     now = next((point for point in advice.points if point.shared_buffers_bytes == today), None)
     if now is None or now.wait_high < LEAST_WAIT or advice.disk_reads_from == "bounded":
         return None
-    others = [point for point in advice.points if point.shared_buffers_bytes != today]
-    rises = {p.shared_buffers_bytes: gain for p in others if (gain := throughput_gain(p)) is not None}
-    gains = rises or {p.shared_buffers_bytes: gain_of(now, p) for p in others}
-    least = LEAST_THROUGHPUT if rises else LEAST_GAIN
+    gains, least = gains_by_size(now, advice.points)
     open_ = {size: gain for size, gain in gains.items() if gain.high >= least and not _certain(gain, least)}
     if not open_:
         return None

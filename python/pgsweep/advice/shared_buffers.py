@@ -9,6 +9,7 @@ cases the advice is to leave it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,22 +74,8 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
             "--ram, or record there"
         )
         return _left(situation, why, "leave", "measured")
-    # Other sizes are there for a rule of thumb to be priced.
-    round_ones = [
-        point
-        for point in points
-        if point is not now
-        and point.shared_buffers_bytes >= LEAST_ADVISED_BYTES
-        and point.shared_buffers_bytes == rounded_down(point.shared_buffers_bytes)
-    ]
-    gains = {point.shared_buffers_bytes: gain_of(now, point) for point in round_ones}
-    rises = {
-        point.shared_buffers_bytes: gain
-        for point in round_ones
-        if (gain := throughput_gain(point)) is not None
-    }
-    least = LEAST_THROUGHPUT if rises else LEAST_GAIN
-    certain = {size: gain for size, gain in (rises or gains).items() if gain.low > 0 and gain.value >= least}
+    gains, least = gains_by_size(now, points)
+    certain = {size: gain for size, gain in gains.items() if gain.low > 0 and gain.value >= least}
     fitting = {size: gain for size, gain in certain.items() if _fits(situation, size)}
     if fitting:
         best = max(gain.value for gain in fitting.values())
@@ -97,9 +84,29 @@ def decide_size(situation: Situation, points: list[ReadsPoint], basis: Basis) ->
             key=lambda size: max(size, today) / min(size, today),
         )
         then = next(point for point in points if point.shared_buffers_bytes == size)
-        return Decision(size_bytes=size, advice=_set(situation, now, then, gains[size], basis))
-    why = _why_not(situation, rises or gains, certain, basis)
+        return Decision(size_bytes=size, advice=_set(situation, now, then, gain_of(now, then), basis))
+    why = _why_not(situation, gains, certain, basis)
     return _left(situation, why, "leave", _kind(basis))
+
+
+def gains_by_size(now: ReadsPoint, points: Sequence[ReadsPoint]) -> tuple[dict[int, Gain], float]:
+    """Return what each size that may be advised gains, and the least gain that is worth a restart.
+
+    Args:
+        now: what reads cost today.
+        points: at all sizes; those that are there to price a rule of thumb are not advised.
+    """
+    round_ones = [
+        point
+        for point in points
+        if point is not now
+        and point.shared_buffers_bytes >= LEAST_ADVISED_BYTES
+        and point.shared_buffers_bytes == rounded_down(point.shared_buffers_bytes)
+    ]
+    rises = {p.shared_buffers_bytes: gain for p in round_ones if (gain := throughput_gain(p)) is not None}
+    if rises:
+        return rises, LEAST_THROUGHPUT
+    return {point.shared_buffers_bytes: gain_of(now, point) for point in round_ones}, LEAST_GAIN
 
 
 def _to_record(situation: Situation) -> str:
