@@ -213,7 +213,8 @@ def _set(situation: Situation, now: ReadsPoint, then: ReadsPoint, gain: Gain, ba
 def _disk(point: ReadsPoint, basis: Basis) -> str:
     if basis == "simulated":
         return format_count(point.disk_reads_per_second)
-    return f"{format_count(point.disk_reads_low)}..{format_count(point.disk_reads_high)}"
+    low, high = format_count(point.disk_reads_low), format_count(point.disk_reads_high)
+    return low if low == high else f"{low}..{high}"
 
 
 def undo_of(name: str, today: str) -> str:
