@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.inference.curve import Flow
 from pgsweep.sizing.inference.interval import Beside, around, corrected
 from pgsweep.sizing.inference.rates import GRID, SINGLE, Rates
+from pgsweep.sizing.inference.recording_doubts import length_doubts
 from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     drift_doubts,
@@ -19,7 +21,7 @@ from pgsweep.sizing.inference.self_consistency import (
     width_doubts,
 )
 from pgsweep.sizing.inference.snapshots import followers_of
-from pgsweep.sizing.inference.totals import read_totals
+from pgsweep.sizing.inference.totals import Totals, read_totals
 from pgsweep.sizing.predict import predict
 from pgsweep.testbed.synthetic import SyntheticRelation, SyntheticSpec, simulate
 
@@ -158,6 +160,36 @@ def test_contexts_count_only_where_the_server_has_one_database(other_hits: float
     relations = dict.fromkeys(names, np.zeros(0))
     found = read_totals(counters, relations, "bench").ring_accesses
     assert (found == pytest.approx(50.0)) if known else (found is None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pass_seconds", "by_paths", "words"),
+    [
+        (600.0, 120.0, False, "5.0 clock passes in 9 snapshots: record for 112 min"),
+        # A pool of a terabyte: a minute of 5 hours. Longer by 45 passes and a quarter.
+        (60.0, 18_000.0, False, "less than a tenth of a clock pass in 9 snapshots: record for 16 875 min"),
+        (60.0, 18_000.0, True, "less than a tenth of a clock pass in 9 snapshots: record for 4 500 min"),
+        (60.0, math.inf, True, "less than a tenth of a clock pass in 9 snapshots: record for much longer"),
+    ],
+)
+def test_a_recording_shorter_than_a_clock_pass_says_how_long_it_must_be(
+    seconds: float, pass_seconds: float, by_paths: bool, words: str
+) -> None:
+    none = np.zeros(0)
+    totals = Totals(
+        seconds=seconds,
+        hits=1e6,
+        misses=1e4,
+        relation_misses=none,
+        relation_accesses=none,
+        relation_scans=none,
+        relation_scanned_blocks=none,
+        relation_growth_blocks=none,
+        first_half_miss_ratio=0.01,
+        second_half_miss_ratio=0.01,
+    )
+    [doubt] = length_doubts(totals, 9, pass_seconds, by_paths=by_paths)
+    assert (doubt.level, doubt.reason) == ("refused", f"the recording is short, {words}")
 
 
 def test_doubts_know_their_thresholds() -> None:

@@ -11,7 +11,7 @@ from pgsweep.sizing.inference.estimate import Doubt
 from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.self_consistency import shift_doubts
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.units import format_percent
+from pgsweep.units import format_minutes, format_percent
 
 LEAST_SNAPSHOTS = 4
 _PASSES_OF_PATHS, _PASSES_OF_STATES = (1.0, 12.0), (15.0, 45.0)
@@ -37,12 +37,13 @@ def length_doubts(totals: Totals, snapshots: int, pass_seconds: float, *, by_pat
     least, enough = _PASSES_OF_PATHS if by_paths else _PASSES_OF_STATES
     if passes >= enough:
         return []
-    wanted = 1.25 * totals.seconds * enough / max(passes, 0.1)
+    seen = f"{passes:.1f} clock passes" if passes >= 0.1 else "less than a tenth of a clock pass"
+    # Where the hand hardly moved, nothing says how long a pass takes.
+    how_long = f"for {format_minutes(1.25 * enough * pass_seconds)}" if passes > 0 else "for much longer"
     return [
         Doubt(
             "refused" if passes < least else "rough",
-            f"the recording is short, {passes:.1f} clock passes in {snapshots} snapshots: "
-            f"record for {wanted:.0f} s",
+            f"the recording is short, {seen} in {snapshots} snapshots: record {how_long}",
         )
     ]
 
