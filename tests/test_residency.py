@@ -18,9 +18,10 @@ import psycopg
 import pytest
 
 from pgsweep._native import drop_page_cache, page_cache
+from pgsweep.host import cgroup
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import quiet_pair
-from tests.fix_process import NOBODY, run_restricted
+from tests.fix_process import NOBODY, needs_cgroup, run_restricted, wait_until
 
 CACHESTAT = 451
 PAGE = mmap.PAGESIZE
@@ -343,3 +344,42 @@ def test_threads_that_the_system_refuses_are_done_without(folder: Path) -> None:
         user=NOBODY,
     )
     assert said == f"{20 * PAGE} 0"
+
+
+def test_changed_pages_are_counted_until_they_are_on_disk(folder: Path) -> None:
+    path = folder / "file"
+    with path.open("wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        seen = page_cache([path])
+        if seen["method"] == "mincore":
+            assert seen["dirty_bytes"].tolist() == seen["writeback_bytes"].tolist() == [-1]
+            pytest.skip("this kernel has no cachestat(2)")
+        assert 0 < seen["dirty_bytes"][0] + seen["writeback_bytes"][0] <= 1 << 20
+        os.fsync(file.fileno())
+    seen = page_cache([path, folder / "none"])
+    assert seen["dirty_bytes"].tolist() == seen["writeback_bytes"].tolist() == [0, -1]
+    assert page_cache([path], maps=True)["evicted_bytes"].tolist() == [-1], "pages of blocks are not counted"
+
+
+@needs_cgroup
+def test_pages_that_were_just_evicted_are_counted(folder: Path) -> None:
+    """In a group of 48 MB a hot half stays, and what is read once after it pushes itself out."""
+    if not has_cachestat():
+        pytest.skip("this kernel has no cachestat(2)")
+    path = cold_file(folder / "file", 128 << 20)
+    group = cgroup.plan()
+    group.make(48 << 20)
+    try:
+        assert page_cache([path])["evicted_bytes"].tolist() == [0]
+        hot = 'for i in 1 2 3; do head -c 24M "$2" > /dev/null; done'
+        once = 'dd if="$2" bs=1M skip=24 of=/dev/null status=none'
+        words = ["sh", "-c", f'echo 0 > "$1"; {hot}; {once}', "sh", str(group.procs_file), str(path)]
+        subprocess.run(words, check=True)
+        # What is recent goes by the group's statistics, which are gathered every 2 s.
+        assert wait_until(lambda: bool(page_cache([path])["evicted_bytes"][0] > 1 << 20), 6)
+        seen = page_cache([path])
+        assert seen["evicted_bytes"][0] <= (128 << 20) - seen["cached_bytes"][0]
+    finally:
+        drop_page_cache([path])
+        group.remove()

@@ -14,7 +14,8 @@ use crate::arrays::{copied, maybe_copied};
 #[pyfunction]
 #[pyo3(signature = (
     blocks, files, *, capacity_pages, readahead_pages, operations=None, streams=None,
-    pages_per_block=2, folio_order=0, policy="two-lists", gathered=None, resident=None
+    pages_per_block=2, folio_order=0, policy="two-lists", gathered=None, resident=None,
+    refaulted_from=0
 ))]
 pub fn access_files<'py>(
     py: Python<'py>,
@@ -29,6 +30,7 @@ pub fn access_files<'py>(
     policy: &str,
     gathered: Option<PyReadonlyArray1<'py, u64>>,
     resident: Option<PyReadonlyArray1<'py, u32>>,
+    refaulted_from: u64,
 ) -> PyResult<Bound<'py, PyDict>> {
     let policy = match policy {
         "two-lists" => Policy::TwoLists,
@@ -58,6 +60,7 @@ pub fn access_files<'py>(
         policy,
         gathered: gathered.as_deref(),
         resident: &resident,
+        refaulted_from,
     };
     let seen = py
         .detach(|| core_access_files(&request))

@@ -34,6 +34,15 @@ pub fn page_cache<'py>(
     let all = PyDict::new(py);
     all.set_item("size_bytes", column(|f| f.size_bytes).into_pyarray(py))?;
     all.set_item("cached_bytes", column(|f| f.cached_bytes).into_pyarray(py))?;
+    all.set_item("dirty_bytes", column(|f| f.dirty_bytes).into_pyarray(py))?;
+    all.set_item(
+        "writeback_bytes",
+        column(|f| f.writeback_bytes).into_pyarray(py),
+    )?;
+    all.set_item(
+        "evicted_bytes",
+        column(|f| f.evicted_bytes).into_pyarray(py),
+    )?;
     let errors: Vec<i32> = files.iter().map(|f| f.error).collect();
     all.set_item("error", errors.into_pyarray(py))?;
     if maps {

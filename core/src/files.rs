@@ -51,6 +51,8 @@ pub struct FileRequest<'a> {
     pub gathered: Option<&'a [u64]>,
     /// Blocks that are there at the beginning, each once, in the order in which they were read.
     pub resident: &'a [u32],
+    /// From which operation on pages that come back are counted; 0 counts all.
+    pub refaulted_from: u64,
 }
 
 /// The outcome of the operations.
@@ -62,7 +64,7 @@ pub struct FileOutcomes {
     pub disk_pages: Vec<u32>,
     /// By block, how many of its pages are cached at the end.
     pub cached_pages: Vec<u8>,
-    /// Pages that came back after an eviction.
+    /// Pages that came back after an eviction, from the operation on that the request names.
     pub refaulted_pages: u64,
     /// Pages on the active list at the end.
     pub active_pages: u32,
@@ -124,7 +126,7 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
         disk_pages: Vec::with_capacity(n),
         ..FileOutcomes::default()
     };
-    let refaulted_before = reads.lists.refaulted();
+    let mut refaulted_before = reads.lists.refaulted();
     if request.gathered.is_some() {
         reads.lists.gather_statistics();
     }
@@ -133,6 +135,9 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
         while let Some((_, later)) = gathered.split_first().filter(|&(&at, _)| at <= k as u64) {
             reads.lists.gather_statistics();
             gathered = later;
+        }
+        if k as u64 == request.refaulted_from {
+            refaulted_before = reads.lists.refaulted();
         }
         let operation = request.operations.map_or(0, |operations| operations[k]);
         let (file, first) = reads.place(block);
@@ -161,7 +166,11 @@ pub fn access_files(request: &FileRequest<'_>) -> Result<FileOutcomes, InputErro
         pages.filter(|&page| reads.lists.has(page)).count() as u8
     };
     outcomes.cached_pages = (0..n_blocks).map(cached).collect();
-    outcomes.refaulted_pages = reads.lists.refaulted() - refaulted_before;
+    outcomes.refaulted_pages = if request.refaulted_from < n as u64 {
+        reads.lists.refaulted() - refaulted_before
+    } else {
+        0
+    };
     outcomes.active_pages = reads.lists.active();
     Ok(outcomes)
 }

@@ -43,16 +43,36 @@ pub enum Method {
 }
 
 /// One file's share of the page cache.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Residency {
     /// Size of the file, -1 where it cannot be opened.
     pub size_bytes: i64,
     /// How much of it is cached; 0 where `error` says that it is not known.
     pub cached_bytes: i64,
+    /// How much of that was changed and is not on disk yet; -1 where `cachestat` did not count it.
+    pub dirty_bytes: i64,
+    /// How much is being written to disk; -1 likewise.
+    pub writeback_bytes: i64,
+    /// How much was evicted so recently that it would become active if it were read again; -1 likewise.
+    pub evicted_bytes: i64,
     /// `errno`, 0 where all went well.
     pub error: i32,
     /// By block, how many of its pages are cached; empty unless asked for.
     pub cached_pages: Vec<u8>,
+}
+
+impl Default for Residency {
+    fn default() -> Self {
+        Self {
+            size_bytes: -1,
+            cached_bytes: 0,
+            dirty_bytes: -1,
+            writeback_bytes: -1,
+            evicted_bytes: -1,
+            error: 0,
+            cached_pages: Vec::new(),
+        }
+    }
 }
 
 /// What to look at, and how.
@@ -83,10 +103,7 @@ pub fn page_cache(paths: &[PathBuf], request: Request) -> Vec<Residency> {
     let method = request.effective_method();
     let count_stretches = request.method != Some(Method::Mincore);
     in_parallel(paths, request.threads, |path| {
-        let mut residency = Residency {
-            size_bytes: -1,
-            ..Residency::default()
-        };
+        let mut residency = Residency::default();
         if let Err(error) = look(
             path,
             method,
@@ -132,9 +149,13 @@ fn look(
     let file = File::open(path)?;
     residency.size_bytes = file.size_bytes as i64;
     if method == Method::Cachestat && !file.is_stacked()? {
-        match file.cached_pages() {
-            Ok(pages) => {
-                residency.cached_bytes = (pages * page_bytes()).min(file.size_bytes) as i64;
+        match cachestat(file.fd.as_raw_fd(), 0, 0) {
+            Ok(counts) => {
+                let bytes = |pages: u64| (pages * page_bytes()).min(file.size_bytes) as i64;
+                residency.cached_bytes = bytes(counts.cached);
+                residency.dirty_bytes = bytes(counts.dirty);
+                residency.writeback_bytes = bytes(counts.writeback);
+                residency.evicted_bytes = bytes(counts.recently_evicted);
                 return Ok(());
             }
             // A container's filter of system calls may refuse it in these words too: then the other may do.
@@ -262,16 +283,13 @@ impl File {
             || unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, flags) } == 0
     }
 
-    fn cached_pages(&self) -> io::Result<u64> {
-        cachestat(self.fd.as_raw_fd(), 0, 0)
-    }
-
     /// Return what `resident` does for a range that is cached as a whole or not at all, if asked and so found.
     fn uniform(&self, offset: u64, length: u64, ask: bool) -> Option<Vec<u8>> {
         let pages = length.div_ceil(page_bytes());
         let cached = ask
             .then(|| cachestat(self.fd.as_raw_fd(), offset, length))?
-            .ok()?;
+            .ok()?
+            .cached;
         let all_or_none = cached == 0 || cached == pages;
         all_or_none.then(|| vec![u8::from(cached > 0); pages as usize])
     }
@@ -311,8 +329,16 @@ fn open(name: &CString, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Return how many pages of a file's range are cached, by `cachestat(2)`; a length of 0 is up to the end.
-fn cachestat(fd: libc::c_int, offset: u64, length: u64) -> io::Result<u64> {
+/// Pages of a file's range, as `cachestat(2)` counts them.
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    recently_evicted: u64,
+}
+
+/// Count the pages of a file's range by `cachestat(2)`; a length of 0 is up to the end.
+fn cachestat(fd: libc::c_int, offset: u64, length: u64) -> io::Result<Counts> {
     // struct cachestat_range {off, len}; struct cachestat {nr_cache, nr_dirty, nr_writeback,
     // nr_evicted, nr_recently_evicted} (include/uapi/linux/mman.h).
     let range = [offset, length];
@@ -321,7 +347,13 @@ fn cachestat(fd: libc::c_int, offset: u64, length: u64) -> io::Result<u64> {
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, fd, range.as_ptr(), counts.as_mut_ptr(), 0) };
     check(result as libc::c_int)?;
-    Ok(counts[0])
+    let [cached, dirty, writeback, _, recently_evicted] = counts;
+    Ok(Counts {
+        cached,
+        dirty,
+        writeback,
+        recently_evicted,
+    })
 }
 
 /// Return whether this kernel has `cachestat`: with it a descriptor of no file is EBADF.

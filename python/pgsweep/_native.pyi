@@ -202,7 +202,7 @@ class FileOutcomes(TypedDict):
     missing_pages: NDArray[np.uint8]  # by operation: pages of the block that a read did not find
     disk_pages: NDArray[np.uint32]  # by operation: pages read from disk, readahead included
     cached_pages: NDArray[np.uint8]  # by block: pages cached at the end
-    refaulted_pages: int  # that came back after an eviction
+    refaulted_pages: int  # that came back after an eviction, from `refaulted_from` on
     active_pages: int  # on the active list at the end
 
 def access_files(
@@ -218,6 +218,7 @@ def access_files(
     policy: str = "two-lists",
     gathered: NDArray[np.uint64] | None = None,
     resident: NDArray[np.uint32] | None = None,
+    refaulted_from: int = 0,
 ) -> FileOutcomes:
     """Take blocks of files through Linux's page cache, one after the other.
 
@@ -234,6 +235,7 @@ def access_files(
         gathered: ascending positions of operations before which the kernel gathers its statistics, which it
             does every 2 s; None: they are never old.
         resident: blocks that are cached at the beginning, in the order in which they were read.
+        refaulted_from: the first operation whose refaulted pages are counted.
 
     Raises:
         ValueError: a block lies in no file, the cache is too small, or parts do not fit together.
@@ -331,6 +333,9 @@ class PageCacheCounts(TypedDict):
 
     size_bytes: NDArray[np.int64]  # -1: it vanished, or cannot be opened
     cached_bytes: NDArray[np.int64]  # 0 where there is an error
+    dirty_bytes: NDArray[np.int64]  # changed, not on disk yet; -1 without cachestat, and for maps
+    writeback_bytes: NDArray[np.int64]  # on their way to the disk; likewise
+    evicted_bytes: NDArray[np.int64]  # evicted so recently that a read would activate them; likewise
     error: NDArray[np.int32]  # errno, 0 where all went well
     method: str  # cachestat or mincore
 
