@@ -15,6 +15,24 @@ from pgsweep.progress import Silent
 from pgsweep.records.prediction import RecordResult
 
 
+class Heard:
+    """Keeps what a recording says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.stages: list[str] = []
+        self.done_seconds = 0.0
+
+    def stage(self, title: str, total_seconds: float | None = None) -> None:
+        self.stages.append(title)
+
+    def advance(self, done_seconds: float) -> None:
+        self.done_seconds = done_seconds
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
 class WhenRecording(Silent):
     """Does something in a thread of its own, some seconds after the recording has begun.
 

@@ -17,25 +17,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
 from tests.fix_page import load_running
-from tests.fix_recording import RECORDERS, Recorder
-
-
-class Heard:
-    """Keeps what a recording says."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.stages: list[str] = []
-        self.done_seconds = 0.0
-
-    def stage(self, title: str, total_seconds: float | None = None) -> None:
-        self.stages.append(title)
-
-    def advance(self, done_seconds: float) -> None:
-        self.done_seconds = done_seconds
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+from tests.fix_recording import RECORDERS, Heard, Recorder
 
 
 def counter_change(evidence: Evidence, scope: str, label: str, name: str) -> float:

@@ -118,4 +118,7 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
         remarks += situation.prediction.memory.reasons
         loop = situation.prediction.memory.throughput
         remarks += [] if loop is None else loop.reasons
+    elif situation.facts is not None:
+        measured = situation.memory_bytes == situation.facts.memory_bytes and not situation.memory_assumed
+        remarks += situation.facts.remarks(situation.today_bytes if measured else None)
     return remarks

@@ -59,7 +59,8 @@ def advise(
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
-        UsageError: it is not of a server, or the server is another one.
+        UsageError: it is not of a server, the server is another one, or the memory that is named is less than
+            the server's shared memory.
         ConnectionFailed: the server cannot be reached.
     """
     if evidence.is_file():
@@ -160,6 +161,8 @@ class _Memory:
         assumed = facts is None and asked_bytes is not None
         if facts is None and asked_bytes is not None:
             facts = _assumed_facts(meta, asked_bytes)
+        if facts is not None:
+            facts.check_asked(asked_bytes)
         size = asked_bytes or (None if facts is None else facts.memory_bytes)
         today = meta.shared_buffers_blocks * BLOCK_BYTES
         often_used = 0 if contents is None else contents.often_used_bytes

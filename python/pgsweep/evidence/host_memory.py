@@ -1,7 +1,7 @@
 """What a recording on the server's host keeps of its memory: facts in `meta.json`, and counters.
 
-Read at the beginning (facts; a trace times copies until its end) and at both ends (counters), from /proc
-and by one cachestat(2) or mincore(2)
+Read at the beginning (facts; a trace times copies until its end) and at both ends (counters, and what the
+page cache holds of the data), from /proc, from the server's cgroups and by one cachestat(2) or mincore(2)
 for each segment file: some microseconds for each process and file; and by at most 200 reads of blocks
 that are not in the page cache, for what such a read takes of a processor. docs/concepts/evidence.md lists the
 names.
@@ -10,24 +10,49 @@ names.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
+
+import msgspec
 
 from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
-from pgsweep.host.datafiles import find_data_files
+from pgsweep.host.cgroup import read_bytes_of_group
+from pgsweep.host.datafiles import DataFiles, find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
 from pgsweep.host.processor_time import (
+    COLD_READS,
     cold_read_seconds,
     copy_seconds,
     host_seconds,
     server_seconds,
 )
 from pgsweep.host.procfile import PROC
-from pgsweep.host.server_memory import disk_read_bytes, read_server_memory, refaults
+from pgsweep.host.server_memory import disk_read_bytes, neighbours, read_server_memory, refaults
 from pgsweep.pg.counters import Counter
 
+TIMED_READS: Final = (
+    f"up to {COLD_READS} blocks of relations that are not in the page cache are read, each is dropped from "
+    "it again (POSIX_FADV_DONTNEED), all in a quarter of a second at most; a few thousand blocks of the "
+    "server's program are read from the page cache, which takes some milliseconds of one processor"
+)
+"""What `memory_facts` costs where it times reads."""
 
-def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dict[str, str]:
-    """Return the facts about the memory of the server's host; what cannot be read is missing."""
+_MOST_NEIGHBOURS: Final = 20
+_REFUSED: Final = (1, 13)
+"""EPERM and EACCES."""
+
+
+def memory_facts(
+    postmaster_pid: int, version_num: int, block_bytes: int, *, timed: bool = True
+) -> dict[str, str]:
+    """Return the facts about the memory of the server's host; what cannot be read is missing.
+
+    Args:
+        postmaster_pid: of the server.
+        version_num: of the server.
+        block_bytes: size of its blocks.
+        timed: time reads too (`TIMED_READS`).
+    """
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
         memory = read_server_memory(postmaster_pid)
@@ -42,6 +67,9 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
             "server_processes": str(memory.processes),
             "huge_pages": "on" if memory.huge_pages else "off",
         }
+        others = neighbours(postmaster_pid)[:_MOST_NEIGHBOURS]
+        if others:
+            found["other_servers"] = msgspec.json.encode(others).decode()
     with suppress(OSError):
         rules = rules_of_data(postmaster_pid)
         found |= {
@@ -50,15 +78,21 @@ def memory_facts(postmaster_pid: int, version_num: int, block_bytes: int) -> dic
             "readahead_bytes": str(rules.readahead_bytes),
             "folio_order": str(rules.folio_order),
         }
-    with suppress(OSError, MissingAbility):
-        files = find_data_files(postmaster_pid, version_num)
-        seen = page_cache(files.paths, maps=False, block_bytes=block_bytes)
-        if not files.unreadable and not (seen["error"] == 1).any() and not (seen["error"] == 13).any():
-            found["data_cached_bytes"] = str(int(seen["cached_bytes"].sum()))
-        cold = cold_read_seconds(files.paths)
-        if cold is not None:
-            found["cold_read_nanoseconds"] = str(round(cold * 1e9))
+    files = _data_files(postmaster_pid, version_num)
+    found |= {f"data_{name}_bytes": value for name, value in _cached(files, block_bytes).items()}
+    found |= _counted(postmaster_pid)
+    if not timed:
+        return found
+    cold = None if files is None else cold_read_seconds(files.paths)
+    if cold is not None:
+        found["cold_read_nanoseconds"] = str(round(cold * 1e9))
     return found | copy_facts(copy_seconds(PROC / str(postmaster_pid) / "exe"))
+
+
+def facts_at_end(postmaster_pid: int, version_num: int, block_bytes: int) -> dict[str, str]:
+    """Return what the page cache holds of the data at the end of a recording, as facts; none if not known."""
+    seen = _cached(_data_files(postmaster_pid, version_num), block_bytes)
+    return {f"data_{name}_end_bytes": value for name, value in seen.items()}
 
 
 def copy_facts(seconds: float | None) -> dict[str, str]:
@@ -69,9 +103,56 @@ def copy_facts(seconds: float | None) -> dict[str, str]:
 def memory_counters(postmaster_pid: int) -> list[Counter]:
     """Return what the server has read from disk, which pages came back, and processor times, so far."""
     counters = {name: float(value) for name, value in refaults(postmaster_pid).items()}
-    read = disk_read_bytes(postmaster_pid)
-    if read is not None:
-        counters["disk_read_bytes"] = float(read)
-    times = {"server_cpu_seconds": server_seconds(postmaster_pid), "host_cpu_seconds": host_seconds()}
-    counters |= {name: value for name, value in times.items() if value is not None}
+    counts = {
+        "disk_read_bytes": disk_read_bytes(postmaster_pid),
+        "cgroup_read_bytes": read_bytes_of_group(postmaster_pid),
+        "server_cpu_seconds": server_seconds(postmaster_pid),
+        "host_cpu_seconds": host_seconds(),
+    }
+    counters |= {name: float(value) for name, value in counts.items() if value is not None}
     return [Counter("host", "", name, value) for name, value in counters.items()]
+
+
+def _counted(postmaster_pid: int) -> dict[str, str]:
+    """Return which counters of disk reads there are, and what may not be read, as facts."""
+    of_processes = disk_read_bytes(postmaster_pid) is not None
+    of_group = read_bytes_of_group(postmaster_pid) is not None
+    counted = [*(["processes"] if of_processes else []), *(["cgroup"] if of_group else [])]
+    missing = []
+    if not of_processes:
+        missing.append(f"what its processes read from disk: /proc/{postmaster_pid}/io may not be read")
+    if not refaults(postmaster_pid):
+        missing.append("which pages came back to the page cache: the kernel does not count them here")
+    return {
+        "disk_reads_from": " and ".join(counted) or "nothing",
+        **({"not_counted": "; ".join(missing)} if missing else {}),
+    }
+
+
+def _data_files(postmaster_pid: int, version_num: int) -> DataFiles | None:
+    with suppress(OSError, MissingAbility):
+        return find_data_files(postmaster_pid, version_num)
+    return None
+
+
+def _cached(files: DataFiles | None, block_bytes: int) -> dict[str, str]:
+    """Return how much of files is in the page cache, and where the kernel counts it (cachestat) more of it.
+
+    The names are `cached`, and `dirty`, `writeback` and `recently_evicted`: pages that were evicted so
+    recently that the kernel would take them for active if they were read again.
+    """
+    if files is None or files.unreadable:
+        return {}
+    seen = page_cache(files.paths, maps=False, block_bytes=block_bytes)
+    if any((seen["error"] == refused).any() for refused in _REFUSED):
+        return {}
+    found = {"cached": str(int(seen["cached_bytes"].sum()))}
+    opened = seen["error"] == 0
+    more = {
+        "dirty": seen["dirty_bytes"],
+        "writeback": seen["writeback_bytes"],
+        "recently_evicted": seen["evicted_bytes"],
+    }
+    return found | {
+        name: str(int(counts[opened].sum())) for name, counts in more.items() if (counts[opened] >= 0).all()
+    }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgsweep._native import __version__
-from pgsweep.evidence.host_memory import memory_facts
+from pgsweep.evidence.host_memory import memory_counters, memory_facts
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation, Server, read_cluster
@@ -49,6 +49,7 @@ def first_meta(
     server: Server,
     *,
     postmaster_pid: int | None = None,
+    timed: bool = True,
     host: dict[str, str] | None = None,
     sampling: dict[str, float] | None = None,
 ) -> EvidenceMeta:
@@ -59,6 +60,7 @@ def first_meta(
         source: of the recording.
         server: that is observed.
         postmaster_pid: where it runs on this host, which is then described.
+        timed: reads are timed there too (host_memory.py).
         host: more of it.
         sampling: what is kept of each snapshot.
     """
@@ -68,7 +70,7 @@ def first_meta(
             "kernel": platform.release(),
             "processors": str(os.cpu_count() or 1),
             "postmaster_pid": str(postmaster_pid),
-            **memory_facts(postmaster_pid, server.version_num, server.block_size_bytes),
+            **memory_facts(postmaster_pid, server.version_num, server.block_size_bytes, timed=timed),
         }
     cluster = read_cluster(connection)
     return EvidenceMeta(
@@ -157,6 +159,18 @@ class CounterTable:
     def add(self, seconds: float, counter: Counter) -> None:
         """Keep a counter of our own beside the server's, under the number of the last sample."""
         self._append(max(self._sample - 1, 0), seconds, [counter])
+
+    def add_of_host(self, postmaster_pid: int | None, seconds: float | None = None) -> None:
+        """Add what the host counts of a server by now; nothing where it does not run on this host.
+
+        Args:
+            postmaster_pid: of the server; None where it runs elsewhere, or may not be looked into.
+            seconds: when; the last sample's time by default, which has just been taken. Times at which the
+                server's counters were not read would count as samples of these.
+        """
+        if postmaster_pid is not None:
+            for counter in memory_counters(postmaster_pid):
+                self.add(self._seconds if seconds is None else seconds, counter)
 
     def value(self, scope: str, name: str, object_: str = "") -> float:
         """Return the last value of a counter."""

@@ -4,7 +4,8 @@ The buffer descriptors are read through /proc/PID/mem, 64 bytes a buffer; no pro
 no lock is taken, nothing is written and no process is stopped. It needs Linux, the server's host, and root or
 the server's user; no extension. A connection gives the counters and the catalog, as for snapshots by SQL.
 
-The same snapshots are kept as there, and besides where the clock hand stands.
+The same snapshots are kept as there, and besides where the clock hand stands, and what the host counts of
+the server's disk reads and of its page cache.
 
 The contents of the memory are used only if they agree with what the server reports.
 """
@@ -22,6 +23,7 @@ import numpy as np
 
 from pgsweep._native import PoolReader
 from pgsweep.errors import MissingAbility
+from pgsweep.evidence.host_memory import TIMED_READS
 from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
@@ -85,7 +87,13 @@ def record_peek(
         )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
-                connection, server, view, writer, progress=progress, stop=stop or threading.Event()
+                connection,
+                server,
+                view,
+                writer,
+                postmaster_pid=view.postmaster_pid,
+                progress=progress,
+                stop=stop or threading.Event(),
             )
             note_sample(view.sample, progress)
             return recording.run(np.random.default_rng(seed), seconds, max_snapshots)
@@ -155,7 +163,8 @@ class PeekView:
             f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
             f"{schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
             f"{format_percent(schedule.share, 1)} of one processor here, the counters "
-            f"{format_percent(counters_share, 2)} of one backend's time"
+            f"{format_percent(counters_share, 2)} of one backend's time",
+            f"once before: {TIMED_READS}",
         ]
 
     def measured(self, seconds: float) -> dict[str, float]:

@@ -15,7 +15,9 @@ import msgspec
 
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
-from pgsweep.host.postmaster import find_postmaster
+from pgsweep.evidence.trace_recording import COPY_SECONDS
+from pgsweep.host.postmaster import find_postmaster, search
+from pgsweep.host.processor_time import COLD_READS, COPIES
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
 from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect, explained
@@ -52,6 +54,7 @@ _SNAPSHOTS: Final[_Steps] = (
     ("server", _ONCE, 140000),
     ("settings", _ONCE, 140000),
     ("MEMORY", _ONCE, 140000),
+    ("postmaster", _ONCE, 140000),
     *_CATALOG,
     _TEMPORARY,
     (
@@ -119,6 +122,8 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
             "MEMORY": memory_query(version_num, server.shared_buffers_blocks),
             "SNAPSHOT": snapshot_query(version_num, schema or "public", sample.modulus, sample.offsets),
         }
+        with explained():
+            pid = search(*read_postmaster(connection)).pid
         steps = _statements(_SNAPSHOTS, version_num, texts)
         if schema is None:
             note = "-- The extension pg_buffercache does not exist here yet: schema public is assumed.\n"
@@ -126,6 +131,8 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
                 msgspec.structs.replace(step, text=note + step.text) if step.what == "snapshot" else step
                 for step in steps
             ]
+        if pid is not None:
+            steps += _system_calls(_host_memory(pid), *_host_counters(pid))
         return RecordPlan(source="sql", server=_target(connection), output=str(output), steps=steps)
 
 
@@ -151,7 +158,7 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
             f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
         )
         steps = _statements(_PEEK, version_num, texts) + _system_calls(
-            _symbols(pid), _host_memory(pid), memory
+            _symbols(pid), _host_memory(pid), *_timed_reads(pid), *_host_counters(pid), memory
         )
         return RecordPlan(source="peek", server=_target(connection), output=str(output), steps=steps)
 
@@ -174,12 +181,13 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
     calls = _system_calls(
         _symbols(pid),
         _host_memory(pid),
+        *_timed_reads(pid),
         (
-            "disk reads",
-            "before and after the observation",
-            f"open(/proc/{pid}/io), its children; /proc/vmstat or the memory cgroup's memory.stat; "
-            f"/proc/{pid}/stat, its children, /proc/stat",
+            "copies",
+            f"every {COPY_SECONDS:g} seconds, for less than a millisecond",
+            f"{COPIES} preads of blocks of /proc/{pid}/exe, which is in the page cache",
         ),
+        *_host_counters(pid),
         ("memory", "before and after the observation", f"open(/proc/{pid}/mem), read the buffer descriptors"),
         ("buffer", _ONCE, f"bpf(BPF_MAP_CREATE, BPF_MAP_TYPE_RINGBUF), {RING_BYTES >> 20} MB"),
         ("programs", _ONCE, "bpf(BPF_PROG_LOAD, BPF_PROG_TYPE_KPROBE), one for each probe"),
@@ -222,9 +230,38 @@ def _host_memory(pid: int) -> tuple[str, str, str]:
         "host memory",
         _ONCE,
         f"open(/proc/{pid}/status), its children, /proc/meminfo, the memory cgroup's memory.stat; "
-        "open and cachestat (before Linux 6.5 mincore) of each file of a relation; "
-        f"pread of /proc/{pid}/exe, which measures what a copy from the page cache takes",
+        "the same of other servers of this host, and their postmaster.pid",
     )
+
+
+def _timed_reads(pid: int) -> list[tuple[str, str, str]]:
+    return [
+        (
+            "cold reads",
+            f"{_ONCE}, for a quarter of a second at most",
+            f"pread of up to {COLD_READS} blocks of files of relations that are not in the page cache, after "
+            "each posix_fadvise(POSIX_FADV_DONTNEED) on it, which takes it out again: what a read from disk "
+            "takes of a processor",
+        ),
+        (
+            "copies",
+            f"{_ONCE}, for some milliseconds",
+            f"pread of /proc/{pid}/exe, which measures what a copy from the page cache takes",
+        ),
+    ]
+
+
+def _host_counters(pid: int) -> list[tuple[str, str, str]]:
+    both = "before and after the observation"
+    return [
+        ("cached data", both, "open and cachestat (before Linux 6.5 mincore) of each file of a relation"),
+        (
+            "disk reads",
+            both,
+            f"open(/proc/{pid}/io), its children; io.stat of the server's cgroup; /proc/vmstat or the memory "
+            f"cgroup's memory.stat; /proc/{pid}/stat, its children, /proc/stat",
+        ),
+    ]
 
 
 def _postmaster(connection: Connection) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
 from pgsweep.evidence.clock_passes import PassClock
+from pgsweep.evidence.host_memory import facts_at_end
 from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
@@ -102,6 +103,7 @@ class Recording:
     Args:
         connection: a session for inspection.
         view: the method to read the pool.
+        postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         writer: takes the evidence.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
@@ -114,10 +116,12 @@ class Recording:
         view: View,
         writer: EvidenceWriter,
         *,
+        postmaster_pid: int | None,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
         self._connection = connection
+        self._postmaster_pid = postmaster_pid
         self._server = server
         self._view = view
         self._writer = writer
@@ -152,6 +156,7 @@ class Recording:
         self._started = time.monotonic()
         log = CounterLog(counters, self._writer, self._now)
         log.sample(full=True)
+        log.add_of_host(self._postmaster_pid)
         accesses_before = log.accesses(self._server.database)
         ended_by = self._observe(log, schedule)
         if self._clock.snapshots == 0:
@@ -161,8 +166,10 @@ class Recording:
                 "not a single snapshot was taken", hint="record for longer: `pgsweep record --for 60s`"
             )
         length_seconds = self._now()
+        at_end: dict[str, str] = {}
         if ended_by != "server":
             length_seconds = self._finish(log, begin, databases)
+            at_end = self._facts_at_end()
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         warnings, self._advice = judged(
             self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
@@ -178,6 +185,7 @@ class Recording:
                 seconds=length_seconds,
                 ended_by=ended_by,
                 warnings=self._warnings,
+                host=self._writer.meta.host | at_end,
                 overhead={
                     "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
                     "expected_share": expected,
@@ -206,6 +214,11 @@ class Recording:
             measured_overhead_ratio=measured,
             warnings=[*self._newer, *self._warnings, *self._advice],
         )
+
+    def _facts_at_end(self) -> dict[str, str]:
+        if self._postmaster_pid is None:
+            return {}
+        return facts_at_end(self._postmaster_pid, self._server.version_num, self._server.block_size_bytes)
 
     def _counted(self, relations: list[Relation]) -> list[int]:
         """Return the oids of the relations whose counters add up to the database's: temporary ones too."""
@@ -311,6 +324,7 @@ class Recording:
         length_seconds = self._now()
         try:
             log.sample(full=True)
+            log.add_of_host(self._postmaster_pid)
             length_seconds = self._now()
             end = read_relations(self._connection)
             log.created(self._counted(end))

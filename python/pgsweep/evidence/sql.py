@@ -1,8 +1,9 @@
 """Record evidence with SQL alone: snapshots of pg_buffercache at random times, and the counters beside them.
 
 Works on any server that has pg_buffercache, hosted ones too; needs membership in pg_monitor, nothing on the
-host. The session is read-only, has timeouts and takes no lock on a user's relation. When snapshots are taken
-and what else is kept is described in snapshots.py.
+host. Where it runs there all the same, as root or the server's user, it also keeps what the host counts of
+the server's disk reads and of its page cache. The session is read-only, has timeouts and takes no lock on a
+user's relation. When snapshots are taken and what else is kept is described in snapshots.py.
 
 It cannot see accesses between two snapshots other than through counters, nor which backend made them; rates
 of pages that always stand at usage_count 5 cannot be distinguished.
@@ -20,8 +21,9 @@ from pgsweep.evidence.observe import first_meta, seed_of, session
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
+from pgsweep.host.postmaster import search
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
-from pgsweep.pg.catalog import Relation, Server, read_server, require_buffercache
+from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server, require_buffercache
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_percent, format_plain
@@ -76,13 +78,23 @@ def record_sql(
             modulus=sample.modulus,
             offsets=sample.offsets,
         )
-        meta = first_meta(connection, "sql", server, sampling=sample.to_meta(seed))
+        # None where the server runs elsewhere, or where this user may not look into it.
+        postmaster_pid = search(*read_postmaster(connection)).pid
+        meta = first_meta(
+            connection,
+            "sql",
+            server,
+            postmaster_pid=postmaster_pid,
+            timed=False,
+            sampling=sample.to_meta(seed),
+        )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
                 connection,
                 server,
                 _SqlView(server, reader),
                 writer,
+                postmaster_pid=postmaster_pid,
                 progress=progress,
                 stop=stop or threading.Event(),
             )

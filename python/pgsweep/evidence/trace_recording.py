@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
-from pgsweep.evidence.host_memory import copy_facts, memory_counters
+from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, note_newer, relation_columns
 from pgsweep.evidence.schema import TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
-from pgsweep.host.processor_time import CopyTimer
+from pgsweep.host.processor_time import COPIES, CopyTimer
 from pgsweep.host.procfile import PROC
 from pgsweep.pg.catalog import Server, read_databases, read_recovery, read_relations
 from pgsweep.pg.connect import Connection, session_lives
@@ -35,7 +35,7 @@ from pgsweep.units import format_count, format_percent
 
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
-_COPY_SECONDS: Final = 0.5
+COPY_SECONDS: Final = 0.5
 """How often copies from the page cache are timed: 400 of them, less than a millisecond."""
 
 FIRST_GUESS_ROW_BYTES: Final = 12
@@ -124,6 +124,10 @@ class TraceRecording:
             "microseconds an event: "
             f"{format_percent(share, 1)} of {processors} processors"
         )
+        self._progress.note(
+            f"once before: {TIMED_READS}; every {COPY_SECONDS:g} s {COPIES} more such reads of the "
+            "program, less than a millisecond"
+        )
         return share
 
     def _total_accesses(self) -> tuple[float, float]:
@@ -150,14 +154,16 @@ class TraceRecording:
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
             self._snapshot(writer, started)
             log.sample(full=True)
-            self._host_counters(log, started)
+            log.add_of_host(self._postmaster_pid, time.monotonic() - started)
             # What the pool held at the beginning is on disk before anything can go wrong.
             writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
             with contextlib.closing(CopyTimer(PROC / str(self._postmaster_pid) / "exe")) as copies:
                 ended_by = self._loop(tracer, writer, limits, log, started, copies)
+            at_end: dict[str, str] = {}
             if ended_by != "server":
-                self._host_counters(log, started)
+                log.add_of_host(self._postmaster_pid, time.monotonic() - started)
+                at_end = self._facts_at_end()
                 self._snapshot(writer, started)
             length_seconds = time.monotonic() - started
             tracer.stop()
@@ -191,7 +197,10 @@ class TraceRecording:
                     "measured_share": measured,
                     "reader_processor_seconds": tracer.reader_processor_seconds(),
                 },
-                host=writer.meta.host | copy_facts(copies.seconds) | {"attachment": tracer.attachment()},
+                host=writer.meta.host
+                | copy_facts(copies.seconds)
+                | at_end
+                | {"attachment": tracer.attachment()},
             )
         )
         return RecordResult(
@@ -238,7 +247,7 @@ class TraceRecording:
                     counters_due = now + COUNTER_SECONDS
                 if now >= copies_due:
                     copies.time_round()
-                    copies_due = now + _COPY_SECONDS
+                    copies_due = now + COPY_SECONDS
                 patience = POLL_SECONDS if limits.seconds is None else min(POLL_SECONDS, limits.seconds - now)
                 batch = tracer.poll(max(0.0, patience))
                 if batch is not None and not self._append(writer, batch, limits):
@@ -314,11 +323,8 @@ class TraceRecording:
         elif not pool["hand_settled"]:
             self._warnings.append("where the clock hand stood could not be read: it was never at rest")
 
-    def _host_counters(self, log: CounterLog, started: float) -> None:
-        """Store what the server has read from disk so far, and what came back to the page cache."""
-        seconds = time.monotonic() - started
-        for counter in memory_counters(self._postmaster_pid):
-            log.add(seconds, counter)
+    def _facts_at_end(self) -> dict[str, str]:
+        return facts_at_end(self._postmaster_pid, self._server.version_num, self._server.block_size_bytes)
 
     def _server_lives(self) -> bool:
         """Return whether our session is still there: a server that crashes ends all of them."""

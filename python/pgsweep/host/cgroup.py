@@ -225,6 +225,51 @@ def page_cache_room(pid: int, proc: Path = Path("/proc")) -> PageCacheRoom | Non
     return min((room for room in rooms if room is not None), key=_available, default=None)
 
 
+def is_in_group(pid: int, group: Path, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process is in a memory cgroup or in one below it, so that it counts for its limit.
+
+    Args:
+        pid: the process.
+        group: its folder.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    place = _place_of(pid, "memory", proc)
+    return place is not None and place[0].is_relative_to(group)
+
+
+def read_bytes_of_group(pid: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int | None:
+    """Return what the cgroup of a process has read from disks; None where the kernel does not count it.
+
+    Others in the group are counted too, and programs in it that have ended. Devices that lie on others
+    (device mapper, md) are left out: what they read is counted once more below (block/blk-cgroup.c,
+    `blk_cgroup_bio_start`, is called for each clone).
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+        sys: the sys file system to read.
+    """
+    place = _place_of(pid, "blkio", proc)
+    if place is None:
+        return None
+    folder, _, version = place
+    found = []
+    with suppress(OSError, ValueError):
+        # Version 1: `8:0 Read 4096`; version 2: `8:0 rbytes=4096 wbytes=0 rios=1 ...`.
+        name = "blkio.throttle.io_service_bytes_recursive" if version == 1 else "io.stat"
+        for line in (folder / name).read_text().splitlines():
+            device, *words = line.split()
+            if (sys / "dev/block" / device / "slaves").is_dir() and any(
+                (sys / "dev/block" / device / "slaves").iterdir()
+            ):
+                continue
+            if version == 1 and words[:1] == ["Read"]:
+                found.append(int(words[1]))
+            elif version == 2:
+                found += [int(word[7:]) for word in words if word.startswith("rbytes=")]
+    return sum(found) if found else None
+
+
 def _available(room: PageCacheRoom) -> int:
     return room.available_bytes
 

@@ -18,8 +18,10 @@ from pathlib import Path
 from pgsweep._native import postmaster_start_time
 from pgsweep.errors import MissingAbility
 from pgsweep.host.yama import why_not_the_same_user
+from pgsweep.regular import open_of, read_bounded
 
 _PROC = Path("/proc")
+_LOCK_FILE_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +121,45 @@ def has_account(name: str) -> bool:
 
 
 def place_of(pid: int) -> str | None:
-    """Return where a postmaster listens: port and folder of the socket; None where that may not be read.
-
-    Both stand in postmaster.pid in its data directory, where it works (miscinit.c, `CreateLockFile`).
-    """
-    try:
-        lines = (_PROC / str(pid) / "cwd" / "postmaster.pid").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    if len(lines) < 5 or lines[0].strip() != str(pid):
+    """Return where a postmaster listens: port and folder of the socket; None where that may not be read."""
+    lines = _lock_file(pid, _PROC)
+    if lines is None:
         return None
     folder = f", socket in {lines[4].strip()}" if lines[4].strip() else ""
     return f"port {lines[3].strip()}{folder}"
+
+
+def port_of(pid: int, proc: Path = _PROC) -> int | None:
+    """Return the port of a postmaster; None where that may not be read."""
+    lines = _lock_file(pid, proc)
+    port = "" if lines is None else lines[3].strip()
+    return int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else None
+
+
+def data_directory_of(pid: int, proc: Path = _PROC) -> str | None:
+    """Return the data directory of a postmaster, where it works; None where that may not be seen."""
+    try:
+        return str((proc / str(pid) / "cwd").readlink())
+    except OSError:
+        return None
+
+
+def _lock_file(pid: int, proc: Path) -> list[str] | None:
+    """Return the lines of a postmaster's postmaster.pid (miscinit.c, `CreateLockFile`), or nothing.
+
+    A server in a container writes the process id that it has there. The server's user may have put anything
+    in the file's place.
+    """
+    status = _status(pid, proc)
+    path = proc / str(pid) / "cwd" / "postmaster.pid"
+    try:
+        descriptor = open_of(path, int(status["Uid"].split()[1]), os.O_RDONLY)
+        with os.fdopen(descriptor, "rb") as file:
+            lines = read_bounded(file, _LOCK_FILE_BYTES, path).decode().splitlines()
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+    known = {str(pid), *status.get("NSpid", "").split()}
+    return lines if len(lines) >= 5 and lines[0].strip() in known else None
 
 
 def user_name(uid: int) -> str:
@@ -141,10 +170,10 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _status(pid: int) -> dict[str, str]:
+def _status(pid: int, proc: Path = _PROC) -> dict[str, str]:
     """Return the lines of /proc/PID/status; nothing if there is no such process."""
     try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        lines = (proc / str(pid) / "status").read_text().splitlines()
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -162,15 +191,15 @@ def _candidates(parent: int | None) -> Iterator[int]:
     yield from (pid for pid in postmasters() if pid != parent)
 
 
-def postmasters() -> list[int]:
+def postmasters(proc: Path = _PROC) -> list[int]:
     """Return the processes of this host that are a server's first, whose parent is another program."""
     found: list[int] = []
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+    for entry in proc.iterdir() if proc.is_dir() else ():
         if entry.name.isdigit():
-            status = _status(int(entry.name))
+            status = _status(int(entry.name), proc)
             if status.get("Name", "") not in {"postgres", "postmaster"}:
                 continue
             with suppress(KeyError, ValueError):
-                if _status(int(status["PPid"])).get("Name") != status["Name"]:
+                if _status(int(status["PPid"]), proc).get("Name") != status["Name"]:
                     found.append(int(entry.name))
     return sorted(found)

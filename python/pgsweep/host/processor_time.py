@@ -17,12 +17,12 @@ from pgsweep.host.procmem import read_family
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 8192
-_COPIES: Final = 400
+COPIES: Final = 400
 _ROUNDS: Final = 7
 _MOST_BYTES: Final = 8 << 20
-_COLD_READS: Final = 200
+COLD_READS: Final = 200
 _FEWEST_COLD_READS: Final = 40
-_TRIES: Final = 20 * _COLD_READS
+_TRIES: Final = 20 * COLD_READS
 _COLD_FILES: Final = 16
 _COLD_SECONDS: Final = 0.25
 
@@ -84,10 +84,10 @@ class CopyTimer:
         with suppress(OSError):
             first = len(self._rounds)
             begin = time.thread_time()
-            for index in range(_COPIES):
+            for index in range(COPIES):
                 block = (first + index * 7919) % self._blocks
                 os.preadv(self._descriptor, self._buffers, block * _BLOCK_BYTES)
-            self._rounds.append((time.thread_time() - begin) / _COPIES)
+            self._rounds.append((time.thread_time() - begin) / COPIES)
 
     @property
     def seconds(self) -> float | None:
@@ -156,7 +156,7 @@ def _cold_seconds(descriptors: Sequence[tuple[int, int]]) -> float | None:
     spent, reads, end = 0.0, 0, time.monotonic() + _COLD_SECONDS
     weights = [blocks for _, blocks in descriptors]
     for descriptor, blocks in drawn.choices(descriptors, weights, k=_TRIES):
-        if reads == _COLD_READS or time.monotonic() > end:
+        if reads == COLD_READS or time.monotonic() > end:
             break
         offset = drawn.randrange(blocks) * _BLOCK_BYTES
         asked, begin = _blocks_asked(), time.thread_time()

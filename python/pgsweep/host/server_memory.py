@@ -7,7 +7,8 @@ mm/page_alloc.c, `__setup_per_zone_wmarks`).
 
 What a process reads from disk is in /proc/PID/io (its user or root may read it). A process that ends adds it
 to its parent (kernel/exit.c, `wait_task_zombie`), so the sum over the postmaster and its children never
-falls.
+falls. The server's cgroup counts the same for all programs in it, and anybody may read that
+(pgsweep.host.cgroup, `read_bytes_of_group`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.cgroup import page_cache_room
+from pgsweep.host.cgroup import is_in_group, page_cache_room
+from pgsweep.host.postmaster import data_directory_of, port_of, postmasters
 from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.host.procmem import ProcessStatus, read_family, read_memory, shared_memory_resident
 
@@ -51,6 +53,21 @@ class ServerMemory:
     huge_pages: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NeighbourMemory:
+    """Another server in the same memory.
+
+    Attributes:
+        data_directory: None where it may not be seen.
+        port: likewise.
+        shared_memory_bytes: as much as has been touched.
+    """
+
+    data_directory: str | None
+    port: int | None
+    shared_memory_bytes: int
+
+
 def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
     """Return how the memory is used.
 
@@ -63,10 +80,7 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
     """
     host = read_host_memory(proc)
     family = read_family(postmaster_pid, proc)
-    huge = max((process.huge_pages or 0 for process in family), default=0)
-    # Where its segments may not be looked at: what the process that touched most of them has.
-    touched = max((process.rss_shmem or 0 for process in family), default=0)
-    shared = huge or shared_memory_resident(postmaster_pid, proc) or touched
+    huge, shared = _shared_memory(postmaster_pid, family, proc)
     room = page_cache_room(postmaster_pid, proc)
     if room is not None and room.limit_bytes < host.total:
         # Huge pages are counted to no memory cgroup by default.
@@ -97,6 +111,38 @@ def _private(family: list[ProcessStatus], proc: Path) -> int | None:
     found = [process.private.anonymous for process in read_memory(family, proc)]
     known = [size for size in found if size is not None]
     return sum(known) if known and len(known) == len(found) else None
+
+
+def neighbours(postmaster_pid: int, proc: Path = PROC) -> list[NeighbourMemory]:
+    """Return the other servers that take part of the same memory: of the host, or of the server's cgroup.
+
+    Args:
+        postmaster_pid: of the server.
+        proc: the proc file system to read (a captured tree in tests).
+
+    Raises:
+        OSError: /proc cannot be read.
+    """
+    host = read_host_memory(proc)
+    room = page_cache_room(postmaster_pid, proc)
+    group = None if room is None or room.limit_bytes >= host.total else room.path
+    found = []
+    for pid in postmasters(proc):
+        if pid == postmaster_pid or (group is not None and not is_in_group(pid, group, proc)):
+            continue
+        family = read_family(pid, proc)
+        if family:
+            _, shared = _shared_memory(pid, family, proc)
+            found.append(NeighbourMemory(data_directory_of(pid, proc), port_of(pid, proc), shared))
+    return found
+
+
+def _shared_memory(postmaster_pid: int, family: list[ProcessStatus], proc: Path) -> tuple[int, int]:
+    """Return how much of a server's shared memory lies in huge pages, and how much there is in all."""
+    huge = max((process.huge_pages or 0 for process in family), default=0)
+    # Where its segments may not be looked at: what the process that touched most of them has.
+    touched = max((process.rss_shmem or 0 for process in family), default=0)
+    return huge, huge or shared_memory_resident(postmaster_pid, proc) or touched
 
 
 def disk_read_bytes(postmaster_pid: int, proc: Path = PROC) -> int | None:

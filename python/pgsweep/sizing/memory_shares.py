@@ -12,8 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.plain import shown
 from pgsweep.records.prediction import MemoryUse
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -39,6 +42,26 @@ _NUMBERS: Final = (
     "folio_order",
 )
 _MOST: Final = 1 << 53
+_MOST_SERVERS: Final = 100
+
+
+class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Another PostgreSQL server that took part of the same memory.
+
+    Attributes:
+        data_directory: None where it could not be seen.
+        port: likewise.
+        shared_memory_bytes: of it, as much as was touched.
+    """
+
+    data_directory: str | None
+    port: int | None
+    shared_memory_bytes: int
+
+    def __str__(self) -> str:
+        where = "of another user" if self.data_directory is None else f"in {shown(self.data_directory)}"
+        port = "" if self.port is None else f", port {self.port}"
+        return f"{where}{port} with {format_bytes(self.shared_memory_bytes)} of shared memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +100,7 @@ class MemoryFacts:
         mglru: the kernel's lists are those of the multi-generational LRU.
         pages_out_idle: the kernel takes pages that are not accessed for a while, although there is room.
         readahead_bytes, folio_order: of the file system of the data.
+        other_servers: on the host, or in the memory cgroup; what they hold is part of `other_bytes`.
     """
 
     memory_bytes: int
@@ -92,6 +116,7 @@ class MemoryFacts:
     readahead_bytes: int
     folio_order: int
     private_bytes: int | None = None
+    other_servers: tuple[OtherServer, ...] = ()
 
     @classmethod
     def of(cls, meta: EvidenceMeta) -> MemoryFacts | None:
@@ -124,6 +149,7 @@ class MemoryFacts:
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
             private_bytes=None if private is None else _number("memory_private_bytes", private),
+            other_servers=_other_servers(host.get("other_servers", "[]")),
         )
 
     @property
@@ -147,6 +173,57 @@ class MemoryFacts:
     def _mapping_bytes(self) -> int:
         """Page tables that map shared memory in ordinary pages."""
         return max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
+
+    def check_asked(self, memory_bytes: int | None) -> None:
+        """Refuse a memory that cannot be: less than the shared memory that the server has already.
+
+        Raises:
+            UsageError: it is less.
+        """
+        if memory_bytes is not None and memory_bytes < self.shared_bytes:
+            raise UsageError(
+                f"--ram {format_bytes(memory_bytes)} is less than the {format_bytes(self.shared_bytes)} of "
+                "shared memory that the server has now",
+                cause="the pool and the page cache share it, and the pool alone does not fit into it",
+                hint="name more memory with --ram, or set shared_buffers lower and record again",
+            )
+
+    def share_today(self, today_bytes: int) -> Share:
+        """Return what today's size leaves in the memory that was measured.
+
+        Where a pool in full use would leave nothing, a hundredth of the memory, as the server runs so.
+        """
+        found = self._reckoned(self.memory_bytes, today_bytes, today_bytes)
+        return replace(found, page_cache_bytes=max(found.page_cache_bytes, self.memory_bytes // 100))
+
+    def remarks(self, today_bytes: int | None) -> list[str]:
+        """Return what a reader must know of these facts: what takes the memory so that little is left.
+
+        Args:
+            today_bytes: of shared_buffers; None where another memory than the one measured was asked about.
+        """
+        return [*([] if today_bytes is None else self._if_full(today_bytes)), *self._of_other_servers()]
+
+    def _if_full(self, today_bytes: int) -> list[str]:
+        try:
+            self.share(self.memory_bytes, today_bytes, today_bytes)
+        except UsageError as error:
+            return [
+                f"today's {error.message} when all of it is in use: hardly any is assumed for it, and "
+                "smaller sizes are considered"
+            ]
+        return []
+
+    def _of_other_servers(self) -> list[str]:
+        if not self.other_servers:
+            return []
+        many = len(self.other_servers)
+        what = "another PostgreSQL server takes" if many == 1 else f"{many} other PostgreSQL servers take"
+        names = "; ".join(map(str, self.other_servers))
+        return [
+            f"{what} part of the memory (measured): {names}. That is not available to this server's pool and "
+            "page cache"
+        ]
 
     def changed(self, *, huge_pages: bool | None, sessions_factor: float) -> MemoryFacts:
         """Return the facts with huge pages or without, and with another number of sessions.
@@ -186,8 +263,20 @@ class MemoryFacts:
             today_bytes: of shared_buffers when the evidence was recorded.
 
         Raises:
-            UsageError: nothing is left.
+            UsageError: nothing is left, or next to nothing (a hundredth).
         """
+        found = self._reckoned(memory_bytes, size_bytes, today_bytes)
+        if found.page_cache_bytes < memory_bytes // 100:
+            raise UsageError(
+                f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
+                f"{format_bytes(memory_bytes)}",
+                cause=f"{format_bytes(self.other_bytes)} hold what is neither shared memory nor cached",
+                hint="name smaller sizes with --sizes, or more memory with --ram",
+            )
+        return found
+
+    def _reckoned(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
+        """Return what is left by the sum, which may be less than nothing."""
         around = max(0, self.shared_bytes - round(today_bytes * BUFFER_OVERHEAD))
         shared = round(size_bytes * BUFFER_OVERHEAD) + around
         now = tables = full = 0
@@ -197,22 +286,24 @@ class MemoryFacts:
             tables = round(now * size_bytes / max(today_bytes, 1))
             full = most = max(tables, most)
         left = memory_bytes - self.other_bytes - shared - tables + now
-        least = memory_bytes // 100
-        if left < least:
-            raise UsageError(
-                f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
-                f"{format_bytes(memory_bytes)}",
-                cause=f"{format_bytes(self.other_bytes)} hold what is neither shared memory nor cached",
-                hint="name smaller sizes with --sizes, or more memory with --ram",
-            )
         low = left - (full - tables) - (self.other_files_bytes or 0)
         return Share(
             page_cache_bytes=left,
-            low_bytes=max(low, least),
+            low_bytes=max(low, memory_bytes // 100),
             page_tables_bytes=tables,
             page_tables_most_bytes=most,
             shared_memory_bytes=shared,
         )
+
+
+def _other_servers(text: str) -> tuple[OtherServer, ...]:
+    try:
+        found = msgspec.json.decode(text, type=tuple[OtherServer, ...])
+    except msgspec.DecodeError as error:
+        raise _impossible("other_servers") from error
+    if len(found) > _MOST_SERVERS or any(not 0 <= one.shared_memory_bytes < _MOST for one in found):
+        raise _impossible("other_servers")
+    return found
 
 
 def _number(name: str, text: str) -> int:

@@ -1,0 +1,211 @@
+"""What recordings on the server's host keep of its memory and of its disk reads, against real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from pgsweep._native import page_cache
+from pgsweep.evidence.host_memory import facts_at_end, memory_counters, memory_facts
+from pgsweep.evidence.peek import record_peek
+from pgsweep.evidence.store import Evidence
+from pgsweep.host import cgroup, server_memory
+from pgsweep.host.cgroup import is_in_group, read_bytes_of_group
+from pgsweep.host.server_memory import neighbours
+from pgsweep.pg.cluster import Cluster
+from pgsweep.sizing.memory_shares import MemoryFacts
+from tests.fix_cli import run
+from tests.fix_process import needs_cgroup, needs_root
+from tests.fix_recording import RECORDERS, Heard, Recorder, WhenRecording
+
+MB = 1 << 20
+
+
+def values_of(evidence: Evidence, name: str) -> list[float]:
+    table = evidence.table("counters")
+    rows = (table["scope"] == "host") & (table["name"] == name)
+    return [float(value) for value in table["value"][rows]]
+
+
+def run_sql(cluster: Cluster, statement: str) -> None:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@needs_root
+@RECORDERS
+def test_snapshots_on_the_host_count_what_a_trace_counts(
+    record: Recorder, wheel18: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.evidence"
+    record(wheel18.conninfo(), path, seconds=2)
+    evidence = Evidence.open(path)
+    for name in ("disk_read_bytes", "server_cpu_seconds", "host_cpu_seconds", "workingset_refault_file"):
+        begin, end = values_of(evidence, name)
+        assert begin <= end, name
+    # Not at times of their own, which would count as samples of the server's counters.
+    counters = evidence.table("counters")
+    times = [counters["seconds"][counters["scope"] == scope] for scope in ("database", "host")]
+    assert times[0].min() == times[1].min()
+    assert len(np.unique(times[1])) == 2
+    host = evidence.meta.host
+    assert host["disk_reads_from"].split(" and ")[0] == "processes"
+    assert "not_counted" not in host
+    assert MemoryFacts.of(evidence.meta) is not None
+    assert int(host["data_cached_bytes"]) > MB < int(host["data_cached_end_bytes"])
+    counted = page_cache([])["method"] == "cachestat"
+    for name in ("dirty", "writeback", "recently_evicted"):
+        for when in ("", "_end"):
+            assert (f"data_{name}{when}_bytes" in host) == counted
+    # Reads are timed from the memory, not by the way that says to use nothing but SQL.
+    assert ("copy_nanoseconds" in host) == (evidence.meta.source == "peek")
+
+
+@RECORDERS
+def test_a_recording_states_the_reads_that_it_times(
+    record: Recorder, wheel18: Cluster, tmp_path: Path
+) -> None:
+    heard = Heard()
+    record(wheel18.conninfo(), tmp_path / "x.evidence", max_snapshots=1, progress=heard)
+    timed = [note for note in heard.notes if "up to 200 blocks" in note and "POSIX_FADV_DONTNEED" in note]
+    assert len(timed) == (record.__name__ == "record_peek")
+
+
+@needs_root
+def test_dry_runs_state_the_reads_that_are_timed(wheel18: Cluster, tmp_path: Path) -> None:
+    texts = {}
+    for source in ("sql", "peek", "trace"):
+        done = run("record", wheel18.conninfo(), "--source", source, "-n", "--json", cwd=tmp_path)
+        if source == "trace" and done.returncode == 4:
+            pytest.skip("nothing can be traced here")
+        assert done.returncode == 0, done.stderr
+        texts[source] = {
+            step["what"]: step["when"] + step["text"] for step in json.loads(done.stdout)["steps"]
+        }
+    assert "disk reads" in texts["sql"] and "cold reads" not in texts["sql"]
+    for source in ("peek", "trace"):
+        assert "pread of up to 200 blocks" in texts[source]["cold reads"]
+        assert "POSIX_FADV_DONTNEED" in texts[source]["cold reads"]
+    assert "every 0.5 seconds" in texts["trace"]["copies"]
+    assert "every" not in texts["peek"]["copies"]
+
+
+def test_what_may_not_be_read_is_named(wheel18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for another user's server: /proc/PID/io is refused, and there is no file of refaults."""
+    assert wheel18.postmaster_pid is not None
+    monkeypatch.setattr("pgsweep.evidence.host_memory.disk_read_bytes", lambda _pid: None)
+    monkeypatch.setattr(server_memory, "_REFAULTS", ("no_such_counter",))
+    kept = memory_facts(wheel18.postmaster_pid, wheel18.version_num, 8192, timed=False)
+    assert kept["disk_reads_from"] in ("nothing", "cgroup")
+    assert f"/proc/{wheel18.postmaster_pid}/io may not be read" in kept["not_counted"]
+    assert "which pages came back" in kept["not_counted"]
+    names = {counter.name for counter in memory_counters(wheel18.postmaster_pid)}
+    assert "disk_read_bytes" not in names and "server_cpu_seconds" in names
+
+
+def test_the_end_of_a_server_leaves_no_facts(wheel18: Cluster) -> None:
+    assert facts_at_end(2**22 + 1, wheel18.version_num, 8192) == {}
+
+
+def captured(folder: Path, kind: str, options: str, groups: str) -> tuple[Path, Path, Path]:
+    """Return a /proc whose process 7 is in these groups, the folder of the mount, and a /sys."""
+    (folder / "proc/self").mkdir(parents=True)
+    (folder / "proc/7").mkdir()
+    (folder / "proc/self/mountinfo").write_text(f"30 1 0:26 / {folder}/mount rw - {kind} cgroup {options}\n")
+    (folder / "proc/7/cgroup").write_text(groups)
+    # 253:0 lies on 8:0.
+    (folder / "sys/dev/block/253:0/slaves/sda").mkdir(parents=True)
+    (folder / "sys/dev/block/8:0/slaves").mkdir(parents=True)
+    return folder / "proc", folder / "mount", folder / "sys"
+
+
+def test_a_cgroup_counts_each_read_once(tmp_path: Path) -> None:
+    proc, mount, sys = captured(tmp_path / "v2", "cgroup2", "rw", "0::/pg\n")
+    (mount / "pg").mkdir(parents=True)
+    assert read_bytes_of_group(7, proc, sys) is None
+    lines = ["8:0 rbytes=4096 wbytes=7 rios=1", "8:16 rbytes=8192 wbytes=0 rios=2", "253:0 rbytes=4096"]
+    (mount / "pg/io.stat").write_text("\n".join(lines) + "\n")
+    assert read_bytes_of_group(7, proc, sys) == 12_288
+    proc, mount, sys = captured(tmp_path / "v1", "cgroup", "rw,blkio", "7:blkio:/pg\n0::/\n")
+    (mount / "pg").mkdir(parents=True)
+    file = mount / "pg/blkio.throttle.io_service_bytes_recursive"
+    file.write_text("8:0 Read 4096\n8:0 Write 5\n8:0 Total 4101\n253:0 Read 4096\nTotal 8197\n")
+    assert read_bytes_of_group(7, proc, sys) == 4096
+    # Where blkio has no device, it counts nothing.
+    file.write_text("Total 0\n")
+    assert read_bytes_of_group(7, proc, sys) is None
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Cluster, Cluster]]:
+    """Two servers that share the host's memory."""
+    with (
+        Cluster.create(settings={"shared_buffers": "16MB"}) as first,
+        Cluster.create(settings={"shared_buffers": "32MB"}) as second,
+    ):
+        run_sql(second, "CREATE TABLE t AS SELECT repeat('x', 1000) FROM generate_series(1, 10000)")
+        yield first, second
+
+
+@needs_root
+def test_another_server_of_the_host_is_named_with_what_it_holds(
+    pair: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    first, second = pair
+    assert first.postmaster_pid is not None and second.postmaster_pid is not None
+    found = {one.data_directory: one for one in neighbours(first.postmaster_pid)}
+    assert str(first.data_directory) not in found
+    other = found[str(second.data_directory)]
+    assert other.port == int(str(psycopg.conninfo.conninfo_to_dict(second.conninfo())["port"]))
+    # The rows of the table, in buffers.
+    assert 10 * MB < other.shared_memory_bytes < 64 * MB
+    load = WhenRecording(lambda: run_sql(first, "SELECT count(*) FROM pg_class"))
+    record_peek(first.conninfo(), tmp_path / "x.evidence", seconds=2, progress=load)
+    load.join()
+    facts = MemoryFacts.of(Evidence.open(tmp_path / "x.evidence").meta)
+    assert facts is not None
+    [named] = [one for one in facts.other_servers if one.data_directory == str(second.data_directory)]
+    assert named.shared_memory_bytes <= facts.other_bytes
+    done = run("advise", "x.evidence", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    named_by = f"in {second.data_directory}, port {other.port} with "
+    assert any(named_by in remark for remark in json.loads(done.stdout)["remarks"])
+
+
+@needs_cgroup
+def test_of_nested_groups_the_smallest_limit_is_kept_and_servers_outside_are_not(
+    pair: tuple[Cluster, Cluster],
+) -> None:
+    server, other = pair
+    assert server.postmaster_pid is not None and other.postmaster_pid is not None
+    outer = cgroup.plan()
+    outer.make(200 * MB)
+    inner = cgroup.MemoryCgroup(outer.path / "inner", outer.version)
+    try:
+        if outer.version == 2:
+            (outer.path / "cgroup.subtree_control").write_text("+memory")
+        inner.make(300 * MB)
+        home = cgroup._place_of(server.postmaster_pid, "memory", Path("/proc"))
+        assert home is not None
+        inner.procs_file.write_text(str(server.postmaster_pid))
+        try:
+            assert is_in_group(server.postmaster_pid, outer.path)
+            assert not is_in_group(other.postmaster_pid, outer.path)
+            kept = memory_facts(server.postmaster_pid, server.version_num, 8192, timed=False)
+            assert (kept["memory_bytes"], kept["memory_from"]) == (str(200 * MB), "cgroup")
+            assert "other_servers" not in kept
+            inner.set_limit(100 * MB)
+            kept = memory_facts(server.postmaster_pid, server.version_num, 8192, timed=False)
+            assert kept["memory_bytes"] == str(100 * MB)
+        finally:
+            (home[0] / "cgroup.procs").write_text(str(server.postmaster_pid))
+            for pid in inner.processes():
+                (home[0] / "cgroup.procs").write_text(str(pid))
+    finally:
+        inner.remove()
+        outer.remove()
