@@ -28,7 +28,7 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.throughput import predict_throughput
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +44,13 @@ benchmarks/page_cache it is .005."""
 
 _Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
+_REFAULTS_OFF: Final = 2.0
+_FEW_REFAULTS: Final = 300
+"""Pages: below, chance and other files decide."""
+
+_MOST_WIDENED: Final = 4.0
+"""The kernel counts the refaults of all files, so that their number alone does not widen without end."""
+
 _FEW_TURNOVERS: Final = 1.0
 _RELATIONS: Final = 20
 """The most relations that are named; the others are summed up."""
@@ -93,7 +100,8 @@ def predict_memory(
         change: what differs from what was recorded.
 
     Raises:
-        UsageError: a memory was asked for, and the evidence says nothing of its host's.
+        UsageError: a memory was asked for, and the evidence says nothing of its host's, or it is less than
+            the server's shared memory.
         EvidenceError: what it says of its host cannot be.
     """
     change = change or Change()
@@ -108,6 +116,7 @@ def predict_memory(
         )
     if not result.points:
         return result
+    facts.check_asked(memory_bytes)
     use = facts.use
     facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
     try:
@@ -132,14 +141,20 @@ def predict_memory(
 
 def disk_bytes_per_second(evidence: TraceTables) -> float | None:
     """Return what the server was measured to read from disk; None where that was not measured."""
+    found = _counted(evidence, "disk_read_bytes")
+    return None if found is None else found[0] / found[1]
+
+
+def _counted(evidence: TraceTables, name: str) -> tuple[float, float] | None:
+    """Return by how much a counter of the host rose, and in how many seconds; None where it is not known."""
     counters = evidence.table("counters")
-    rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == "disk_read_bytes"))
+    rows = np.flatnonzero((counters["scope"] == "host") & (counters["name"] == name))
     if len(rows) < 2:
         return None
     first, last = rows[0], rows[-1]
     seconds = float(counters["seconds"][last] - counters["seconds"][first])
-    read = float(counters["value"][last] - counters["value"][first])
-    return read / seconds if seconds > 0 and read >= 0 else None
+    gained = float(counters["value"][last] - counters["value"][first])
+    return (gained, seconds) if seconds > 0 and gained >= 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +206,9 @@ class _Simulation:
         self._addresses = lay_out(evidence.table("accesses"), snapshot, evidence.table("relations"), trace)
         in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
         self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
-        self._policies = ("clock", "fifo") if facts.mglru else ("two-lists",)
+        # The two lists keep what comes back, and hit more often than CLOCK; the tiers of MGLRU may too.
+        self._policies = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
+        self._behind_today: Behind | None = None
 
     def predict(self) -> MemoryPrediction:
         """Simulate all sizes."""
@@ -202,12 +219,15 @@ class _Simulation:
             try:
                 share = self._facts.share(self._memory_bytes, size, self._today_bytes)
             except UsageError as error:
-                reasons.append(error.message)
-                continue
+                if size != self._today_bytes or self._asked is not None:
+                    reasons.append(error.message)
+                    continue
+                share = self._facts.share_today(size)
             found[size] = self._at(size, share)
         factor, measured, simulated = self._against_measured(found, reasons)
+        factors = (factor, self._against_refaults(found, reasons))
         points = [
-            self._point(point, found[point.shared_buffers_bytes], factor)
+            self._point(point, found[point.shared_buffers_bytes], factors)
             for point in self._result.points
             if point.shared_buffers_bytes in found
         ]
@@ -220,8 +240,9 @@ class _Simulation:
         if self._facts.mglru:
             reasons.append(
                 "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
-                "it lies between, and the interval holds both"
+                "it lies between and by the two lists of other kernels, and the interval holds all three"
             )
+        reasons += self._facts.remarks(self._today_bytes if self._asked is None else None)
         if self._facts.pages_out_idle:
             reasons.append(
                 "the kernel pages out what was not accessed for a while, although there is room (DAMON): "
@@ -306,7 +327,7 @@ class _Simulation:
         known = self._change.recorded
         if known is None:
             measured = disk_bytes_per_second(self._evidence)
-            simulated = None if measured is None else self._today(found)
+            simulated = None if measured is None else self._bytes_today(found)
         else:
             measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
         if measured is None or simulated is None:
@@ -325,25 +346,54 @@ class _Simulation:
         reasons.append(said)
         return factor, measured, simulated
 
-    def _today(self, found: dict[int, _Found]) -> float:
+    def _against_refaults(self, found: dict[int, _Found], reasons: list[str]) -> float:
+        """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
+        counted = _counted(self._evidence, "workingset_refault_file")
+        if counted is None or self._change.recorded is not None:
+            return 1.0
+        today = self._today(found)
+        if today.refaults_per_second is None:
+            return 1.0
+        pages, seconds = counted
+        simulated = today.refaults_per_second * seconds
+        factor = max(pages, 1) / max(simulated, 1)
+        if max(pages, simulated) < _FEW_REFAULTS or max(factor, 1 / factor) < _REFAULTS_OFF:
+            return 1.0
+        reasons.append(
+            f"today {format_count(round(pages / seconds))} pages a second come back to the page cache soon "
+            f"after they were evicted (measured, of all files), simulated are "
+            f"{format_count(round(simulated / seconds))}: the page cache holds less or more of the data than "
+            "assumed, and the intervals are wider for it"
+        )
+        return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
+
+    def _bytes_today(self, found: dict[int, _Found]) -> float:
         """Return the bytes per second that are read from disk today, as simulated."""
-        now = self._facts
-        share = now.share(now.memory_bytes, self._today_bytes, self._today_bytes)
-        today = found.get(self._today_bytes)
-        if today is None or self._asked not in (None, now.memory_bytes):
-            today = self._at(self._today_bytes, share)
+        today = self._today(found)
         observed = self._result.observed
         per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
-        return today.best.disk_blocks * per_second * BLOCK_BYTES
+        return today.disk_blocks * per_second * BLOCK_BYTES
 
-    def _point(self, point: CurvePoint, found: _Found, factor: float) -> DiskPoint:
+    def _today(self, found: dict[int, _Found]) -> Behind:
+        """Return what is simulated at today's size and memory."""
+        now = self._facts
+        if self._behind_today is None:
+            share = now.share_today(self._today_bytes)
+            today = found.get(self._today_bytes)
+            if today is None or self._asked not in (None, now.memory_bytes):
+                today = self._at(self._today_bytes, share)
+            self._behind_today = today.best
+        return self._behind_today
+
+    def _point(self, point: CurvePoint, found: _Found, factors: tuple[float, ...]) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses / max(observed.seconds, 1e-9)
         share, low, high = found.bounds("disk_share")
         chance = _Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))
         low, high = max(0.0, low - margin), min(1.0, high + margin)
-        low, high = min(low, share * factor), max(high, min(1.0, share * factor))
+        low = min(low, *(share * factor for factor in factors))
+        high = max(high, *(min(1.0, share * factor) for factor in factors))
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
         each = blocks / share if share > 0 else 1.0

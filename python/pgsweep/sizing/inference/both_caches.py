@@ -65,6 +65,7 @@ class Behind:
         disk_share: what part of them waited for the disk.
         disk_blocks: blocks read from disk for each of them, readahead included.
         twice_blocks: blocks of the pool that the page cache holds too, at the end.
+        refaults_per_second: pages of 4 kB that came back to the page cache; None where that is not known.
         turnovers: how many pages had reached the page cache before the trace began, for each that it has.
         group_misses: of these misses, those of each group of pages, as the trace numbers them.
         group_reads: likewise those that waited for the disk.
@@ -74,6 +75,7 @@ class Behind:
     disk_share: float
     disk_blocks: float
     twice_blocks: int
+    refaults_per_second: float | None = None
     turnovers: float
     group_misses: NDArray[np.int64]
     group_reads: NDArray[np.int64]
@@ -284,6 +286,7 @@ class BothCaches:
             policy=policy,
             gathered=gathered.astype(np.uint64),
             resident=resident[: capacity_pages // _PAGES_A_BLOCK],
+            refaulted_from=operations.measured,
         )
         missing = seen["missing_pages"][operations.measured :]
         disk = seen["disk_pages"][operations.measured :]
@@ -298,6 +301,7 @@ class BothCaches:
             disk_share=float(waited.sum()) / max(misses, 1),
             disk_blocks=float(disk[operations.counted].sum()) / _PAGES_A_BLOCK / max(misses, 1),
             twice_blocks=int((seen["cached_pages"][operations.resident] == _PAGES_A_BLOCK).sum()),
+            refaults_per_second=seen["refaulted_pages"] / max(self._trace.duration_seconds, 1e-9),
             turnovers=before / capacity_pages,
             group_misses=np.bincount(group, minlength=groups),
             group_reads=np.bincount(group[waited], minlength=groups),

@@ -1,0 +1,191 @@
+"""What is said of disk reads, against what the server and the kernel were measured to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
+from pgsweep.records.prediction import MemoryPrediction
+from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing.predict import predict
+from tests.fix_cli import run
+from tests.fix_results import MB
+from tests.fix_what_if import POOL, Load
+
+LOAD, SECONDS = Load(), 6
+COUNT = SECONDS * 10_000
+SIZES_BYTES = [8 * MB, 16 * MB]
+TODAY_BYTES = POOL * 8192
+HOST = {
+    "memory_bytes": str(76 * MB), "memory_other_bytes": str(40 * MB), "memory_shared_bytes": str(10 * MB),
+    "memory_page_cache_bytes": str(26 * MB), "memory_page_tables_bytes": str(12 * MB),
+    "server_processes": "28", "readahead_bytes": "131072", "folio_order": "0", "huge_pages": "off",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return LOAD.write_trace(tmp_path_factory.mktemp("trace") / "x.evidence", COUNT, host=HOST)
+
+
+def with_host(trace: Path, path: Path, *, counters: dict[str, float] | None = None, **changed: str) -> Path:
+    """Write the trace once more, with other facts of the host, and with counters of it at both ends."""
+    recorded = Evidence.open(trace)
+    meta = msgspec.structs.replace(recorded.meta, host={**HOST, **changed})
+    with EvidenceWriter(path, meta) as writer:
+        writer.append("accesses", recorded.table("accesses"))
+        writer.replace("relations", recorded.table("relations"))
+        for sample, (name, value) in enumerate(
+            (name, value) for name, gained in (counters or {}).items() for value in (1e6, 1e6 + gained)
+        ):
+            seconds = float(sample % 2 * SECONDS)
+            row = (sample % 2, seconds, "host", "", name, value)
+            names = ("sample", "seconds", "scope", "object", "name", "value")
+            writer.append("counters", {key: [one] for key, one in zip(names, row, strict=True)})
+        writer.close(meta)
+    return path
+
+
+def memory_of(path: Path, *, memory_bytes: int | None = None) -> MemoryPrediction:
+    found = predict(path, sizes_bytes=SIZES_BYTES, memory_bytes=memory_bytes).memory
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(trace: Path) -> MemoryPrediction:
+    """What is predicted where nothing was counted."""
+    return memory_of(trace)
+
+
+def test_what_was_measured_stands_beside_what_is_simulated_and_widens_where_it_is_far(
+    trace: Path, plain: MemoryPrediction, tmp_path: Path
+) -> None:
+    assert plain.measured_disk_bytes_per_second is None
+    assert any("was not measured" in reason for reason in plain.reasons)
+    near = memory_of(with_host(trace, tmp_path / "0", counters={"disk_read_bytes": 1e6}))
+    simulated = near.simulated_disk_bytes_per_second
+    assert simulated is not None and simulated > 1e5
+    assert near.measured_disk_bytes_per_second == pytest.approx(1e6 / SECONDS)
+    factors = (1.1, 3.0, 1 / 3)
+    for number, factor in enumerate(factors, 1):
+        counters = {"disk_read_bytes": simulated * SECONDS * factor}
+        found = memory_of(with_host(trace, tmp_path / str(number), counters=counters))
+        assert found.measured_disk_bytes_per_second == pytest.approx(simulated * factor)
+        said = [reason for reason in found.reasons if "from disk (measured)" in reason]
+        assert [reason.endswith("the intervals hold that difference") for reason in said] == [factor != 1.1]
+        for before, after in zip(plain.points, found.points, strict=True):
+            assert after.disk_reads_per_second == pytest.approx(before.disk_reads_per_second)
+            wide = before.disk_reads_per_second * factor
+            # No more than all misses can be read from disk.
+            most = before.disk_reads_per_second / max(1 - before.page_cache_hit_ratio, 1e-9)
+            assert after.disk_reads_low <= wide * (1 + 1e-9)
+            assert after.disk_reads_high >= min(wide, most) * (1 - 1e-9)
+            assert after.disk_reads_low <= before.disk_reads_low
+            assert after.disk_reads_high >= before.disk_reads_high
+
+
+def test_refaults_that_the_kernel_counts_are_compared_with_those_simulated(
+    trace: Path, plain: MemoryPrediction, tmp_path: Path
+) -> None:
+    """A page cache of 26 MB hardly holds 42 MB of data, so that pages come back all the time."""
+    few = memory_of(with_host(trace, tmp_path / "few", counters={"workingset_refault_file": 0.0}))
+    [said] = [reason for reason in few.reasons if "come back to the page cache" in reason]
+    [simulated] = [int(number.replace(" ", "")) for number in re.findall(r"simulated are ([\d ]+):", said)]
+    assert said.startswith("today 0 pages a second") and simulated > 100
+    for before, after in zip(plain.points, few.points, strict=True):
+        # The widening has an end: a quarter, however few were counted.
+        quarter = before.disk_reads_per_second / 4
+        assert after.disk_reads_low == pytest.approx(min(before.disk_reads_low, quarter), rel=0.2)
+        assert after.disk_reads_high == pytest.approx(before.disk_reads_high)
+    for factor, named in ((1.5, False), (0.7, False), (2.5, True)):
+        counters = {"workingset_refault_file": simulated * SECONDS * factor}
+        found = memory_of(with_host(trace, tmp_path / f"{factor:g}", counters=counters))
+        assert any("come back to the page cache" in reason for reason in found.reasons) == named
+        highs = [
+            after.disk_reads_high > before.disk_reads_high * 1.01
+            for before, after in zip(plain.points, found.points, strict=True)
+        ]
+        assert any(highs) == named
+
+
+def test_a_few_refaults_say_nothing(trace: Path, tmp_path: Path) -> None:
+    """With 300 MB all data stay cached: none are simulated, and the 200 counted may be of other files."""
+    host = {"memory_bytes": str(300 * MB), "memory_page_cache_bytes": str(250 * MB)}
+    for counted, named in ((200.0, False), (2000.0, True)):
+        counters = {"workingset_refault_file": counted}
+        found = memory_of(with_host(trace, tmp_path / f"{counted:g}", counters=counters, **host))
+        assert any("come back to the page cache" in reason for reason in found.reasons) == named
+
+
+def test_the_interval_under_mglru_holds_the_two_lists(
+    trace: Path, plain: MemoryPrediction, tmp_path: Path
+) -> None:
+    found = memory_of(with_host(trace, tmp_path / "x", mglru="on"))
+    assert (plain.policy, found.policy) == ("two-lists", "mglru")
+    assert any("multi-generational LRU is enabled" in reason for reason in found.reasons)
+    assert not any("multi-generational" in reason for reason in plain.reasons)
+    assert len(found.points) == len(plain.points) == len(SIZES_BYTES)
+    for lists, bounded in zip(plain.points, found.points, strict=True):
+        assert bounded.disk_reads_low <= lists.disk_reads_per_second <= bounded.disk_reads_high
+        assert bounded.disk_bytes_low <= lists.disk_bytes_per_second <= bounded.disk_bytes_high
+        assert bounded.page_cache_hit_low <= lists.page_cache_hit_ratio <= bounded.page_cache_hit_high
+        width = bounded.disk_reads_high - bounded.disk_reads_low
+        assert width > lists.disk_reads_high - lists.disk_reads_low, "three rules are wider than one"
+
+
+def test_less_memory_than_the_shared_memory_is_refused(trace: Path, tmp_path: Path) -> None:
+    message = "--ram 9 MB is less than the 10 MB of shared memory that the server has now"
+    with pytest.raises(UsageError, match=message):
+        predict(trace, memory_bytes=9 * MB)
+    with pytest.raises(UsageError, match="is less than the 10 MB of shared memory"):
+        predict(trace, what_if=["ram 9MB"])
+    for command in ("predict", "advise"):
+        done = run(command, str(trace), "--ram", "9MB")
+        assert done.returncode == 2, done.stderr
+        assert message in " ".join(done.stderr.split())
+    # Snapshots without facts of the host: its pool alone does not fit.
+    snapshots = LOAD.write_snapshots(tmp_path / "sql.evidence", 40_000, 10)
+    done = run("advise", str(snapshots), "--ram", "7MB")
+    assert done.returncode == 2
+    assert "--ram 7 MB is less than the 8 MB of shared memory" in " ".join(done.stderr.split())
+
+
+def test_where_the_pool_leaves_nothing_today_smaller_ones_are_considered(trace: Path, tmp_path: Path) -> None:
+    """8 of 47 MB are asked for by a pool that only half is touched of yet, 40 are taken."""
+    path = with_host(trace, tmp_path / "x", memory_bytes=str(47 * MB), memory_shared_bytes=str(4 * MB),
+                     memory_page_cache_bytes=str(3 * MB), memory_page_tables_bytes="0")  # fmt: skip
+    found = predict(path, sizes_bytes=[2 * MB, TODAY_BYTES, 16 * MB]).memory
+    assert found is not None
+    smaller, today = found.points
+    assert (smaller.shared_buffers_bytes, today.shared_buffers_bytes) == (2 * MB, TODAY_BYTES)
+    assert smaller.page_cache_bytes > 4 * MB > today.page_cache_bytes == 47 * MB // 100
+    [said] = [reason for reason in found.reasons if "smaller sizes are considered" in reason]
+    assert said.startswith("today's shared_buffers of 8 MB leave no page cache in 47 MB")
+    done = run("advise", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert said in result["remarks"]
+    assert result["settings"][0]["action"] != "unknown"
+
+
+def test_other_servers_are_named_and_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
+    servers = [
+        {"data_directory": "/srv/\x1b[31mpg", "port": 5433, "shared_memory_bytes": 5 * MB},
+        {"data_directory": None, "port": None, "shared_memory_bytes": 3 * MB},
+    ]
+    path = with_host(trace, tmp_path / "x", other_servers=json.dumps(servers))
+    [said] = [reason for reason in memory_of(path).reasons if "other PostgreSQL servers" in reason]
+    assert r"in /srv/\x1b[31mpg, port 5433 with 5 MB of shared memory" in said
+    assert "of another user with 3 MB" in said
+    for wrong in ("{", "[1]", '[{"data_directory": "x", "port": 1, "shared_memory_bytes": -1}]'):
+        with pytest.raises(EvidenceError, match="other_servers"):
+            MemoryFacts.of(EvidenceMeta(source="trace", host={**HOST, "other_servers": wrong}))
+    assert np.isfinite(memory_of(path).points[0].disk_reads_high)
