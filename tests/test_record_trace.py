@@ -17,6 +17,7 @@ import pytest
 from pgsweep._native import Tracer
 from pgsweep.errors import EvidenceError, MissingAbility, PgsweepError
 from pgsweep.evidence import writer
+from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
@@ -177,6 +178,25 @@ def test_a_quiet_time_is_part_of_the_observation(wheel18: Cluster, tmp_path: Pat
     assert np.ptp(accesses["time_ns"]) < 3e9
     observed = predict(path, sizes_bytes=[16 << 20]).observed
     assert 5 <= observed.seconds < 7
+
+
+def test_statistics_that_are_reset_are_said(wheel18: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "x.evidence"
+    with database(wheel18, "again") as connection:
+        fill(connection)
+
+        def reset() -> None:
+            connection.execute("SELECT pg_stat_reset()")
+            # More is counted after it than before it, so no counter shows it.
+            connection.execute("SELECT count(a.filler) FROM t AS a, generate_series(1, 3) AS again")
+            connection.execute("SELECT pg_stat_force_next_flush()")
+
+        doing = WhenRecording(reset, 0.5)
+        result = record_trace(wheel18.conninfo("again"), path, seconds=3, progress=doing)
+        doing.join()
+    assert STATISTICS_RESET in result.warnings
+    assert STATISTICS_RESET in Evidence.open(path).meta.warnings
+    assert STATISTICS_RESET in predict(path, sizes_bytes=[16 << 20]).verdict.reasons
 
 
 def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:

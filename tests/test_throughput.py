@@ -16,6 +16,7 @@ from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, Observed, Throughput
+from pgsweep.sizing import throughput as throughput_of
 from pgsweep.sizing import verify
 from pgsweep.sizing.closed_loop import delay_for, throughput
 from pgsweep.sizing.throughput import others_share, predict_throughput
@@ -228,13 +229,34 @@ def test_the_interval_follows_that_of_the_disk_reads() -> None:
         (Recorded(xact_commit=10.0), "too few transactions"),
         (Recorded(blk_read_time=2_000.0), "locks, WAL, the network"),
         (Recorded(blk_read_time=1.0), "no longer than copies"),
-        (Recorded(active_time=-1.0), "was not measured"),
+        (Recorded(active_time=-1.0), "statistics were reset"),
     ],
 )
 def test_refusals(recorded: Recorded, words: str) -> None:
     found = predicted(recorded, {GB: 2000.0, 2 * GB: 1000.0})
     assert found.points == []
     assert words in found.reasons[0]
+
+
+def test_a_reset_of_the_statistics_is_no_slower_server() -> None:
+    """Counters that begin again are summed; of what a transaction takes nothing is said then."""
+    recorded = Recorded(io={"writes": 0.0}, xact_commit=-5.0)
+    found = predicted(recorded, {GB: 2000.0, 2 * GB: 1000.0})
+    assert found.points == []
+    assert "statistics were reset during the recording" in found.reasons[0]
+    table = recorded.table("counters")
+    rows = {"scope": "io", "object": "who", "name": "writes"}
+    times, values = [0.0, 5.0, 10.0], [900.0, 1000.0, 50.0]
+    added = {name: [rows[name]] * 3 for name in rows} | {"seconds": times, "value": values}
+    longer = {name: np.concatenate([table[name], added[name]]) for name in table}
+    assert throughput_of._rates(longer)("io", "who", "writes") == pytest.approx(15.0)
+    assert throughput_of._rates(longer)("io", "who", "reads") is None
+    assert (
+        throughput_of._rates(Recorded(server_cpu_seconds=-1.0).table("counters"))(
+            "host", "", "server_cpu_seconds"
+        )
+        is None
+    ), "a process that ended takes its time with it"
 
 
 def test_a_throughput_beside_other_programs_is_not_compared() -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
+from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
@@ -29,7 +30,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.verification import VIEW
 from tests.fix_cli import run
 from tests.fix_process import wait_until
-from tests.fix_recording import forget_cluster
+from tests.fix_recording import WhenRecording, forget_cluster
 
 MB = 1 << 20
 
@@ -56,6 +57,11 @@ def blocks_read(cluster: Cluster) -> int:
     return int(row[0])
 
 
+def reset_statistics(cluster: Cluster) -> None:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        connection.execute("SELECT pg_stat_reset()")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give evidence at 16 MB, at 32 MB with the same load, and at 32 MB with another one."""
@@ -80,6 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             # Three times what the pool holds.
             assert wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
             record(cluster, "after.evidence", 10)
+            # A reset half way: with the last value less the first one nothing would have happened.
+            reset = WhenRecording(lambda: reset_statistics(cluster), after_seconds=3)
+            record_sql(cluster.conninfo(), path / "reset.evidence", seconds=6, progress=reset)
+            reset.join()
         with pgbench(cluster, "-f", str(other)):
             record(cluster, "other.evidence", 5)
     return path
@@ -111,6 +121,21 @@ def test_another_load_is_no_wrong_prediction(folder: Path) -> None:
     assert done.returncode == 5, done.stderr
     assert "The workload changed: shared_buffers from 16 MB to 32 MB" in done.stdout
     assert "pgbench_accounts" in done.stdout
+
+
+def test_a_reset_of_the_statistics_is_no_other_load(folder: Path) -> None:
+    done = run("verify", "before.evidence", "--after", "reset.evidence", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert not any(one["changed"] for one in result["workload"]), result["workload"]
+    assert [one["name"] for one in result["values"]] == ["miss ratio of the pool"]
+    assert (
+        "the recording after the change: the server's statistics were reset during the recording"
+        in (result["reasons"])
+    )
+    assert any("what the server counted shortly before" in reason for reason in result["reasons"])
+    halves = [load_of(Evidence.open(folder / f"{name}.evidence")) for name in ("after", "reset")]
+    assert halves[1].transactions_per_second == pytest.approx(halves[0].transactions_per_second, rel=0.5)
 
 
 def test_serve_verifies_by_its_own_pieces(

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, note_newer, relation_columns
-from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_time import COPIES, CopyTimer
 from pgsweep.host.procfile import PROC
-from pgsweep.pg.catalog import Server, read_databases, read_recovery, read_relations
+from pgsweep.pg.catalog import Server, read_counted_since, read_databases, read_recovery, read_relations
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import SessionLost
@@ -77,6 +77,7 @@ class TraceRecording:
         self._begin = read_relations(connection)
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
+        self._counted_since = self._counted_until = read_counted_since(connection)
         self._newer = note_newer(server, progress)
         self._warnings: list[str] = []
         self._recovery_pid = self._find_recovery()
@@ -181,7 +182,7 @@ class TraceRecording:
         measured /= length_seconds * (os.cpu_count() or 1)
         if ended_by != "server":
             self._finish(writer, log)
-        self._judge(lost, counts)
+        self._judge(lost, counts, was_reset=log.was_reset)
         writer.close(
             msgspec.structs.replace(
                 writer.meta,
@@ -334,6 +335,7 @@ class TraceRecording:
         """Read the last counters, and the sizes at the end."""
         try:
             log.sample(full=True)
+            self._counted_until = read_counted_since(self._connection)
             writer.replace(
                 "relations", relation_columns(self._begin, read_relations(self._connection), self._databases)
             )
@@ -355,8 +357,12 @@ class TraceRecording:
             writer.meta, lost_events=lost, losses=losses, warnings=self._warnings
         )
 
-    def _judge(self, lost: int, counts: dict[str, int]) -> None:
+    def _judge(self, lost: int, counts: dict[str, int], *, was_reset: bool) -> None:
         """Add what a reader of this evidence must know."""
+        # Where few samples are taken, a counter may have risen again before the next one.
+        renewed = self._counted_since is not None and self._counted_until != self._counted_since
+        if was_reset or renewed:
+            self._warnings.append(STATISTICS_RESET)
         if lost:
             share = lost / (lost + counts["events"])
             self._warnings.append(

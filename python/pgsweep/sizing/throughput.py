@@ -35,8 +35,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.closed_loop import delay_for, throughput
+from pgsweep.sizing.inference.totals import gained, series_of
 from pgsweep.units import BLOCK_BYTES, format_percent
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ _FEWEST_READS: Final = 10.0
 
 _FEWEST_TRANSACTIONS: Final = 100
 _MOST_SESSIONS: Final = 10_000
+_OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
 _MARGIN: Final = 0.03
 """The error of the model itself: what is left of it in benchmarks/advise."""
 
@@ -137,12 +140,13 @@ def measure_loop(evidence: TraceTables) -> Loop:
     processors = meta.host.get("processors", "")
     if copy is None or not (processors.isdecimal() and 0 < int(processors) < 10_000):
         raise _Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
-    rate = _rates(evidence.table("counters"))
+    counters = evidence.table("counters")
+    counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
+    if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
+        raise _Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
+    rate = _rates(counters)
     host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
-    base = {
-        name: rate("database", meta.database, name)
-        for name in ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
-    }
+    base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
     server, busy = host["server"], host["host"]
     if server is None or busy is None or base["active_time"] is None or base["session_time"] is None:
         raise _Refused("the processor time of the server or the time of its sessions was not measured")
@@ -266,20 +270,17 @@ def _assumed(loop: Loop) -> list[str]:
 
 
 def _rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
-    """Return what gives the growth per second of a counter; None where it is not there or fell."""
-    scopes, objects, names = counters["scope"], counters["object"], counters["name"]
-    seconds, values = counters["seconds"], counters["value"]
+    """Return what gives the growth per second of a counter; None where it is not there."""
 
     def rate(scope: str, named: str, name: str) -> float | None:
-        kind = scopes == scope
-        rows = np.flatnonzero(kind & (objects == named) & (names == name))
-        if not len(rows):
+        values = series_of(counters, scope, named, name)
+        if not len(values):
             return None
-        begin, end = float(seconds[kind].min()), float(seconds[kind].max())
-        # A counter that is not in the first sample was 0 there.
-        first = float(values[rows[0]]) if seconds[rows[0]] == begin else 0.0
-        grown = float(values[rows[-1]]) - first
-        return grown / (end - begin) if end > begin and grown >= 0 else None
+        seconds = counters["seconds"][counters["scope"] == scope]
+        span = float(seconds.max() - seconds.min())
+        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
+        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
+        return grown / span if span > 0 and grown >= 0 else None
 
     return rate
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from pgsweep.errors import UsageError
 from pgsweep.evidence.same_cluster import check_cluster
-from pgsweep.evidence.schema import other_cluster
+from pgsweep.evidence.schema import STATISTICS_RESET, other_cluster
 from pgsweep.evidence.store import Evidence, EvidenceMeta
 from pgsweep.pg.connect import connect, explained
 from pgsweep.records.prediction import PredictResult
@@ -29,6 +29,9 @@ from pgsweep.units import format_bytes, format_percent, format_plain
 _Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
 _FROM_DISK: Final = "read from disk"
+_COUNTED: Final = (_THROUGHPUT, _FROM_DISK)
+"""What is compared by how much was counted in all, not by a ratio of two counters."""
+
 _MORE_UNUSED: Final = 0.05
 """Of the memory: where so much more is unused than before the change, the page cache is still filling."""
 
@@ -78,6 +81,9 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         values = [one for one in values if one.name != _THROUGHPUT]
     else:
         crowded = None
+    lost = _counts_lost(second, loads[1])
+    if lost is not None:
+        values = [one for one in values if one.name not in _COUNTED]
     workload = compare_loads(*loads)
     changed = [one for one in workload if one.changed]
     verdict: VerifyVerdict = "as predicted"
@@ -100,6 +106,9 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append(crowded)
     elif any(one.name == _THROUGHPUT for one in values) and (other_pace := _other_pace(first, second)):
         reasons.append(other_pace)
+    reasons += [] if lost is None else [lost]
+    for when, evidence in (("before", first), ("after", second)):
+        reasons += [f"the recording {when} the change: {warning}" for warning in evidence.warnings]
     unknown = _unknown_cluster(first.meta, second.meta)
     reasons += [] if unknown is None else [unknown]
     if size == today:
@@ -147,6 +156,16 @@ def _check_same(first: Evidence, second: Evidence) -> None:
             f"{other.system_identifier}",
             hint="name the evidence that was recorded on this server before the change",
         )
+
+
+def _counts_lost(after: Evidence, load: Load) -> str | None:
+    """Return that a part of what was counted after the change is lost, if so."""
+    if not load.totals.was_reset and STATISTICS_RESET not in after.warnings:
+        return None
+    return (
+        "neither the throughput nor reads from disk are compared: what the server counted shortly before its "
+        "statistics were reset is lost"
+    )
 
 
 def _unknown_cluster(before: EvidenceMeta, after: EvidenceMeta) -> str | None:

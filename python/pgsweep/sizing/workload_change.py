@@ -15,7 +15,7 @@ import numpy as np
 
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
-from pgsweep.sizing.inference.totals import Totals, read_totals
+from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of
 from pgsweep.units import format_percent
 
 _LEAST: Final = 0.1
@@ -61,17 +61,19 @@ def load_of(evidence: Evidence) -> Load:
     names = [f"{schema}.{name}" for schema, name in zip(relations["schema"], relations["name"], strict=True)]
     shares = _shares(names, totals.relation_accesses)
     halves = [_shares(names, half) for half in (totals.first_half_accesses, totals.second_half_accesses)]
-    gained = {name: _gained(counters, meta.database, name) for name in (*_ROWS, "xact_commit")}
-    transactions = max(gained["xact_commit"], 1.0)
+    gains = {
+        name: gained(series_of(counters, "database", meta.database, name)) for name in (*_ROWS, "xact_commit")
+    }
+    transactions = max(gains["xact_commit"], 1.0)
     ours_too = relations["db"] == meta.database_oid
     blocks = int(relations["blocks_end"][ours_too].clip(0).sum())
     return Load(
         totals=totals,
         shares=shares,
         half_difference=difference(*halves) if all(halves) else 0.0,
-        transactions_per_second=gained["xact_commit"] / max(totals.seconds, 1e-9),
+        transactions_per_second=gains["xact_commit"] / max(totals.seconds, 1e-9),
         accesses_per_transaction=(totals.hits + totals.misses) / transactions,
-        rows_per_transaction=sum(gained[name] for name in _ROWS) / transactions,
+        rows_per_transaction=sum(gains[name] for name in _ROWS) / transactions,
         data_bytes=blocks * meta.block_size_bytes,
     )
 
@@ -90,17 +92,6 @@ def _shares(names: list[str], accesses: np.ndarray) -> dict[str, float]:
 def difference(one: dict[str, float], other: dict[str, float]) -> float:
     """Return which share of the accesses goes elsewhere: half the sum of the differences."""
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in one.keys() | other.keys()) / 2
-
-
-def _gained(counters: dict[str, np.ndarray], database: str, name: str) -> float:
-    rows = np.flatnonzero(
-        (counters["scope"] == "database") & (counters["object"] == database) & (counters["name"] == name)
-    )
-    if not len(rows):
-        return 0.0
-    begin = float(counters["seconds"].min())
-    first = float(counters["value"][rows[0]]) if counters["seconds"][rows[0]] == begin else 0.0
-    return max(0.0, float(counters["value"][rows[-1]]) - first)
 
 
 def compare_loads(before: Load, after: Load) -> list[WorkloadChange]:

@@ -92,11 +92,11 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     # Relations are sampled less often, so a recording that was cut knows of them up to here.
     of_relations = sample[counters["scope"] == "relation"]
     last = int(of_relations.max(initial=0)) or len(seconds) - 1
-    total = {"blks_hit": _gained(hits[: last + 1]), "blks_read": _gained(reads[: last + 1])}
-    gained = _relations_gained(series, last, sum(total.values()))
+    total = {"blks_hit": gained(hits[: last + 1]), "blks_read": gained(reads[: last + 1])}
+    gains = _relations_gained(series, last, sum(total.values()))
 
     def rate(oid: int, name: str) -> float:
-        return gained.get((str(oid), name), 0.0) / span if span > 0 else 0.0
+        return gains.get((str(oid), name), 0.0) / span if span > 0 else 0.0
 
     def accesses_between(begin: int, end: int) -> Floats:
         found = np.zeros(len(relations["oid"]))
@@ -111,7 +111,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     listed = {str(o) for o in oids}
 
     def tally(kind: str, *names: str) -> Tally:
-        found = [(oid in listed, value) for (oid, name), value in gained.items() if name in names]
+        found = [(oid in listed, value) for (oid, name), value in gains.items() if name in names]
         return Tally(
             kind=kind,
             database=sum(total[name] for name in names),
@@ -121,7 +121,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
 
     tallies = [tally("misses", "blks_read"), tally("accesses", "blks_read", "blks_hit")]
     pg_class = {str(o) for o in relations["oid"][relations["name"] == "pg_class"]}
-    dropped = sum(value for (oid, name), value in gained.items() if name == "tup_deleted" and oid in pg_class)
+    dropped = sum(value for (oid, name), value in gains.items() if name == "tup_deleted" and oid in pg_class)
     misses = np.array([rate(o, "blks_read") for o in oids])
     accesses = misses + np.array([rate(o, "blks_hit") for o in oids])
     scans = np.array([rate(o, "scans") for o in oids])
@@ -136,8 +136,8 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
     growth = np.maximum(relations["blocks_end"] - relations["blocks_begin"], 0) / max(span, 1e-9)
     return Totals(
         seconds=span,
-        hits=_gained(hits),
-        misses=_gained(reads),
+        hits=gained(hits),
+        misses=gained(reads),
         relation_misses=misses,
         relation_accesses=accesses,
         relation_scans=scans,
@@ -154,7 +154,7 @@ def read_totals(counters: Table, relations: Table, database: str) -> Totals:
         first_half_accesses=accesses_between(0, middle),
         second_half_accesses=accesses_between(middle, -1),
         was_reset=bool((np.diff(reads) < 0).any() or (np.diff(hits) < 0).any()),
-        allocations=_gained(allocations) / span if allocations is not None and span > 0 else 0.0,
+        allocations=gained(allocations) / span if allocations is not None and span > 0 else 0.0,
         miss_ratio_error=_ratio_error(seconds, reads, hits),
         ring_accesses=_ring_accesses(series, database, span),
     )
@@ -166,18 +166,34 @@ def _ring_accesses(series: dict[tuple[str, str, str], Floats], database: str, sp
     of_all = of_this = found = 0.0
     for (scope, what, name), values in series.items():
         if scope == "database" and name in {"blks_hit", "blks_read"}:
-            of_all += _gained(values)
-            of_this += _gained(values) if what == database else 0.0
+            of_all += gained(values)
+            of_this += gained(values) if what == database else 0.0
         elif scope == "io" and what.endswith("/relation/bulkread"):
-            found += _gained(values) if name == "hits" else 0.0
-            found += _gained(values) / BLOCK_BYTES if name == "read_bytes" else 0.0
+            found += gained(values) if name == "hits" else 0.0
+            found += gained(values) / BLOCK_BYTES if name == "read_bytes" else 0.0
     if not known or span <= 0 or of_this < _OWN_SHARE * of_all:
         return None
     return found / span
 
 
-def _gained(values: Floats) -> float:
-    """Return by how much a counter rose in all, also where it was reset or its object dropped meanwhile."""
+def series_of(counters: Table, scope: str, named: str, name: str) -> Floats:
+    """Return the values of one counter, from the first sample of its scope on; none where it is not there.
+
+    A counter that is not in the first sample was 0 there.
+    """
+    kind = counters["scope"] == scope
+    rows = np.flatnonzero(kind & (counters["object"] == named) & (counters["name"] == name))
+    values = counters["value"][rows].astype(np.float64)
+    if len(rows) and counters["seconds"][rows[0]] > counters["seconds"][kind].min():
+        return np.concatenate([np.zeros(1), values])
+    return values
+
+
+def gained(values: Floats) -> float:
+    """Return by how much a counter rose in all, also where it was reset or its object dropped meanwhile.
+
+    What was counted between the last sample and the reset is not in it.
+    """
     rises = np.diff(values)
     return float(np.where(rises < 0, values[1:], rises).sum())
 
@@ -197,19 +213,19 @@ def _relations_gained(
     """
     wanted = {"blks_read", "blks_hit", "scans", "tup_deleted", "tup_returned", "tup_fetched"}
     of_relations = {key[1:]: values for key, values in series.items() if key[0] == "relation"}
-    gained = {key: _gained(values) for key, values in of_relations.items() if key[1] in wanted}
+    gains = {key: gained(values) for key, values in of_relations.items() if key[1] in wanted}
     first: dict[str, int] = {}
     for (oid, _), values in of_relations.items():
         seen = int(np.argmax(values > 0)) if values[last] > 0 else 0
         first[oid] = min(first.get(oid, last), seen)
     new = {oid for oid, at in first.items() if at == last > 0}
-    blocks = {key: value for key, value in gained.items() if key[1] in {"blks_read", "blks_hit"}}
+    blocks = {key: value for key, value in gains.items() if key[1] in {"blks_read", "blks_hit"}}
     of_new = sum(value for (oid, _), value in blocks.items() if oid in new)
     left = max(accesses - sum(value for (oid, _), value in blocks.items() if oid not in new), 0.0)
     if of_new > left:
         share = left / of_new
-        gained.update({key: value * share for key, value in gained.items() if key[0] in new})
-    return gained
+        gains.update({key: value * share for key, value in gains.items() if key[0] in new})
+    return gains
 
 
 def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
