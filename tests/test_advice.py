@@ -33,6 +33,15 @@ def of(result: AdviceResult, name: str) -> AdvisedSetting:
     return found
 
 
+def test_libraries_that_the_role_did_not_see_are_not_said_to_be_missing() -> None:
+    """Only members of pg_read_all_settings, and so of pg_monitor, see shared_preload_libraries."""
+    unseen = {name: value for name, value in SETTINGS.items() if name != "shared_preload_libraries"}
+    warming = of(advised(replace(growing(), settings=unseen)), "warm-up")
+    assert warming.action == "set"
+    assert "whether pg_prewarm brings it back by itself (autoprewarm) is not known" in warming.reason
+    assert "autoprewarm" not in of(advised(growing()), "warm-up").reason
+
+
 def test_a_certain_gain_is_advised_with_its_interval_and_its_undo() -> None:
     result = advised(growing())
     size = of(result, "shared_buffers")

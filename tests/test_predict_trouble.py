@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.predict import judge, predict
+from tests.fix_cli import run
 from tests.fix_hugepages import available_pages
 from tests.fix_recording import WhenRecording
 from tests.fix_standby import PRIMARY, standby_of
@@ -119,14 +121,21 @@ def test_a_role_that_sees_the_pool_and_no_more(busy: Cluster, tmp_path: Path) ->
         connection.execute("CREATE ROLE narrow LOGIN")
         connection.execute("GRANT SELECT ON pg_buffercache TO narrow")
         connection.execute("GRANT EXECUTE ON FUNCTION pg_buffercache_pages() TO narrow")
+        connection.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
         try:
             with reads(busy, "bench"):
-                record_sql(
-                    make_conninfo(busy.conninfo("bench"), user="narrow"), tmp_path / "a.evidence", seconds=3
-                )
+                narrow = make_conninfo(busy.conninfo("bench"), user="narrow")
+                record_sql(narrow, tmp_path / "a.evidence", seconds=3)
+            advice = run("advise", "a.evidence", "-d", narrow, "--ram", "64GB", "--json", cwd=tmp_path)
         finally:
+            connection.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
             connection.execute("DROP OWNED BY narrow")
             connection.execute("DROP ROLE narrow")
+    meta = Evidence.open(tmp_path / "a.evidence").meta
+    assert "shared_preload_libraries" not in meta.settings
+    assert meta.system_identifier == ""
+    assert advice.returncode == 0, advice.stderr
+    assert "does not have the cluster's system identifier" in " ".join(json.loads(advice.stdout)["remarks"])
     found = judge(tmp_path / "a.evidence")
     assert found.observed.accesses > 100
     assert 0.05 < found.observed.miss_ratio < 0.95

@@ -34,10 +34,16 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
     held = "" if contents is None else f"; of it {_named(contents.relations)}"
     used = 0 if contents is None else sum(contents.bytes_by_usage_count)
     what = "what the pool holds" if not used else f"{format_bytes(used)} lie in the pool{held}"
-    if "pg_prewarm" in situation.settings.get("shared_preload_libraries", ""):
+    libraries = situation.settings.get("shared_preload_libraries")
+    if libraries is not None and "pg_prewarm" in libraries:
         why = f"pg_prewarm is loaded and brings back what was in the pool (autoprewarm): {what}"
         return _left(why, "autoprewarm saves the reads after a restart already")
     why = f"a restart empties the pool: {what}"
+    if libraries is None:
+        why += (
+            "; whether pg_prewarm brings it back by itself (autoprewarm) is not known, because the role that "
+            "recorded does not see shared_preload_libraries, as pg_monitor does"
+        )
     gain: Gain | None = None
     kind: Kind = "measured"
     if contents is not None and used:
