@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +22,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.sizing.inference.sampled import replay_sizes
 from pgsweep.sizing.inference.traces import estimate_cold
 from pgsweep.workers import run_tasks
+from tests.fix_process import wait_until
 
 OBJECTS, ACCESSES = 200_000, 4_000_000
 SIZES = [4_000, 16_000, 50_000, 120_000]
@@ -124,6 +129,67 @@ if __name__ == "__main__":
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()
 """
+
+
+def noted(folder: str, number: int) -> int:
+    """Return a number after half a second, and leave a note that it was done."""
+    time.sleep(0.5)
+    (Path(folder) / f"done-{number}").touch()
+    return number
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_lost_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scheduler and workers are killed half way."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("pgsweep.workers._CONNECT_SECONDS", 5)
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    cluster = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "cluster.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    with cluster:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+
+        def kill_it() -> None:
+            wait_until(lambda: any(tmp_path.glob("done-*")), 60)
+            os.killpg(cluster.pid, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill_it)
+        killing.start()
+        with pytest.raises(MissingAbility, match=f"the scheduler at {address} is not reached") as lost:
+            run_tasks(address, noted, [(str(tmp_path), number) for number in range(30)])
+        killing.join()
+    assert "--executor processes:2" in (lost.value.hint or "")
+    assert 1 <= len(list(tmp_path.glob("done-*"))) < 30
+
+
+def test_where_no_scheduler_listens_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("pgsweep.workers._CONNECT_SECONDS", 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(MissingAbility, match="is not reached") as refused:
+            run_tasks(address, int, [("1",)])
+    assert "start it: dask scheduler" in (refused.value.hint or "")
+
+
+def test_a_caller_s_executor_that_is_broken_is_an_error() -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        assert isinstance(executor.submit(killed, 1).exception(), BrokenExecutor)
+        with pytest.raises(MissingAbility, match="2 of 2 tasks were lost"):
+            run_tasks(executor, int, [("1",), ("2",)])
+    with pytest.raises(MissingAbility, match="1 of 1 tasks were lost"):
+        run_tasks(executor, int, [("1",)])
 
 
 @pytest.mark.slow

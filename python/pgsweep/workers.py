@@ -6,14 +6,25 @@ worker dies is done again, so tasks return the same whenever and wherever they r
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from multiprocessing.synchronize import Event
 from typing import Any, Final, TypeVar
 
@@ -22,6 +33,8 @@ from pgsweep.errors import MissingAbility, UsageError
 T = TypeVar("T")
 
 _MOST_LOSSES: Final = 3
+_CONNECT_SECONDS: Final = 10
+_LOOK_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 0.3
 _PROCESSES: Final = "processes:"
 _CLUSTER: Final = ("tcp://", "tls://")
@@ -62,7 +75,7 @@ def run_tasks(
         tasks: arguments of each call.
 
     Raises:
-        MissingAbility: there is no such executor here, or its workers died repeatedly.
+        MissingAbility: there is no such executor here, it was lost, or its workers died repeatedly.
     """
     pool = WorkerPool(executor)
     results: dict[int, T] = {}
@@ -73,12 +86,12 @@ def run_tasks(
                 # Tasks carry what they work on, once: dask would have it loaded by each worker.
                 warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
                 futures: dict[int, Future[T]] = {
-                    number: pool.executor.submit(function, *task)
+                    number: pool.submit(function, *task)
                     for number, task in enumerate(tasks)
                     if number not in results
                 }
             for number, future in futures.items():
-                error = future.exception()
+                error = pool.error_of(future)
                 if error is None:
                     results[number] = future.result()
                 elif not is_loss(error):
@@ -115,6 +128,38 @@ class WorkerPool:
             check_executor(wanted)
         self.executor = self._made()
 
+    def submit(self, function: Callable[..., T], /, *task: Any) -> Future[T]:
+        """Return the future of a task; where the executor is broken already, one that says so."""
+        try:
+            return self.executor.submit(function, *task)
+        except RuntimeError as error:  # BrokenExecutor is one; others say that it was shut down
+            lost: Future[T] = Future()
+            lost.set_exception(error if is_loss(error) else BrokenExecutor(str(error)))
+            return lost
+
+    def error_of(self, future: Future[Any]) -> BaseException | None:
+        """Wait for a task and return what it failed with: it was cancelled, where its cluster is lost."""
+        while not future.done():
+            if self._is_cut():
+                return CancelledError()
+            wait([future], timeout=_LOOK_SECONDS)
+        try:
+            return future.exception()
+        except CancelledError as error:
+            return error
+
+    def first_done(self, futures: Iterable[Future[T]]) -> set[Future[T]]:
+        """Wait until a task has ended and return those that have; all, where the cluster is lost."""
+        waiting = set(futures)
+        while True:
+            done, _ = wait(waiting, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            if done or self._is_cut():
+                return done or waiting
+
+    def _is_cut(self) -> bool:
+        """Return whether the scheduler is lost: of some futures dask then never says so."""
+        return self._client is not None and self._client.status != "running"
+
     def _made(self) -> Executor:
         if isinstance(self._wanted, Executor):
             return self._wanted
@@ -127,13 +172,28 @@ class WorkerPool:
         import distributed
 
         connect: Any = distributed.Client
-        client = connect(self._wanted, timeout="10s", set_as_default=False)
+        try:
+            client = connect(self._wanted, timeout=f"{_CONNECT_SECONDS}s", set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise MissingAbility(
+                f"the scheduler at {self._wanted} is not reached",
+                cause=f"nothing answers there within {_CONNECT_SECONDS} s: it was not started, has ended, or "
+                f"listens elsewhere ({error})",
+                hint="start it: dask scheduler; or work here: --executor processes:2",
+            ) from error
         self._client = client
         executor: Executor = client.get_executor(pure=False)
         return executor
 
     def renew(self) -> None:
-        """Replace worker processes of ours; a cluster replaces its own."""
+        """Replace worker processes of ours, and a connection that is lost; a cluster replaces its workers.
+
+        Raises:
+            MissingAbility: the cluster is not reached any more.
+        """
+        if self._is_cut():
+            self._leave_cluster()
+            self.executor = self._made()
         if isinstance(self._wanted, str) and self._wanted.startswith(_PROCESSES):
             self.executor.shutdown(wait=True, cancel_futures=True)
             self.executor = self._made()
@@ -144,11 +204,27 @@ class WorkerPool:
             return
         if at_once and self._stop is not None:
             self._stop.set()
-        if self._client is not None:
-            self.executor.shutdown(wait=not at_once)
-            self._client.close()
+        if not self._wanted.startswith(_PROCESSES):
+            if self._client is not None and not self._is_cut():
+                self.executor.shutdown(wait=not at_once)
+            self._leave_cluster()
             return
         self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def _leave_cluster(self) -> None:
+        """Close the connection to the scheduler, which may be lost."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        # A connection that is lost is said by us, in one sentence; dask writes a traceback of it.
+        log = logging.getLogger("distributed.client")
+        level = log.level
+        log.setLevel(logging.CRITICAL)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+                client.close()
+        finally:
+            log.setLevel(level)
 
 
 def _watch(parent: int, stop: Event) -> None:
@@ -163,5 +239,6 @@ def _watch(parent: int, stop: Event) -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Return whether a worker died, so that the cell is to be done again."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
+    """Return whether a worker or the way to it was lost, so that the task is to be done again."""
+    lost = (BrokenExecutor, CancelledError, asyncio.CancelledError)
+    return isinstance(error, lost) or type(error).__name__ == "KilledWorker"

@@ -9,7 +9,7 @@ result says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +66,7 @@ def run_cells(
         progress: listens.
 
     Raises:
-        MissingAbility: this executor is not available here.
+        MissingAbility: this executor is not available here, or was lost.
         NothingRuns: workers died repeatedly, or have another server.
     """
     pool = WorkerPool(executor)
@@ -78,18 +78,16 @@ def run_cells(
         futures: dict[Future[CellRuns], str] = {}
         while left:
             for job in left.keys() - set(futures.values()):
-                future = pool.executor.submit(
-                    run_cell, plan, place, job, tuple(left[job]), samples.header.seed
-                )
+                future = pool.submit(run_cell, plan, place, job, tuple(left[job]), samples.header.seed)
                 futures[future] = job
             progress.stage(
                 f"{len(missing) - len(left)} of {len(missing)} cells are done: {len(left)} run or wait"
             )
-            done, _ = wait(futures, return_when=FIRST_COMPLETED)
+            done = pool.first_done(futures)
             lost = []
             for future in done:
                 job = futures.pop(future)
-                error = future.exception()
+                error = pool.error_of(future)
                 if error is not None and not is_loss(error):
                     raise error
                 if error is not None:
@@ -103,7 +101,7 @@ def run_cells(
                     if run.failure:
                         progress.note(f"failed: {job}: {run.failure.splitlines()[0]}")
                 del left[job]
-            if lost and not any(future.exception() is None for future in done):
+            if lost and not any(pool.error_of(future) is None for future in done):
                 losses += 1
             if losses > _MOST_LOSSES:
                 raise NothingRuns(
