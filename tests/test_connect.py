@@ -297,6 +297,19 @@ def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tm
     assert os.geteuid() == 0
 
 
+@needs_root
+def test_root_is_let_in_whatever_the_words_of_the_refusal(wheel18: Cluster) -> None:
+    """They are in the language of the server's lc_messages; this refusal is another than that of `peer`."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE root NOLOGIN")
+        try:
+            with connect(f"host={wheel18.socket_directory} dbname=postgres") as session:
+                assert session.info.user == "postgres"
+        finally:
+            connection.execute("DROP ROLE root")
+    assert os.geteuid() == 0
+
+
 def refused_as_root(cluster: Cluster) -> bool:
     try:
         psycopg.connect(cluster.conninfo()).close()
@@ -315,8 +328,9 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
             warm = run("warm", "plan", *place, "hinted")
         finally:
             connection.execute("DROP DATABASE hinted")
-    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
-    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
+    options = f"psql -h {host} -p 5432 -U postgres -d hinted"
+    assert f"{options} -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
+    assert f"{options} -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
     absent = run("cache", *place, "absent")
     assert absent.returncode == 3
     assert f"psql -h {host} -p 5432 -l" in absent.stderr
@@ -334,7 +348,8 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
             connection.execute("DROP ROLE looker")
     assert seen.returncode == 0
     grant = 'GRANT pg_monitor TO "looker"'
-    assert f"as a superuser: psql -h {host} -p 5432 -d postgres -c '{grant}'" in " ".join(seen.stdout.split())
+    said = " ".join(seen.stdout.split())
+    assert f"psql -h {host} -p 5432 -U postgres -d postgres -c '{grant}'" in said
 
 
 @pytest.mark.parametrize(

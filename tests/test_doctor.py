@@ -18,13 +18,16 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgsweep.doctor import examine
-from pgsweep.errors import ConnectionFailed
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
 from pgsweep.host.postmaster import Search, place_of
 from pgsweep.host.yama import who_may
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
 from pgsweep.pg.provider import PROVIDERS, Wanted, read_provider
+from pgsweep.pg.trust import missing_extension, require_extension
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
@@ -448,6 +451,121 @@ def test_without_the_host_and_without_extensions_little_can_be_run(
     assert found["hugepages"] == "in part"
 
 
+HOSTED = {
+    "rds": "rds.extensions",
+    "cloudsql": "cloudsql.iam_authentication",
+    "alloydb": "alloydb.iam_authentication",
+    "azure": "azure.extensions",
+    "supabase": "supautils.reserved_roles",
+    "neon": "neon.tenant_id",
+}
+"""A setting that makes a server of ours look like one of that provider's."""
+
+
+@pytest.fixture(scope="module")
+def hosted(wheel18: Cluster) -> Iterator[dict[str, str]]:
+    """A database without extensions, seen as each provider's; Aurora is known by a function of its own."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        for name in ("hosted", "aurora"):
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        with psycopg.connect(wheel18.conninfo("aurora"), autocommit=True) as aurora:
+            aurora.execute(
+                "CREATE FUNCTION pg_catalog.aurora_version() RETURNS text LANGUAGE sql RETURN 'x'::text"
+            )
+        seen = {
+            key: make_conninfo(wheel18.conninfo("hosted"), options=f"-c {name}=x")
+            for key, name in HOSTED.items()
+        }
+        try:
+            yield {**seen, "aurora": wheel18.conninfo("aurora")}
+        finally:
+            for name in ("hosted", "aurora"):
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.mark.parametrize("key", sorted(PROVIDERS))
+def test_nothing_is_proposed_for_the_host_of_a_provider(
+    key: str, hosted: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No process here is the server's, and its address is another host's.
+    monkeypatch.setattr("pgsweep.doctor.search", lambda *_: Search(None, ()))
+    monkeypatch.setattr("pgsweep.host.abilities._LOOPBACK", ())
+    result = examine(hosted[key])
+    assert result.server is not None
+    assert result.server.provider == PROVIDERS[key].name
+    found = abilities(result)
+    for ability in result.abilities:
+        assert not re.search(r"\b(ssh|sysctl|apt-get|ALTER SYSTEM)\b", ability.enable or ""), ability
+        assert "apt-get" not in ability.why
+    assert "provider's" in found["same_host"].why
+    assert found["same_host"].enable is None
+    if result.host.huge_page_bytes:
+        assert found["huge_pages"].enable is None
+
+
+def test_another_host_is_reached_by_ssh(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsweep.doctor.search", lambda *_: Search(None, ()))
+    monkeypatch.setattr("pgsweep.host.abilities._LOOPBACK", ())
+    result = examine(f"{tcp(own)} sslmode=disable")
+    assert (abilities(result)["same_host"].enable or "").startswith("ssh 127.0.0.1 pgsweep doctor ")
+
+
+@pytest.mark.parametrize("key", sorted(PROVIDERS))
+def test_an_extension_of_a_hosted_service_is_allowed_first(key: str, hosted: dict[str, str]) -> None:
+    """The server lists what the provider's list does not allow yet (Azure, Supabase, RDS)."""
+    first = PROVIDERS[key].before_creating("pg_prewarm")
+    assert (first is None) == (key in {"cloudsql", "alloydb", "neon"})
+    found = abilities(examine(hosted[key]))["pg_prewarm"]
+    assert "CREATE EXTENSION pg_prewarm" in (found.enable or "")
+    with connect(hosted[key]) as session, pytest.raises(MissingAbility) as refused:
+        require_extension(session, "pg_prewarm", instead="something else")
+    hint = str(refused.value.hint)
+    assert "CREATE EXTENSION pg_prewarm" in hint
+    if first is not None:
+        assert found.why.endswith(f"{PROVIDERS[key].name}: {first}")
+        assert hint.startswith(f"{first}; as ")
+    # One that the server does not have at all.
+    with connect(hosted[key]) as session:
+        absent = missing_extension(session, "pg_absent", installed=False, instead="something else")
+    assert PROVIDERS[key].name in absent.message
+    assert absent.hint == PROVIDERS[key].extensions.format(name="pg_absent") + "; or something else"
+
+
+def test_the_package_of_an_own_server_has_its_version(server: Cluster) -> None:
+    with connect(server.conninfo()) as session:
+        absent = missing_extension(session, "pg_absent", installed=False)
+    assert f"`postgresql-{server.version_num // 10000}`" in (absent.hint or "")
+
+
+def test_the_administrator_of_neon_and_of_supabase(own: Cluster) -> None:
+    """Neither is a superuser, and the superuser that there is, is the provider's."""
+    with psycopg.connect(tcp(own), autocommit=True) as connection:
+        # What the test of another hosted server may have made.
+        connection.execute("DROP ROLE IF EXISTS master")
+        connection.execute("CREATE ROLE neon_superuser; CREATE ROLE owner_of_it LOGIN IN ROLE neon_superuser")
+        connection.execute("CREATE ROLE plain LOGIN; CREATE ROLE supabase_admin LOGIN SUPERUSER")
+        try:
+            neon = make_conninfo(tcp(own, user="plain"), options="-c neon.tenant_id=x")
+            found = abilities(examine(neon))
+            assert " -U owner_of_it " in (found["pg_monitor"].enable or "")
+        finally:
+            connection.execute("DROP ROLE owner_of_it; DROP ROLE neon_superuser")
+    with psycopg.connect(tcp(own, user="supabase_admin"), autocommit=True) as provider:
+        provider.execute("ALTER ROLE postgres RENAME TO first; CREATE ROLE postgres LOGIN CREATEROLE")
+        try:
+            supabase = make_conninfo(tcp(own, user="plain"), options="-c supautils.reserved_roles=x")
+            found = abilities(examine(supabase))
+            assert " -U postgres " in (found["pg_monitor"].enable or "")
+            with connect(supabase) as session:
+                said = as_superuser(session, ["SELECT 1"])
+            assert said.startswith("as the administrator: psql ")
+            assert " -U postgres " in said
+        finally:
+            provider.execute("DROP ROLE postgres; ALTER ROLE first RENAME TO postgres; DROP ROLE plain")
+    with psycopg.connect(tcp(own), autocommit=True) as connection:
+        connection.execute("DROP ROLE supabase_admin")
+
+
 @pytest.mark.parametrize(
     ("setting", "name", "where"),
     [
@@ -492,6 +610,23 @@ def test_peer_authentication_is_minded(wheel18: Cluster) -> None:
         finally:
             connection.execute("DROP ROLE small")
     assert (found["pg_monitor"].enable or "").startswith("runuser -u postgres -- psql -h /")
+
+
+@needs_root
+def test_a_session_of_roots_is_one_of_the_servers_user(wheel18: Cluster) -> None:
+    """So a command that names the role of the session is refused to root all the same."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE lacking")
+        try:
+            found = abilities(examine(wheel18.conninfo("lacking")))["pg_prewarm"]
+            with connect(wheel18.conninfo("lacking")) as session, pytest.raises(MissingAbility) as refused:
+                require_extension(session, "pg_prewarm", instead="something else")
+        finally:
+            connection.execute("DROP DATABASE lacking WITH (FORCE)")
+    options = f"-h {wheel18.socket_directory} -p 5432 -U postgres -d lacking"
+    command = f"runuser -u postgres -- psql {options} -c 'CREATE EXTENSION pg_prewarm'"
+    assert found.enable == command
+    assert refused.value.hint == f"as a superuser: {command}"
 
 
 def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) -> None:

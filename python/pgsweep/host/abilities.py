@@ -29,6 +29,7 @@ _ON_THE_HOST = (
     "memory",
     "hugepages",
 )
+_PROVIDERS = "the server's host is the provider's: nobody else runs programs there"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,6 +47,7 @@ class Seen:
         huge_pages: the setting of that name.
         huge_pages_status: the setting of that name (17 and later).
         huge_pages_needed: to hold its shared memory; None if the server does not report it (14).
+        hosted: its host is a provider's, so nothing can be set or run there.
     """
 
     search: Search
@@ -57,6 +59,7 @@ class Seen:
     huge_pages: str
     huge_pages_status: str | None
     huge_pages_needed: int | None
+    hosted: bool = False
 
 
 class HostChecks:
@@ -129,6 +132,8 @@ class HostChecks:
             available, why = True, f"the server is process {search.pid} here"
         elif search.closed and seen.by_socket:
             available, why = True, "connected by a Unix socket"
+        elif seen.hosted:
+            available, why = False, _PROVIDERS
         elif search.closed:
             available, enable = None, self._as_root
             processes = ", ".join(_described(pid) for pid in search.closed)
@@ -248,6 +253,8 @@ class HostChecks:
         wanted = needed + (pool.total - pool.free if here and pool is not None else 0)
         if here and pool is not None and pool.free >= needed:
             return _ability("huge_pages", False, f"{why}: restart the server with huge_pages = on", None, [])
+        if seen.hosted:
+            return _ability("huge_pages", False, f"{why}; its host is the provider's", None, [])
         why += f": set them aside on {'this' if here else 'its'} host, then restart the server"
         return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={wanted}", [])
 

@@ -16,9 +16,10 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
+from pgsweep.pg.trust import missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import decode_name
 

@@ -8,9 +8,10 @@ import psycopg
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
 from pgsweep.pg.queries import compose
-from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
+from pgsweep.pg.trust import missing_extension, require_trusted
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
