@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgsweep.cli.overview import COMMANDS
 from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.cgroup import MemoryLimit, limit_of
@@ -265,6 +267,8 @@ def test_a_stopped_server(tmp_path: Path) -> None:
     assert result["target"].startswith("database postgres at /")
     found = {ability["name"]: ability for ability in result["abilities"]}
     assert list(found) == ["connection", *HOST]
+    states = {line["command"]: line["state"] for line in result["commands"]}
+    assert (states["advise, verify"], states["memory kernel"], states["serve"]) == ("in part", "works", "not")
     assert found["connection"]["available"] is False
     assert "no server listens there" in found["connection"]["why"]
     assert {found[name]["available"] for name in HOST} <= {None, False}
@@ -295,6 +299,7 @@ def test_a_standby_in_recovery() -> None:
         # A setting is the stand-by's own.
         assert str(standby.socket_directory) in (found["track_io_timing"].enable or "")
         assert "in recovery" in doctor_text(result, Terminal())
+        assert commands(result)["load"] == "not"
 
 
 def test_a_service(wheel18: Cluster, tmp_path: Path) -> None:
@@ -398,7 +403,11 @@ def test_every_form_of_the_result(wheel18: Cluster, tmp_path: Path) -> None:
     back = run("report", "--from", "x.html", "--json", cwd=tmp_path)
     assert back.stdout == (tmp_path / "x.json").read_text()
     assert json.loads(back.stdout)["schema"] == "pgsweep.doctor/1"
-    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1 + len(SERVER + HOST)
+    rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert [row["ability"] for row in rows[: len(SERVER + HOST)]] == SERVER + HOST
+    lines = [(row["ability"], row["available"]) for row in rows if row["area"] == "command"]
+    whole = json.loads((tmp_path / "x.json").read_text())
+    assert lines == [(line["command"], line["state"]) for line in whole["commands"]]
     page = (tmp_path / "x.html").read_text()
     assert "On the server" in page
     assert "vm.nr_hugepages" in page or "lies in huge pages" in page or "with huge_pages = on" in page
@@ -420,6 +429,10 @@ def test_it_ends_with_what_can_be_run(wheel18: Cluster) -> None:
     assert found["record"] == found["memory kernel"] == "works"
     assert found["warm keep"] == ("works" if able["pg_prewarm"].available else "not")
     assert (found["cache"] == "works") == (able["page_cache"].available is True)
+    assert found["advise, verify"] == found["load"] == "works"
+    # Every command has a line, and those of a group count as the group.
+    named = {part.split()[0] for command in found for part in command.split(", ")}
+    assert named == set(COMMANDS) - {"doctor"}
     text = doctor_text(result, Terminal(width=80))
     last = text.split("What you can run")[1]
     for name in (
@@ -448,7 +461,9 @@ def test_without_the_host_and_without_extensions_little_can_be_run(
             connection.execute("DROP DATABASE bare WITH (FORCE)")
     found = commands(result)
     assert {found[name] for name in ("record", "cache", "top", "warm plan", "warm keep", "memory")} == {"not"}
-    assert found["hugepages"] == "in part"
+    assert found["hugepages"] == found["serve"] == found["advise, verify"] == "in part"
+    # Of a server elsewhere this host's kernel says nothing.
+    assert found["memory kernel"] == "not"
 
 
 HOSTED = {

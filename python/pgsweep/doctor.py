@@ -93,7 +93,7 @@ def examine(conninfo: str) -> DoctorResult:
             ),
             host=host.facts(),
             abilities=abilities,
-            commands=runnable(abilities),
+            commands=runnable(abilities, in_recovery=server.in_recovery),
         )
 
 
