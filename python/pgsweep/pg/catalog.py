@@ -368,12 +368,16 @@ def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> 
 
 
 def read_names_like(
-    connection: psycopg.Connection[Any], kind: Literal["databases", "relations"], beginning: str, most: int
+    connection: psycopg.Connection[Any],
+    kind: Literal["databases", "relations", "schemas"],
+    beginning: str,
+    most: int,
 ) -> list[str]:
     """Return names that begin like this, for the shell's completion.
 
     Args:
-        kind: databases that may be connected to, or relations of this one, as SQL writes them.
+        kind: databases that may be connected to, or relations of this one, as SQL writes
+            them, or its schemas.
         beginning: of the names.
         most: the largest number of names.
     """
