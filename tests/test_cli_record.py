@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -107,6 +108,10 @@ def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
     assert Evidence.open(tmp_path / "x.evidence").meta.ended_by == "server"
 
 
+def recording_begins(folder: Path) -> bool:
+    return any(folder.glob("*.evidence/snapshots"))
+
+
 def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Path) -> None:
     """`advise` and `verify` record first."""
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
@@ -125,7 +130,7 @@ def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Pa
                 text=True,
             )
         for name in words:
-            assert wait_until(lambda name=name: any((tmp_path / name).glob("*.evidence/snapshots")), 60)
+            assert wait_until(functools.partial(recording_begins, tmp_path / name), 60)
         cluster.stop(immediately=True)
         ends = {name: process.communicate(timeout=60) for name, process in started.items()}
     for name, (out, err) in ends.items():

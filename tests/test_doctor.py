@@ -23,7 +23,7 @@ from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
-from pgsweep.host.postmaster import Search, place_of
+from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.cluster import Cluster
@@ -651,6 +651,47 @@ def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) ->
     done = run("doctor", "-h", "/nowhere", env={"COLUMNS": "400"})
     assert done.returncode == 3
     assert str(wheel18.socket_directory) in done.stdout
+
+
+@needs_root
+def test_sockets_are_seen_by_users_who_may_not_look_into_the_server(wheel18: Cluster) -> None:
+    script = textwrap.dedent("""
+        import os
+        from pgsweep.host.abilities import HostChecks
+        os.setgroups([])
+        os.setgid(54321)
+        os.setuid(54321)
+        print(HostChecks(None, "pgsweep doctor").abilities()[0].why)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    said = f"port 5432, socket in {wheel18.socket_directory}"
+    assert f"{wheel18.postmaster_pid} of user postgres" in done.stdout
+    assert said not in done.stdout.partition("servers listen here on ")[0]
+    assert said in done.stdout.partition("servers listen here on ")[2]
+
+
+def test_yama_is_minded_by_doctor_and_by_the_search(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the server's own user: his memory is refused to him (stubbed), and he is sent to root."""
+    assert own.postmaster_pid is not None
+    monkeypatch.setattr("pgsweep.host.yama.ptrace_scope", lambda *_: 1)
+
+    def refuse(_pid: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", refuse)
+    monkeypatch.setattr("pgsweep.host.abilities.user_name", lambda _uid: user_of(own.postmaster_pid or 0))
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    monkeypatch.setattr("pgsweep.host.abilities.os.geteuid", lambda: 54321)
+    found = abilities(examine(tcp(own)))
+    assert "only root may" in found["same_user"].why
+    assert (found["same_user"].enable or "").startswith("sudo pgsweep doctor ")
+    with pytest.raises(MissingAbility) as refused:
+        find_postmaster(own.postmaster_pid, 0)
+    assert "only root may" in (refused.value.cause or "")
+    assert "sudo pgsweep ..." in (refused.value.hint or "")
 
 
 def test_yama_is_said_where_the_servers_user_would_be_refused(tmp_path: Path) -> None:

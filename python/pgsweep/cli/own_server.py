@@ -94,5 +94,6 @@ def naming_own_server(settings: Settings, result: R) -> R:
     if work is not None and (done := naming_own_server(settings, work)) is not work:
         changed["work"] = done
         lists["work"] = work
-    found: R = whole if changed == lists else replace(whole, **changed)
-    return found
+    whole = whole if changed == lists else replace(whole, **changed)
+    rewritten: R = whole
+    return rewritten

@@ -15,7 +15,7 @@ from pgsweep._native import check_tracing, page_cache, peek_relations
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
 from pgsweep.host.machine import describe_machine, memory_bytes
-from pgsweep.host.postmaster import Search, place_of, postmasters, user_name, user_of
+from pgsweep.host.postmaster import Search, listening_sockets, place_of, postmasters, user_name, user_of
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.units import format_bytes, format_count
@@ -125,9 +125,7 @@ class HostChecks:
         enable = None
         available: bool | None
         if seen is None:
-            available, why = None, "only a session says which process is the server's"
-            running = ", ".join(_described(pid) for pid in postmasters())
-            why += f"; servers that run here: {running}" if running else "; no server runs here"
+            available, why = None, f"only a session says which process is the server's; {_running()}"
         elif search.pid is not None:
             available, why = True, f"the server is process {search.pid} here"
         elif search.closed and seen.by_socket:
@@ -288,6 +286,17 @@ class HostChecks:
     @property
     def _as_root(self) -> str:
         return f"sudo {self._again}"
+
+
+def _running() -> str:
+    """Return which servers run here, and where they listen, as far as that may be seen."""
+    running = postmasters()
+    if not running:
+        return "no server runs here"
+    text = f"servers that run here: {', '.join(_described(pid) for pid in running)}"
+    unknown = any(place_of(pid) is None for pid in running)
+    places = "; ".join(listening_sockets()) if unknown else ""
+    return f"{text}; servers listen here on {places}" if places else text
 
 
 def _described(pid: int) -> str:

@@ -376,9 +376,7 @@ def estimate_budget(
 
 _SMALLEST_WORK_MEM: Final = 64 << 10
 _LARGEST_WORK_MEM: Final = (2**31 - 1) << 10
-_MOST_CONNECTIONS: Final = 2**18 - 1
-"""guc_tables.c: `work_mem` is 64 kB to MAX_KILOBYTES, `max_connections` at most
-MAX_BACKENDS (postmaster.h)."""
+"""guc_tables.c: `work_mem` is 64 kB to MAX_KILOBYTES."""
 
 
 def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> int | None:
