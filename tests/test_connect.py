@@ -451,7 +451,7 @@ HINTS = ("hint", "enable", "why")
 
 CHOSEN = re.compile(
     r"-h HOST|-p PORT|-U NAME|-d (NAME|DBNAME)|--columns NAME|NAME or SCHEMA.NAME|NAME\.evidence"
-    r"|tcp://HOST:PORT|as for psql: DBNAME|USER@HOST:PORT/DBNAME|RESET NAME takes"
+    r"|tcp://HOST:PORT|as for psql: DBNAME|USER@HOST:PORT/DBNAME|RESET NAME takes|^NAME$"
 )
 """What only the user can choose; `psql -d NAME` is replaced by his own server (cli/own_server.py)."""
 
