@@ -234,6 +234,21 @@ def test_up_to_the_numbers_that_are_said_the_verdict_is_fits() -> None:
     assert f"up to {result.fitting_connections} connections" in budget_text(result, Terminal())
 
 
+def test_what_does_not_fit_is_said_and_what_postgres_does_not_take_is_not_proposed() -> None:
+    none = reckoned(seen(GB))
+    said = " ".join(budget_text(none, Terminal()).split())
+    assert none.fitting_connections == 0
+    assert "With work_mem 4 MB no number of connections would be judged fits; no work_mem makes" in said
+    assert "up to 0 connections" not in said
+    vast = reckoned(seen(1 << 54))
+    assert vast.fitting_connections == 262143
+    assert vast.fitting_work_mem_bytes == (2**31 - 1) * KB
+    some = reckoned(seen(8 * GB), 700)
+    assert (some.fitting_connections or 0) > 0
+    assert some.fitting_work_mem_bytes is None
+    assert "; no work_mem makes 700 connections fit." in " ".join(budget_text(some, Terminal()).split())
+
+
 def test_shared_memory_is_what_hugepages_says_and_pgsweep_is_no_client(wheel18: Cluster) -> None:
     with psycopg.connect(wheel18.conninfo()) as connection:
         # A client's last statement may be over before its process is.

@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from pgsweep._native import PoolReader, page_cache
 from pgsweep.cache.inspect import look
@@ -28,6 +29,7 @@ from tests.fix_cli import PGSWEEP, run
 from tests.fix_cluster import answers
 from tests.fix_process import needs_root, wait_until
 from tests.fix_results import cache_relation, cache_result
+from tests.fix_screen import screen_of
 from tests.fix_standby import PRIMARY, standby_of
 
 BLOCK = 8192
@@ -471,6 +473,21 @@ def test_a_relation_is_evicted_from_both_caches_on_request(shop: str, server: Cl
     else:
         assert plan.returncode == 4
     assert min(of_plain()[2:]) > 1 << 20, "a dry run changes nothing"
+    if server.version_num >= 170000:
+        with screen_of("cache", shop, "--this-database", "--evict", "plain", columns=200) as screen:
+            screen.wait_for("Take `plain` out of the caches of the server at ")
+            screen.press("n\n")
+            assert screen.wait_end() == 130
+        assert min(of_plain()[2:]) > 1 << 20, "the answer was no"
+        with psycopg.connect(shop, autocommit=True) as connection:
+            connection.execute("CREATE ROLE looker LOGIN IN ROLE pg_monitor")
+            try:
+                refused = run("cache", make_conninfo(shop, user="looker"), "--evict", "plain", "--yes")
+            finally:
+                connection.execute("DROP ROLE looker")
+        assert refused.returncode == 4
+        assert "connect as a superuser: -U postgres" in refused.stderr
+        assert "ALTER EXTENSION" not in refused.stderr
     code, err, pooled, cached = of_plain("--evict", "plain", "--yes")
     if server.version_num < 170000:
         assert code == 4

@@ -477,3 +477,8 @@ def test_names_of_databases_and_relations_are_completed(wheel18: Cluster) -> Non
     assert completed(f"cache {place} -d templ") == ["template1"]
     assert "pg_catalog.pg_class" in completed(f"cache {place} -d template1 --map pg_catalog.pg_cla")
     assert completed("cache -h /nowhere templ") == []
+    warm = f"{place} -d template1"
+    listed = completed(f"warm plan {warm} --relations pg_catalog.pg_am,pg_catalog.pg_clas")
+    assert "pg_catalog.pg_am,pg_catalog.pg_class" in listed
+    assert completed(f"warm run {warm} --schema information_s") == ["information_schema"]
+    assert "pg_catalog.pg_class" in completed(f"warm keep {warm} pg_catalog.pg_am pg_catalog.pg_clas")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -105,6 +106,42 @@ def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
     assert "of 60 s; kept: x.evidence" in err
     assert "the server was stopped, restarted or crashed" in out
     assert Evidence.open(tmp_path / "x.evidence").meta.ended_by == "server"
+
+
+def recording_begins(folder: Path) -> bool:
+    return any(folder.glob("*.evidence/snapshots"))
+
+
+def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Path) -> None:
+    """`advise` and `verify` record first."""
+    with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
+        first = run("record", cluster.conninfo(), "--for", "1s", "-o", "first.evidence", cwd=tmp_path)
+        assert first.returncode == 0, first.stderr
+        words = {"advise": ["advise", cluster.conninfo()]}
+        words["verify"] = ["verify", "../first.evidence", cluster.conninfo()]
+        started = {}
+        for name, command_line in words.items():
+            (tmp_path / name).mkdir()
+            started[name] = subprocess.Popen(
+                [PGSWEEP, *command_line, "--for", "60s"],
+                cwd=tmp_path / name,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        for name in words:
+            assert wait_until(functools.partial(recording_begins, tmp_path / name), 60)
+        cluster.stop(immediately=True)
+        ends = {name: process.communicate(timeout=60) for name, process in started.items()}
+    for name, (out, err) in ends.items():
+        assert started[name].returncode == 3, err
+        assert out == ""
+        said = " ".join(err.split())
+        assert "of 60 s" in said
+        assert "the server was stopped, restarted or crashed" in said
+        kept = next((tmp_path / name).glob("*.evidence")).name
+        again = f"verify ../first.evidence --after {kept}" if name == "verify" else f"advise {kept}"
+        assert f"pgsweep {again}" in said
 
 
 def test_for_enough_is_said_in_these_words(wheel18: Cluster, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,15 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgsweep.cli.own_server import pasted
+from pgsweep.cli.own_server import naming_own_server, pasted
+from pgsweep.cli.settings import Settings
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import build_conninfo, connect, describe, explained
-from tests.fix_cli import run
+from pgsweep.records.warm import WarmResult, WarmTrouble, WarmWork
+from tests.fix_cli import ROOT, run
 from tests.fix_process import needs_root, wait_until
 
 SECRET = "s3cret-word"
@@ -297,6 +301,19 @@ def test_root_is_let_in_by_peer_authentication_as_the_servers_user(user: str, tm
     assert os.geteuid() == 0
 
 
+@needs_root
+def test_root_is_let_in_whatever_the_words_of_the_refusal(wheel18: Cluster) -> None:
+    """They are in the language of the server's lc_messages; this refusal is another than that of `peer`."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE root NOLOGIN")
+        try:
+            with connect(f"host={wheel18.socket_directory} dbname=postgres") as session:
+                assert session.info.user == "postgres"
+        finally:
+            connection.execute("DROP ROLE root")
+    assert os.geteuid() == 0
+
+
 def refused_as_root(cluster: Cluster) -> bool:
     try:
         psycopg.connect(cluster.conninfo()).close()
@@ -315,8 +332,9 @@ def test_hints_paste_the_users_own_server(wheel18: Cluster) -> None:
             warm = run("warm", "plan", *place, "hinted")
         finally:
             connection.execute("DROP DATABASE hinted")
-    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
-    assert f"psql -h {host} -p 5432 -d hinted -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
+    options = f"psql -h {host} -p 5432 -U postgres -d hinted"
+    assert f"{options} -c 'CREATE EXTENSION pg_buffercache'" in lacking.stderr
+    assert f"{options} -c 'CREATE EXTENSION pg_prewarm'" in warm.stderr
     absent = run("cache", *place, "absent")
     assert absent.returncode == 3
     assert f"psql -h {host} -p 5432 -l" in absent.stderr
@@ -334,7 +352,8 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
             connection.execute("DROP ROLE looker")
     assert seen.returncode == 0
     grant = 'GRANT pg_monitor TO "looker"'
-    assert f"as a superuser: psql -h {host} -p 5432 -d postgres -c '{grant}'" in " ".join(seen.stdout.split())
+    said = " ".join(seen.stdout.split())
+    assert f"psql -h {host} -p 5432 -U postgres -d postgres -c '{grant}'" in said
 
 
 @pytest.mark.parametrize(
@@ -355,9 +374,121 @@ def test_results_propose_commands_for_the_users_own_server(wheel18: Cluster) -> 
         ),
         ("pgsweep load FILE... TABLE -d DBNAME", "pgsweep load FILE... TABLE -d DBNAME"),
         ("again: pgsweep record -o x.evidence", "again: pgsweep record -h 'a b' -d shop -o x.evidence"),
+        ("as root: sudo pgsweep memory budget ...", "as root: sudo pgsweep cache x"),
+        ("sudo pgsweep record --source trace ...", "sudo pgsweep cache x"),
+        (
+            "all of it: `pgsweep cache --by relation`",
+            "all of it: `pgsweep cache -h 'a b' -d shop --by relation`",
+        ),
+        ("make one: pgsweep warm save x.heat", "make one: pgsweep warm save -h 'a b' -d shop x.heat"),
+        ("name a file that `pgsweep warm save` wrote", "name a file that `pgsweep warm save` wrote"),
+        ("pgsweep cache -h there", "pgsweep cache -h there"),
+        ("sudo pgsweep hugepages --undo", "sudo pgsweep hugepages --undo"),
+        ("the host does not answer: pg_isready", "the host does not answer: pg_isready -h 'a b'"),
     ],
 )
 def test_commands_of_hints_name_the_users_own_server(hint: str, text: str) -> None:
     place = ["-h", "a b"]
     assert pasted(hint, place, [*place, "-d", "shop"], "pgsweep cache x") == text
-    assert pasted(hint, [], [], "pgsweep ...") == hint
+    unnamed = re.sub(r"\bpgsweep [a-z -]+ \.\.\.", "pgsweep ...", hint)
+    assert pasted(hint, [], [], "pgsweep ...") == unnamed
+
+
+class Named:
+    """The options of a command line that names a server."""
+
+    def options(self) -> tuple[list[str], list[str]]:
+        return ["-h", "db1"], ["-h", "db1", "-d", "shop"]
+
+
+def test_all_parts_of_a_result_name_the_users_own_server() -> None:
+    words = ["warm", "run", "-h", "db1", "-d", "shop"]
+    settings = Settings(arguments=words, target=Named())
+    trouble = WarmTrouble(
+        database="shop", schema="s", relation="t", why="refused", blocks=1, enable="sudo pgsweep ..."
+    )
+    result = WarmResult(
+        action="run",
+        server_version="18.0",
+        database="shop",
+        at="2026-11-24T12:00:00+00:00",
+        block_size_bytes=8192,
+        into="pool",
+        mode="buffer",
+        heat_source="",
+        budgets=[],
+        asked_bytes=0,
+        left_out_bytes=0,
+        rate=None,
+        expected_seconds=None,
+        relations=[],
+        refused=[trouble],
+        work=WarmWork(
+            connections=1,
+            mode="buffer",
+            asked_bytes=0,
+            read_bytes=0,
+            again_bytes=0,
+            seconds=1,
+            bytes_per_second=0,
+            reconnects=0,
+            pauses=0,
+            paused_seconds=0,
+            stopped=False,
+            troubles=[trouble],
+        ),
+    )
+    found = naming_own_server(settings, result)
+    assert found.work is not None
+    assert [each.enable for each in (*found.refused, *found.work.troubles)] == [
+        "sudo pgsweep warm run -h db1 -d shop"
+    ] * 2
+    assert naming_own_server(settings, found) is found
+    assert naming_own_server(Settings(arguments=words), result) is result
+
+
+HINTS = ("hint", "enable", "why")
+
+CHOSEN = re.compile(
+    r"-h HOST|-p PORT|-U NAME|-d (NAME|DBNAME)|--columns NAME|NAME or SCHEMA.NAME|NAME\.evidence"
+    r"|tcp://HOST:PORT|as for psql: DBNAME|USER@HOST:PORT/DBNAME|RESET NAME takes|^NAME$"
+)
+"""What only the user can choose; `psql -d NAME` is replaced by his own server (cli/own_server.py)."""
+
+
+def test_hints_have_no_place_to_fill_in_that_pgsweep_knows() -> None:
+    found = []
+    for path in sorted((ROOT / "python/pgsweep").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        hints = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in HINTS]
+        if path.name == "connect.py":
+            hints += [
+                each.elts[2]
+                for node in ast.walk(tree)
+                if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_REFUSALS"
+                for each in getattr(node.value, "elts", [])
+            ]
+        for hint in hints:
+            for text in ast.walk(hint):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    left = CHOSEN.sub("", text.value)
+                    if re.search(r"\b(HOST|PORT|NAME|USER|DBNAME)\b", left):
+                        found.append(f"{path.name}: {text.value}")
+    assert found == [], "name what the connection has, or let cli/own_server.py do so"
+
+
+def test_refusals_name_the_role_and_the_database(wheel18: Cluster) -> None:
+    place = ["-h", str(wheel18.socket_directory), "-p", "5432"]
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute('CREATE ROLE "it\'s" LOGIN CONNECTION LIMIT 0; CREATE ROLE plain LOGIN')
+        connection.execute('CREATE DATABASE "full"')
+        connection.execute('ALTER DATABASE "full" CONNECTION LIMIT 0')
+        try:
+            role = run("cache", *place, "-U", "it's", "postgres").stderr
+            database = run("cache", *place, "-U", "plain", "full").stderr
+        finally:
+            connection.execute('DROP DATABASE "full"')
+            connection.execute('DROP ROLE plain; DROP ROLE "it\'s"')
+    psql = f"psql -h {wheel18.socket_directory} -p 5432 -d postgres -c"
+    assert f"""{psql} 'ALTER ROLE "it'"'"'s" CONNECTION LIMIT -1'""" in " ".join(role.split())
+    assert f"""{psql} 'ALTER DATABASE "full" CONNECTION LIMIT -1'""" in " ".join(database.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -17,14 +18,18 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgsweep.cli.overview import COMMANDS
 from pgsweep.doctor import examine
-from pgsweep.errors import ConnectionFailed
+from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
-from pgsweep.host.postmaster import Search, place_of
+from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
 from pgsweep.host.yama import who_may
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import connect
 from pgsweep.pg.provider import PROVIDERS, Wanted, read_provider
+from pgsweep.pg.trust import missing_extension, require_extension
 from pgsweep.records.doctor import Ability, DoctorResult
 from pgsweep.ui.doctor import doctor_text
 from pgsweep.ui.terminal import Terminal
@@ -262,6 +267,8 @@ def test_a_stopped_server(tmp_path: Path) -> None:
     assert result["target"].startswith("database postgres at /")
     found = {ability["name"]: ability for ability in result["abilities"]}
     assert list(found) == ["connection", *HOST]
+    states = {line["command"]: line["state"] for line in result["commands"]}
+    assert (states["advise, verify"], states["memory kernel"], states["serve"]) == ("in part", "works", "not")
     assert found["connection"]["available"] is False
     assert "no server listens there" in found["connection"]["why"]
     assert {found[name]["available"] for name in HOST} <= {None, False}
@@ -292,6 +299,7 @@ def test_a_standby_in_recovery() -> None:
         # A setting is the stand-by's own.
         assert str(standby.socket_directory) in (found["track_io_timing"].enable or "")
         assert "in recovery" in doctor_text(result, Terminal())
+        assert commands(result)["load"] == "not"
 
 
 def test_a_service(wheel18: Cluster, tmp_path: Path) -> None:
@@ -395,7 +403,11 @@ def test_every_form_of_the_result(wheel18: Cluster, tmp_path: Path) -> None:
     back = run("report", "--from", "x.html", "--json", cwd=tmp_path)
     assert back.stdout == (tmp_path / "x.json").read_text()
     assert json.loads(back.stdout)["schema"] == "pgsweep.doctor/1"
-    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1 + len(SERVER + HOST)
+    rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert [row["ability"] for row in rows[: len(SERVER + HOST)]] == SERVER + HOST
+    lines = [(row["ability"], row["available"]) for row in rows if row["area"] == "command"]
+    whole = json.loads((tmp_path / "x.json").read_text())
+    assert lines == [(line["command"], line["state"]) for line in whole["commands"]]
     page = (tmp_path / "x.html").read_text()
     assert "On the server" in page
     assert "vm.nr_hugepages" in page or "lies in huge pages" in page or "with huge_pages = on" in page
@@ -417,6 +429,10 @@ def test_it_ends_with_what_can_be_run(wheel18: Cluster) -> None:
     assert found["record"] == found["memory kernel"] == "works"
     assert found["warm keep"] == ("works" if able["pg_prewarm"].available else "not")
     assert (found["cache"] == "works") == (able["page_cache"].available is True)
+    assert found["advise, verify"] == found["load"] == "works"
+    # Every command has a line, and those of a group count as the group.
+    named = {part.split()[0] for command in found for part in command.split(", ")}
+    assert named == set(COMMANDS) - {"doctor"}
     text = doctor_text(result, Terminal(width=80))
     last = text.split("What you can run")[1]
     for name in (
@@ -445,7 +461,124 @@ def test_without_the_host_and_without_extensions_little_can_be_run(
             connection.execute("DROP DATABASE bare WITH (FORCE)")
     found = commands(result)
     assert {found[name] for name in ("record", "cache", "top", "warm plan", "warm keep", "memory")} == {"not"}
-    assert found["hugepages"] == "in part"
+    assert found["hugepages"] == found["serve"] == found["advise, verify"] == "in part"
+    # Of a server elsewhere this host's kernel says nothing.
+    assert found["memory kernel"] == "not"
+
+
+HOSTED = {
+    "rds": "rds.extensions",
+    "cloudsql": "cloudsql.iam_authentication",
+    "alloydb": "alloydb.iam_authentication",
+    "azure": "azure.extensions",
+    "supabase": "supautils.reserved_roles",
+    "neon": "neon.tenant_id",
+}
+"""A setting that makes a server of ours look like one of that provider's."""
+
+
+@pytest.fixture(scope="module")
+def hosted(wheel18: Cluster) -> Iterator[dict[str, str]]:
+    """A database without extensions, seen as each provider's; Aurora is known by a function of its own."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        for name in ("hosted", "aurora"):
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        with psycopg.connect(wheel18.conninfo("aurora"), autocommit=True) as aurora:
+            aurora.execute(
+                "CREATE FUNCTION pg_catalog.aurora_version() RETURNS text LANGUAGE sql RETURN 'x'::text"
+            )
+        seen = {
+            key: make_conninfo(wheel18.conninfo("hosted"), options=f"-c {name}=x")
+            for key, name in HOSTED.items()
+        }
+        try:
+            yield {**seen, "aurora": wheel18.conninfo("aurora")}
+        finally:
+            for name in ("hosted", "aurora"):
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.mark.parametrize("key", sorted(PROVIDERS))
+def test_nothing_is_proposed_for_the_host_of_a_provider(
+    key: str, hosted: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No process here is the server's, and its address is another host's.
+    monkeypatch.setattr("pgsweep.doctor.search", lambda *_: Search(None, ()))
+    monkeypatch.setattr("pgsweep.host.abilities._LOOPBACK", ())
+    result = examine(hosted[key])
+    assert result.server is not None
+    assert result.server.provider == PROVIDERS[key].name
+    found = abilities(result)
+    for ability in result.abilities:
+        assert not re.search(r"\b(ssh|sysctl|apt-get|ALTER SYSTEM)\b", ability.enable or ""), ability
+        assert "apt-get" not in ability.why
+    assert "provider's" in found["same_host"].why
+    assert found["same_host"].enable is None
+    if result.host.huge_page_bytes:
+        assert found["huge_pages"].enable is None
+
+
+def test_another_host_is_reached_by_ssh(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsweep.doctor.search", lambda *_: Search(None, ()))
+    monkeypatch.setattr("pgsweep.host.abilities._LOOPBACK", ())
+    result = examine(f"{tcp(own)} sslmode=disable")
+    assert (abilities(result)["same_host"].enable or "").startswith("ssh 127.0.0.1 pgsweep doctor ")
+
+
+@pytest.mark.parametrize("key", sorted(PROVIDERS))
+def test_an_extension_of_a_hosted_service_is_allowed_first(key: str, hosted: dict[str, str]) -> None:
+    """The server lists what the provider's list does not allow yet (Azure, Supabase, RDS)."""
+    first = PROVIDERS[key].before_creating("pg_prewarm")
+    assert (first is None) == (key in {"cloudsql", "alloydb", "neon"})
+    found = abilities(examine(hosted[key]))["pg_prewarm"]
+    assert "CREATE EXTENSION pg_prewarm" in (found.enable or "")
+    with connect(hosted[key]) as session, pytest.raises(MissingAbility) as refused:
+        require_extension(session, "pg_prewarm", instead="something else")
+    hint = str(refused.value.hint)
+    assert "CREATE EXTENSION pg_prewarm" in hint
+    if first is not None:
+        assert found.why.endswith(f"{PROVIDERS[key].name}: {first}")
+        assert hint.startswith(f"{first}; as ")
+    # One that the server does not have at all.
+    with connect(hosted[key]) as session:
+        absent = missing_extension(session, "pg_absent", installed=False, instead="something else")
+    assert PROVIDERS[key].name in absent.message
+    assert absent.hint == PROVIDERS[key].extensions.format(name="pg_absent") + "; or something else"
+
+
+def test_the_package_of_an_own_server_has_its_version(server: Cluster) -> None:
+    with connect(server.conninfo()) as session:
+        absent = missing_extension(session, "pg_absent", installed=False)
+    assert f"`postgresql-{server.version_num // 10000}`" in (absent.hint or "")
+
+
+def test_the_administrator_of_neon_and_of_supabase(own: Cluster) -> None:
+    """Neither is a superuser, and the superuser that there is, is the provider's."""
+    with psycopg.connect(tcp(own), autocommit=True) as connection:
+        # What the test of another hosted server may have made.
+        connection.execute("DROP ROLE IF EXISTS master")
+        connection.execute("CREATE ROLE neon_superuser; CREATE ROLE owner_of_it LOGIN IN ROLE neon_superuser")
+        connection.execute("CREATE ROLE plain LOGIN; CREATE ROLE supabase_admin LOGIN SUPERUSER")
+        try:
+            neon = make_conninfo(tcp(own, user="plain"), options="-c neon.tenant_id=x")
+            found = abilities(examine(neon))
+            assert " -U owner_of_it " in (found["pg_monitor"].enable or "")
+        finally:
+            connection.execute("DROP ROLE owner_of_it; DROP ROLE neon_superuser")
+    with psycopg.connect(tcp(own, user="supabase_admin"), autocommit=True) as provider:
+        provider.execute("ALTER ROLE postgres RENAME TO first; CREATE ROLE postgres LOGIN CREATEROLE")
+        try:
+            supabase = make_conninfo(tcp(own, user="plain"), options="-c supautils.reserved_roles=x")
+            found = abilities(examine(supabase))
+            assert " -U postgres " in (found["pg_monitor"].enable or "")
+            with connect(supabase) as session:
+                said = as_superuser(session, ["SELECT 1"])
+            assert said.startswith("as the administrator: psql ")
+            assert " -U postgres " in said
+        finally:
+            provider.execute("DROP ROLE postgres; ALTER ROLE first RENAME TO postgres; DROP ROLE plain")
+    with psycopg.connect(tcp(own), autocommit=True) as connection:
+        connection.execute("DROP ROLE supabase_admin")
 
 
 @pytest.mark.parametrize(
@@ -494,6 +627,23 @@ def test_peer_authentication_is_minded(wheel18: Cluster) -> None:
     assert (found["pg_monitor"].enable or "").startswith("runuser -u postgres -- psql -h /")
 
 
+@needs_root
+def test_a_session_of_roots_is_one_of_the_servers_user(wheel18: Cluster) -> None:
+    """So a command that names the role of the session is refused to root all the same."""
+    with psycopg.connect(wheel18.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE lacking")
+        try:
+            found = abilities(examine(wheel18.conninfo("lacking")))["pg_prewarm"]
+            with connect(wheel18.conninfo("lacking")) as session, pytest.raises(MissingAbility) as refused:
+                require_extension(session, "pg_prewarm", instead="something else")
+        finally:
+            connection.execute("DROP DATABASE lacking WITH (FORCE)")
+    options = f"-h {wheel18.socket_directory} -p 5432 -U postgres -d lacking"
+    command = f"runuser -u postgres -- psql {options} -c 'CREATE EXTENSION pg_prewarm'"
+    assert found.enable == command
+    assert refused.value.hint == f"as a superuser: {command}"
+
+
 def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) -> None:
     assert wheel18.postmaster_pid is not None
     place = place_of(wheel18.postmaster_pid)
@@ -501,6 +651,47 @@ def test_a_running_server_is_named_with_its_port_and_folder(wheel18: Cluster) ->
     done = run("doctor", "-h", "/nowhere", env={"COLUMNS": "400"})
     assert done.returncode == 3
     assert str(wheel18.socket_directory) in done.stdout
+
+
+@needs_root
+def test_sockets_are_seen_by_users_who_may_not_look_into_the_server(wheel18: Cluster) -> None:
+    script = textwrap.dedent("""
+        import os
+        from pgsweep.host.abilities import HostChecks
+        os.setgroups([])
+        os.setgid(54321)
+        os.setuid(54321)
+        print(HostChecks(None, "pgsweep doctor").abilities()[0].why)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    said = f"port 5432, socket in {wheel18.socket_directory}"
+    assert f"{wheel18.postmaster_pid} of user postgres" in done.stdout
+    assert said not in done.stdout.partition("servers listen here on ")[0]
+    assert said in done.stdout.partition("servers listen here on ")[2]
+
+
+def test_yama_is_minded_by_doctor_and_by_the_search(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the server's own user: his memory is refused to him (stubbed), and he is sent to root."""
+    assert own.postmaster_pid is not None
+    monkeypatch.setattr("pgsweep.host.yama.ptrace_scope", lambda *_: 1)
+
+    def refuse(_pid: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("pgsweep.host.postmaster.postmaster_start_time", refuse)
+    monkeypatch.setattr("pgsweep.host.abilities.user_name", lambda _uid: user_of(own.postmaster_pid or 0))
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    monkeypatch.setattr("pgsweep.host.abilities.os.geteuid", lambda: 54321)
+    found = abilities(examine(tcp(own)))
+    assert "only root may" in found["same_user"].why
+    assert (found["same_user"].enable or "").startswith("sudo pgsweep doctor ")
+    with pytest.raises(MissingAbility) as refused:
+        find_postmaster(own.postmaster_pid, 0)
+    assert "only root may" in (refused.value.cause or "")
+    assert "sudo pgsweep ..." in (refused.value.hint or "")
 
 
 def test_yama_is_said_where_the_servers_user_would_be_refused(tmp_path: Path) -> None:

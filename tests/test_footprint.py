@@ -211,6 +211,20 @@ def test_parameters_and_what_is_wrong_with_them(table: str) -> None:
         assert "--param" in (refused.value.hint or ""), given
 
 
+def test_parameters_of_the_command_line(table: str) -> None:
+    statement = "SELECT * FROM t WHERE id = $1 AND coalesce($2::text, 'none') = $3"
+    words = ["footprint", statement, table, "--runs", "1", "--param", "42", "--param", "-"]
+    found = run(*words, "--param", "none", "--null", "-", "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["runs"][0]["rows"] == 1
+    # Without --null it is a text like any other.
+    found = run(*words, "--param", "none", "--json")
+    assert json.loads(found.stdout)["runs"][0]["rows"] == 0
+    few = run(*words)
+    assert few.returncode == 2
+    assert "does not take as many parameters" in few.stderr
+
+
 def test_another_session_at_work_is_said(table: str) -> None:
     with psycopg.connect(table, autocommit=True) as busy:
 

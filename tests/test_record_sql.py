@@ -190,7 +190,7 @@ def test_missing_extension_names_the_command(server: Cluster, tmp_path: Path) ->
         finally:
             connection.execute("DROP DATABASE bare")
     assert caught.value.exit_code == 4
-    assert "psql -d bare -c 'CREATE EXTENSION pg_buffercache'" in str(caught.value.hint)
+    assert "-U postgres -d bare -c 'CREATE EXTENSION pg_buffercache'" in str(caught.value.hint)
     assert not (tmp_path / "a.evidence").exists()
 
 

@@ -452,7 +452,8 @@ def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:
     assert "pg_monitor" in refused.stderr
 
 
-def test_once_averages_over_5_s_of_statistics_at_least(quiet: str) -> None:
+@pytest.mark.parametrize("env", [{}, {"PGSWEEP_TOP_INTERVAL": "1s"}])
+def test_once_averages_over_5_s_of_statistics_at_least(env: dict[str, str], quiet: str) -> None:
     """Statistics arrive once a second: over less than some seconds a steady load comes and goes."""
     over, executed = threading.Event(), 0
 
@@ -467,7 +468,7 @@ def test_once_averages_over_5_s_of_statistics_at_least(quiet: str) -> None:
     load.start()
     try:
         begin, before = time.monotonic(), executed
-        said = run("top", "--json", "--top", "1", quiet)
+        said = run("top", "--json", "--top", "1", quiet, env=env)
         wanted = (executed - before) / (time.monotonic() - begin)
     finally:
         over.set()
@@ -491,6 +492,7 @@ def test_once_as_text_and_what_is_refused(quiet: str) -> None:
     assert lines[start + 1].startswith("hot ")
     assert re.search(r"and \d+ relations more", said.stdout)
     assert "counters" in said.stderr
+    assert "rates over 1.0 s only" in said.stderr
     for arguments in (["--top", "3"], ["--interval", "0.01s"], []):
         refused = top(quiet, *arguments)
         assert refused.returncode == 2

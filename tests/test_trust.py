@@ -145,8 +145,8 @@ def test_a_hint_creates_an_extension_where_it_will_be_used(
         with connect(server.conninfo(database)) as session, pytest.raises(MissingAbility) as refused:
             require(session)
         hint = str(refused.value.hint)
-        plain = f"as a superuser: psql -d {database} -c 'CREATE EXTENSION {used}'"
-        assert (hint == plain) == (server.version_num < 150000 or taken == "public first")
+        plain = f" -d {database} -c 'CREATE EXTENSION {used}'"
+        assert hint.endswith(plain) == (server.version_num < 150000 or taken == "public first")
         paste(server, hint)
         with connect(server.conninfo(database)) as session:
             require(session)

@@ -196,7 +196,7 @@ def test_a_dry_run_shows_the_statements_and_reads_nothing(heated: tuple[Cluster,
     assert len(usage(conninfo, "hot")) == 100 + 100 + len(range(400, 800, 7)), "they are what it says"
 
 
-def test_fail_if_says_which_condition_failed(heated: tuple[Cluster, str, Path]) -> None:
+def test_fail_if_says_which_condition_failed(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
     conditions = ("resident<90%", "matched<0.1", "resident_hot < 1")
@@ -204,10 +204,16 @@ def test_fail_if_says_which_condition_failed(heated: tuple[Cluster, str, Path]) 
     cold = run("warm", "check", str(path), conninfo, *options)
     assert cold.returncode == 5
     said = [line for line in cold.stderr.splitlines() if "--fail-if" in line]
-    assert [re.sub(r"0\.\d{4}$", "N", line) for line in said] == [
+    assert [re.sub(r"\d+\.\d{2,3}%$", "N", line) for line in said] == [
         "--fail-if resident<90% holds: resident is N",
         "--fail-if resident_hot < 1 holds: resident_hot is N",
     ]
+    # The result says it, so it is there with -q and in files too.
+    words = ["warm", "check", "-q", str(path), conninfo, "--fail-if", "resident<90%", "-o", "x.html"]
+    quiet = run(*words, cwd=tmp_path)
+    assert (quiet.returncode, quiet.stderr) == (5, "")
+    assert re.search(r"^fails: resident<90% holds: resident is [\d.]+%$", quiet.stdout, re.MULTILINE)
+    assert "Fails: resident&lt;90% holds: resident is " in (tmp_path / "x.html").read_text()
 
 
 def test_check_is_a_gate(heated: tuple[Cluster, str, Path], tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ offer has one line.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.host.abilities import HostChecks, Seen
-from pgsweep.host.postmaster import has_account, search
+from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
+from pgsweep.pg.administrator import Administrator, session_options
 from pgsweep.pg.catalog import (
     BUFFERCACHE_OBJECTS,
     Server,
@@ -28,7 +28,7 @@ from pgsweep.pg.connect import Connection, connect, describe, explained
 from pgsweep.pg.failures import DriverError
 from pgsweep.pg.provider import Provider, Wanted, read_provider
 from pgsweep.pg.trust import Distrust, find_distrust, statements_to_create
-from pgsweep.plain import database_word, shell_word, shell_words, sql_identifier
+from pgsweep.plain import sql_identifier
 from pgsweep.records.doctor import Ability, DoctorResult, DoctorServer
 from pgsweep.records.runnable import runnable
 from pgsweep.versions import beyond_tested
@@ -59,6 +59,7 @@ def examine(conninfo: str) -> DoctorResult:
         with explained():
             server, session = read_server(connection), read_session(connection)
             process = read_postmaster(connection)
+        provider = _provider(connection)
         info = connection.info
         host = HostChecks(
             Seen(
@@ -71,10 +72,10 @@ def examine(conninfo: str) -> DoctorResult:
                 huge_pages=server.settings["huge_pages"],
                 huge_pages_status=server.settings.get("huge_pages_status"),
                 huge_pages_needed=session.huge_pages_needed,
+                hosted=provider is not None or session.hosted,
             ),
-            f"pgsweep doctor {_options(info.host, info.port, session.role, server.database)}",
+            f"pgsweep doctor {session_options(info.host, info.port, session.role, server.database)}",
         )
-        provider = _provider(connection)
         abilities = [*_ServerChecks(connection, server, session, provider).abilities(), *host.abilities()]
         return DoctorResult(
             target=f"database {server.database} at {info.host or 'the local socket'}, port {info.port}",
@@ -92,7 +93,7 @@ def examine(conninfo: str) -> DoctorResult:
             ),
             host=host.facts(),
             abilities=abilities,
-            commands=runnable(abilities),
+            commands=runnable(abilities, in_recovery=server.in_recovery),
         )
 
 
@@ -142,7 +143,13 @@ class _ServerChecks:
         self._provider = provider
         self._server = server
         self._session = session
-        self._primary: tuple[str, int] | None = None
+        info = connection.info
+        primary = None
+        if server.in_recovery:
+            primary = self._tried(lambda: read_primary(connection), None)
+        self._psql = Administrator(
+            info.host, info.port, server.database, session, server.in_recovery, primary
+        ).psql
 
     def abilities(self) -> list[Ability]:
         """Return all of them.
@@ -150,8 +157,6 @@ class _ServerChecks:
         Raises:
             ConnectionFailed: the connection was lost.
         """
-        if self._server.in_recovery:
-            self._primary = self._tried(lambda: read_primary(self._connection), None)
         checks: tuple[tuple[str, Callable[[], Ability]], ...] = (
             ("connection", self._reached),
             ("version", self._version),
@@ -203,8 +208,10 @@ class _ServerChecks:
         except MissingAbility as missing:
             if not found.installed:
                 return _server(name, False, self._not_installed(name), None, needed_for)
-            statements = [found.grant] if found.schema is not None else self._create(name)
-            return _server(name, False, self._there(_sentence(missing)), self._psql(*statements), needed_for)
+            if found.schema is None:
+                return self._not_created(name, _sentence(missing), needed_for)
+            command = self._psql(found.grant)
+            return _server(name, False, self._there(_sentence(missing)), command, needed_for)
         distrust = find_distrust(self._connection, name, BUFFERCACHE_OBJECTS)
         if distrust is not None:
             return self._distrusted(name, distrust, needed_for)
@@ -213,7 +220,13 @@ class _ServerChecks:
         if version.created == version.available:
             return _server(name, True, why, None, needed_for)
         why += f"; the server has version {version.available}"
-        return _server(name, True, self._there(why), self._psql(f"ALTER EXTENSION {name} UPDATE"), needed_for)
+        return _server(
+            name,
+            True,
+            self._there(why),
+            self._psql(f"ALTER EXTENSION {name} UPDATE"),
+            needed_for,
+        )
 
     def _prewarm(self) -> Ability:
         name = "pg_prewarm"
@@ -230,11 +243,17 @@ class _ServerChecks:
             return _server(name, False, self._there(why), command, [])
         if found.available is None:
             return _server(name, False, self._not_installed(name), None, [])
-        why = self._there(f"the extension does not exist in database `{self._server.database}`")
-        return _server(name, False, why, self._psql(*self._create(name)), [])
+        return self._not_created(
+            name, f"the extension does not exist in database `{self._server.database}`", []
+        )
 
-    def _create(self, extension: str) -> Sequence[str]:
-        return statements_to_create(self._connection, extension)
+    def _not_created(self, name: str, why: str, needed_for: list[str]) -> Ability:
+        """Return the ability of an extension that the server lists and the database does not have."""
+        first = None if self._provider is None else self._provider.before_creating(name)
+        if self._provider is not None and first is not None:
+            why = f"{why}; {self._provider.name}: {first}"
+        command = self._psql(*statements_to_create(self._connection, name))
+        return _server(name, False, self._there(why), command, needed_for)
 
     def _not_installed(self, name: str) -> str:
         if self._provider is not None:
@@ -283,35 +302,6 @@ class _ServerChecks:
     def _there(self, why: str) -> str:
         """Return the reason, with the word that a stand-by needs: what is created comes from its primary."""
         return f"{why}; this is a stand-by, so do it on its primary" if self._server.in_recovery else why
-
-    def _psql(self, *statements: str, here: bool = False) -> str:
-        """Return the command by which somebody who may do it executes the statements.
-
-        Args:
-            statements: each is a transaction of its own.
-            here: on this very server, also where that is a stand-by.
-        """
-        info, server = self._connection.info, self._server
-        host, port = info.host, info.port
-        if server.in_recovery and not here:
-            host, port = self._primary or ("PRIMARY", port)
-        administrator = self._session.administrator
-        options = _options(host, port, administrator, server.database)
-        # Over a socket peer authentication is usual: it lets in the system user of the role's name only.
-        peer = not server.in_recovery and self._session.by_socket and administrator != self._session.role
-        sudo = ""
-        if peer and administrator is not None and has_account(administrator):
-            as_user = "runuser -u {} -- " if os.geteuid() == 0 else "sudo -u {} "
-            sudo = as_user.format(shell_word(administrator))
-        return " ".join([f"{sudo}psql {options}", *(f"-c {shell_word(text)}" for text in statements)])
-
-
-def _options(host: str, port: int, role: str | None, database: str) -> str:
-    """Return psql's options for a server, without password."""
-    words = ["-h", host] if host else []
-    words += ["-p", str(port)]
-    words += ["-U", role] if role else []
-    return f"{shell_words(words)} -d {database_word(database)}"
 
 
 def _sentence(error: PgsweepError) -> str:

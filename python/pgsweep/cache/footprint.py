@@ -37,7 +37,7 @@ def footprint(
     statement: str,
     *,
     runs: int = 2,
-    parameters: Sequence[str] = (),
+    parameters: Sequence[str | None] = (),
     source: PoolSource = "auto",
     allow_writes: bool = False,
     timeout_seconds: float = 600.0,
@@ -49,7 +49,7 @@ def footprint(
         conninfo: as libpq understands it.
         statement: one SQL statement that EXPLAIN takes.
         runs: how often; the later ones show what a warm cache saves.
-        parameters: the values of $1, $2 and so on, as text; the server decides their types.
+        parameters: the values of $1, $2 and so on, as text, or None for NULL; the server decides their types.
         source: how the buffer pool is read.
         allow_writes: run it in a transaction that may write; it is rolled back all the same, but what it
             wrote into tables and WAL until then stays as dead rows.

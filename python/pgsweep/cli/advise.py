@@ -234,9 +234,14 @@ def _evidence_of(subject: str | None) -> Path | None:
 def _record(
     settings: Settings, target: Target, source: Source, seconds: float | None, memory_bytes: int | None
 ) -> tuple[Path, bool]:
-    """Record the server, and return where, and whether that was interrupted."""
+    """Record the server, and return where, and whether that was interrupted.
+
+    Raises:
+        PgsweepError: the recording was cut short.
+    """
     from pgsweep.advice.gather import advise
     from pgsweep.advice.observation import observe
+    from pgsweep.cli.record import require_whole
     from pgsweep.evidence.observe import seed_of
     from pgsweep.evidence.record import record
 
@@ -253,9 +258,9 @@ def _record(
             )
 
         if seconds is not None:
-            recorded(out, seconds)
+            result = recorded(out, seconds)
         else:
-            observe(
+            result = observe(
                 out,
                 recorded,
                 lambda path: advise(path, memory_bytes=memory_bytes),
@@ -263,6 +268,8 @@ def _record(
                 stop=stop,
             )
     settings.say(f"evidence: {out}")
+    if not stop.is_set():
+        require_whole(result, seconds, f"pgsweep advise {out}")
     return out, stop.is_set()
 
 

@@ -93,7 +93,7 @@ def command(
     \b
     Examples:
       pgsweep cache shop
-      sudo -u postgres pgsweep cache shop --by table --top 20
+      sudo pgsweep cache shop --by table --top 20
       pgsweep cache -h db1 -U monitor shop --json | jq .pool
       pgsweep cache shop --map orders -o orders.html
       sudo pgsweep cache shop --evict orders

@@ -1,4 +1,4 @@
-"""Names of databases and relations for the shell's completion, from the server that the words name so far.
+"""Names for the shell's completion, from the server that the words name: databases, relations, schemas.
 
 Whatever goes wrong there are no names and no words: a shell that completes must not wait, nor be written to.
 A password is never asked for.
@@ -25,8 +25,21 @@ def relation_names(ctx: click.Context, _parameter: click.Parameter, incomplete: 
     return _found(ctx, incomplete, "relations")
 
 
+def listed_relation_names(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return relations that begin like the last name of a list, each behind the names before it."""
+    before, comma, begun = incomplete.rpartition(",")
+    return [CompletionItem(before + comma + item.value) for item in _found(ctx, begun, "relations")]
+
+
+def schema_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the schemas that begin like this."""
+    return _found(ctx, incomplete, "schemas")
+
+
 def _found(
-    ctx: click.Context, incomplete: str, kind: Literal["databases", "relations"]
+    ctx: click.Context, incomplete: str, kind: Literal["databases", "relations", "schemas"]
 ) -> list[CompletionItem]:
     from pgsweep.pg.catalog import read_names_like
     from pgsweep.pg.connect import build_conninfo, connect, explained

@@ -35,7 +35,7 @@ def command(settings: Settings, target: Target, output: Output, /) -> int:
     \b
     Examples:
       pgsweep doctor -h db1 -U postgres -d shop
-      sudo -u postgres pgsweep doctor
+      sudo pgsweep doctor
       pgsweep doctor service=shop --json
     """
     from pgsweep.cli.provenance import with_provenance

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     metavar="VALUE",
     help="The value of $1; repeated, of $2 and so on.",
 )
+@click.option("--null", metavar="TEXT", help="A --param of this text is NULL.")
 @click.option(
     "--allow-writes",
     is_flag=True,
@@ -81,6 +82,7 @@ def command(
     statement: str,
     runs: int,
     parameters: tuple[str, ...],
+    null: str | None,
     allow_writes: bool,
     timeout_seconds: float,
     source: Literal["auto", "peek", "sql"],
@@ -101,7 +103,7 @@ def command(
     \b
     Examples:
       pgsweep footprint "SELECT count(*) FROM orders" shop
-      sudo -u postgres pgsweep footprint "SELECT * FROM orders WHERE id = 42" shop --json
+      sudo pgsweep footprint "SELECT * FROM orders WHERE id = 42" shop --json
       pgsweep footprint 'SELECT * FROM orders WHERE id = $1' --param 42 shop
       pgsweep footprint "SELECT count(*) FROM t" --cold --setup tables.sql --shared-buffers 64MB
     """
@@ -126,7 +128,7 @@ def command(
         footprint,
         statement=statement,
         runs=runs,
-        parameters=parameters,
+        parameters=[None if value == null else value for value in parameters],
         source=source,
         allow_writes=allow_writes,
         timeout_seconds=timeout_seconds,

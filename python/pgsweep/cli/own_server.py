@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pgsweep.cli.settings import Settings
 from pgsweep.errors import PgsweepError
@@ -13,14 +13,30 @@ from pgsweep.plain import shell_words
 
 R = TypeVar("R")
 
+_COMMAND: Final = re.compile(
+    r"\bpgsweep (?:"
+    r"load(?= --(?:resume|rollback|keep-as-is) )"
+    # What is said of a file that one of these wrote names no command to run.
+    r"|record(?= -)|warm (?:save|restore)(?= [\w./'$~-]+\.)"
+    r"|doctor(?= *(?:[`,;)]|$))"
+    r"|(?:cache|top|footprint|hugepages|memory budget|memory|warm (?:check|keep|plan|run))"
+    r"(?= *(?:[`,;)]|$| --(?!undo|apply)))"
+    r")(?! -[hpUd]\b)(?!(?: [a-z-]+)* \.\.\.)"
+)
+"""Commands for the user's own server, without options that name one."""
+
+_PARTS: Final = ("missing", "refused", "troubles", "settings", "parts")
+_TEXTS: Final = ("enable", "value", "reason", "why")
+"""Where results propose commands: the parts that a result lists, and their fields."""
+
 
 def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: str) -> str:
     """Return the hint with the user's own server in the commands that it names.
 
     Args:
         hint: may hold `psql -d NAME` and `psql -c` for the user's own database, `psql -d shop`, `psql -l`,
-            `pg_isready`, `pgsweep doctor`, `pgsweep record` and `pgsweep load` with options, and
-            `pgsweep ...` for the command that failed.
+            `pg_isready`, commands of pgsweep for a server, and `pgsweep ...` or `pgsweep record ...` for the
+            command that failed.
         server: the options that name the server: `-h db1 -p 5433`. A hint that says whom else to ask keeps
             the choice of the role.
         session: those, and the options that name role and database.
@@ -31,14 +47,11 @@ def pasted(hint: str, server: Sequence[str], session: Sequence[str], command: st
     if whole:
         text = re.sub(r"\bpsql -d NAME\b", lambda _: f"psql {whole}", text)
         text = re.sub(r"\bpsql (?=-c )", lambda _: f"psql {whole} ", text)
-        own = r"\bpgsweep (?:load(?= --(?:resume|rollback|keep-as-is) )|record(?= -))"
-        text = re.sub(own, lambda found: f"{found[0]} {whole}", text)
+        text = _COMMAND.sub(lambda found: f"{found[0]} {whole}", text)
     if place:
         text = re.sub(r"\bpsql (?=-[dl]\b)", lambda _: f"psql {place} ", text)
         text = re.sub(r"\bpg_isready\b(?! -)", lambda _: f"pg_isready {place}", text)
-    if whole:
-        text = re.sub(r"\bpgsweep doctor\b(?= *(?:`|$|,|;|\)))", lambda _: f"pgsweep doctor {whole}", text)
-    return re.sub(r"\bpgsweep \.\.\.", lambda _: command, text)
+    return re.sub(r"\bpgsweep(?: [a-z-]+)* \.\.\.", lambda _: command, text)
 
 
 def with_own_server(settings: Settings, hint: str) -> str:
@@ -57,18 +70,30 @@ def with_own_server(settings: Settings, hint: str) -> str:
 
 
 def naming_own_server(settings: Settings, result: R) -> R:
-    """Return a result whose list of what is missing proposes commands for the user's own server.
+    """Return a result whose parts propose commands for the user's own server.
 
     Args:
         settings: of this command; a report of an older result has no server of its own.
-        result: any; one without such a list is returned as it is.
+        result: any; one that proposes nothing is returned as it is.
     """
-    missing = getattr(result, "missing", None)
-    if not missing or settings.target is None:
+    if settings.target is None:
         return result
     from msgspec.structs import replace
 
-    named = [replace(one, enable=one.enable and with_own_server(settings, one.enable)) for one in missing]
+    def named(part: Any) -> Any:
+        texts = {name: text for name in _TEXTS if isinstance(text := getattr(part, name, None), str)}
+        changed = {name: with_own_server(settings, text) for name, text in texts.items()}
+        return part if changed == texts else replace(part, **changed)
+
+    lists: dict[str, Any] = {
+        name: found for name in _PARTS if isinstance(found := getattr(result, name, None), list)
+    }
+    changed: dict[str, Any] = {name: [named(part) for part in found] for name, found in lists.items()}
     whole: Any = result
-    changed: R = replace(whole, missing=named)
-    return changed
+    work = getattr(result, "work", None)
+    if work is not None and (done := naming_own_server(settings, work)) is not work:
+        changed["work"] = done
+        lists["work"] = work
+    whole = whole if changed == lists else replace(whole, **changed)
+    rewritten: R = whole
+    return rewritten

@@ -14,7 +14,7 @@ from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import check_writable, write_stdout
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.cli.settings import Settings
-from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
+from pgsweep.errors import INTERRUPTED, ConnectionFailed, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.ui.numbers import seconds as seconds_text
 
@@ -161,6 +161,32 @@ def command(
 
 _ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled": 1, "disk": 1}
 """The exit codes of recordings that ended before they were complete, by `ended_by`."""
+
+
+def require_whole(result: RecordResult, asked_seconds: float | None, again: str) -> None:
+    """Check that a recording which something else rests on was not cut short.
+
+    Args:
+        result: what was recorded.
+        asked_seconds: how long it should have been; None for until there is enough.
+        again: the command that goes on from the part that is kept.
+
+    Raises:
+        ConnectionFailed: the server has gone.
+        PgsweepError: the server refused statements, or there is no room on the disk.
+    """
+    code = _ENDED_EARLY.get(result.ended_by, 0)
+    if not code:
+        return
+    from pgsweep.ui.record import ending
+
+    asked = "" if asked_seconds is None else f" of {seconds_text(asked_seconds)}"
+    kind = ConnectionFailed if code == ConnectionFailed.exit_code else PgsweepError
+    raise kind(
+        f"the recording ended after {seconds_text(result.seconds)}{asked}",
+        cause=ending(result.ended_by).removeprefix("ended early: "),
+        hint=f"record again, or take the part that is kept: {again}",
+    )
 
 
 _OF_SCRIPT = {"script", "seconds"}

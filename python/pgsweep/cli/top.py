@@ -13,7 +13,9 @@ import click
 from pgsweep.cli.common import HELP_NAMES, Duration, common_options, pool_source_option, settings_of
 from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.output import write_stdout
+from pgsweep.cli.own_server import naming_own_server
 from pgsweep.errors import UsageError
+from pgsweep.ui.numbers import seconds as seconds_text
 from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
@@ -58,7 +60,11 @@ seconds a steady load seems to come and go."""
 @click.option(
     "--this-database", is_flag=True, help="Name only relations of DBNAME.  [default: all that may be entered]"
 )
-@click.option("--once", is_flag=True, help="Look twice, 5s apart or --interval, print one page and end.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Look twice, 5s apart or --interval as given here, print one page and end.",
+)
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="With --once: how many relations.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: write JSON to stdout.")
 @common_options
@@ -89,7 +95,7 @@ def command(
 
     \b
     Examples:
-      sudo -u postgres pgsweep top shop
+      sudo pgsweep top shop
       pgsweep top -h db1 -U monitor shop --interval 5s --sort change
       pgsweep top shop --once
       pgsweep top shop --once --json | jq .rates.hit_ratio
@@ -109,8 +115,15 @@ def command(
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     from pgsweep.records.top import TopView
 
-    if once and ctx.get_parameter_source("interval_seconds") is click.core.ParameterSource.DEFAULT:
-        interval_seconds = _ONCE_SECONDS
+    if once and interval_seconds < _ONCE_SECONDS:
+        # An interval of the configuration is the live screen's.
+        if ctx.get_parameter_source("interval_seconds") is not click.core.ParameterSource.COMMANDLINE:
+            interval_seconds = _ONCE_SECONDS
+        else:
+            settings.say(
+                f"rates over {seconds_text(interval_seconds)} only: over less than "
+                f"{seconds_text(_ONCE_SECONDS)} a steady load seems to come and go"
+            )
     limit = top if top is not None or as_json else _ROWS_ONCE
     view = TopView(sort=sort, filter=wanted, limit=limit if once else None)
 
@@ -184,7 +197,7 @@ def _print(
     from pgsweep.ui.top_text import once_text
 
     sample = take_twice(live, interval_seconds).sample(view)
-    sample = with_provenance(sample, settings.arguments, server=server)
+    sample = naming_own_server(settings, with_provenance(sample, settings.arguments, server=server))
     if as_json:
         write_stdout(to_json(sample))
     else:

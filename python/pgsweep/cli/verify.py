@@ -15,6 +15,7 @@ from pgsweep.cli.output import Output, output_options
 from pgsweep.cli.progress import ConsoleProgress
 from pgsweep.condition import parse_word_condition
 from pgsweep.errors import CONDITION_HOLDS, INTERRUPTED, UsageError
+from pgsweep.plain import shell_words
 
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
@@ -111,7 +112,9 @@ def command(
         meta = Evidence.open(evidence).meta
         target.use(lambda conninfo: check_server(conninfo, evidence))
         after = Path(f"pgsweep-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}.evidence")
-        interrupted = _record(settings, target, after, cast("Source", meta.source), seconds or meta.seconds)
+        interrupted = _record(
+            settings, target, evidence, after, cast("Source", meta.source), seconds or meta.seconds
+        )
         if interrupted:
             return INTERRUPTED
     with ConsoleProgress(settings) as shown:
@@ -124,14 +127,23 @@ def command(
     return CONDITION_HOLDS if held else 0
 
 
-def _record(settings: Settings, target: Target, out: Path, source: Source, seconds: float) -> bool:
-    """Record the server as it was recorded before; return whether that was interrupted."""
+def _record(
+    settings: Settings, target: Target, before: Path, out: Path, source: Source, seconds: float
+) -> bool:
+    """Record the server as it was recorded before; return whether that was interrupted.
+
+    Raises:
+        PgsweepError: the recording was cut short.
+    """
+    from pgsweep.cli.record import require_whole
     from pgsweep.evidence.record import record
 
     settings.kept.append(out)
     with stoppable(settings) as stop, ConsoleProgress(settings) as shown:
-        target.use(
+        recorded = target.use(
             lambda conninfo: record(conninfo, out, source=source, seconds=seconds, progress=shown, stop=stop)
         )
     settings.say(f"evidence: {out}")
+    if not stop.is_set():
+        require_whole(recorded, seconds, f"pgsweep verify {shell_words([str(before)])} --after {out}")
     return stop.is_set()

@@ -15,7 +15,7 @@ from pgsweep._native import check_tracing, page_cache, peek_relations
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, read_huge_pages, shared_memory
 from pgsweep.host.machine import describe_machine, memory_bytes
-from pgsweep.host.postmaster import Search, place_of, postmasters, user_name, user_of
+from pgsweep.host.postmaster import Search, listening_sockets, place_of, postmasters, user_name, user_of
 from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.units import format_bytes, format_count
@@ -29,6 +29,7 @@ _ON_THE_HOST = (
     "memory",
     "hugepages",
 )
+_PROVIDERS = "the server's host is the provider's: nobody else runs programs there"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,6 +47,7 @@ class Seen:
         huge_pages: the setting of that name.
         huge_pages_status: the setting of that name (17 and later).
         huge_pages_needed: to hold its shared memory; None if the server does not report it (14).
+        hosted: its host is a provider's, so nothing can be set or run there.
     """
 
     search: Search
@@ -57,6 +59,7 @@ class Seen:
     huge_pages: str
     huge_pages_status: str | None
     huge_pages_needed: int | None
+    hosted: bool = False
 
 
 class HostChecks:
@@ -122,13 +125,13 @@ class HostChecks:
         enable = None
         available: bool | None
         if seen is None:
-            available, why = None, "only a session says which process is the server's"
-            running = ", ".join(_described(pid) for pid in postmasters())
-            why += f"; servers that run here: {running}" if running else "; no server runs here"
+            available, why = None, f"only a session says which process is the server's; {_running()}"
         elif search.pid is not None:
             available, why = True, f"the server is process {search.pid} here"
         elif search.closed and seen.by_socket:
             available, why = True, "connected by a Unix socket"
+        elif seen.hosted:
+            available, why = False, _PROVIDERS
         elif search.closed:
             available, enable = None, self._as_root
             processes = ", ".join(_described(pid) for pid in search.closed)
@@ -248,6 +251,8 @@ class HostChecks:
         wanted = needed + (pool.total - pool.free if here and pool is not None else 0)
         if here and pool is not None and pool.free >= needed:
             return _ability("huge_pages", False, f"{why}: restart the server with huge_pages = on", None, [])
+        if seen.hosted:
+            return _ability("huge_pages", False, f"{why}; its host is the provider's", None, [])
         why += f": set them aside on {'this' if here else 'its'} host, then restart the server"
         return _ability("huge_pages", False, why, f"sudo sysctl -w vm.nr_hugepages={wanted}", [])
 
@@ -281,6 +286,17 @@ class HostChecks:
     @property
     def _as_root(self) -> str:
         return f"sudo {self._again}"
+
+
+def _running() -> str:
+    """Return which servers run here, and where they listen, as far as that may be seen."""
+    running = postmasters()
+    if not running:
+        return "no server runs here"
+    text = f"servers that run here: {', '.join(_described(pid) for pid in running)}"
+    unknown = any(place_of(pid) is None for pid in running)
+    places = "; ".join(listening_sockets()) if unknown else ""
+    return f"{text}; servers listen here on {places}" if places else text
 
 
 def _described(pid: int) -> str:

@@ -22,6 +22,8 @@ from pgsweep.regular import open_of, read_bounded
 
 _PROC = Path("/proc")
 _LOCK_FILE_BYTES = 16384
+_ACCEPTS = 0x10000
+"""A socket that listens (linux/net.h, __SO_ACCEPTCON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,28 @@ def _lock_file(pid: int, proc: Path) -> list[str] | None:
         return None
     known = {str(pid), *status.get("NSpid", "").split()}
     return lines if len(lines) >= 5 and lines[0].strip() in known else None
+
+
+def listening_sockets() -> list[str]:
+    """Return the Unix sockets on which servers listen on this host: `port 5432, socket in /run/postgresql`.
+
+    Anybody may read them, but not which process has which. Sockets of other network namespaces are not there.
+    """
+    try:
+        lines = (_PROC / "net" / "unix").read_text(errors="replace").splitlines()[1:]
+    except OSError:
+        return []
+    found = set()
+    for line in lines:
+        # Num, RefCount, Protocol, Flags, Type, St, Inode, Path (net/unix/af_unix.c, unix_seq_show).
+        words = line.split(maxsplit=7)
+        if len(words) < 8 or not int(words[3], 16) & _ACCEPTS:
+            continue
+        path = Path(words[7])
+        port = path.name.removeprefix(".s.PGSQL.")
+        if port != path.name and port.isdecimal():
+            found.add(f"port {port}, socket in {path.parent}")
+    return sorted(found)
 
 
 def user_name(uid: int) -> str:

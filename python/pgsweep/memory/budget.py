@@ -375,7 +375,8 @@ def estimate_budget(
 
 
 _SMALLEST_WORK_MEM: Final = 64 << 10
-"""guc_tables.c, `work_mem`: 64 kB at least."""
+_LARGEST_WORK_MEM: Final = (2**31 - 1) << 10
+"""guc_tables.c: `work_mem` is 64 kB to MAX_KILOBYTES."""
 
 
 def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> int | None:
@@ -383,7 +384,7 @@ def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> 
     if nodes <= 0:
         return None
     found = int(room_bytes / nodes / max(1.0, settings.hash_mem_multiplier)) // 1024 * 1024
-    return found if found >= _SMALLEST_WORK_MEM else None
+    return min(found, _LARGEST_WORK_MEM) if found >= _SMALLEST_WORK_MEM else None
 
 
 def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
@@ -421,7 +422,8 @@ def _judged(
     )
     # The verdict is `fits` while a tenth is left for cached files.
     room = round(capacity * (1 - SCARCE_RATIO))
-    fitting = max(0, (room - (high - connections * each[1])) // max(1, each[1]))
+    fitting = (room - (high - connections * each[1])) // max(1, each[1])
+    fitting = min(max(0, fitting), _MOST_CONNECTIONS)
     work_mem = _fitting_work_mem(room - (high - nodes * settings.largest_node), nodes, settings)
     like = "as those of today" if seen.connections else "as one that has just begun"
     whose = "the memory cgroup's limit" if limit is not None else "the host's memory"

@@ -26,9 +26,9 @@ from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect, explained
-from pgsweep.pg.trust import as_superuser
 from pgsweep.plain import sql_identifier
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals

@@ -16,9 +16,10 @@ import msgspec
 import psycopg
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
+from pgsweep.pg.trust import missing_extension, require_trusted
 from pgsweep.pg.userpath import resolve_relation
 from pgsweep.plain import decode_name
 
@@ -367,12 +368,16 @@ def readable_schema(connection: psycopg.Connection[Any], found: Buffercache) -> 
 
 
 def read_names_like(
-    connection: psycopg.Connection[Any], kind: Literal["databases", "relations"], beginning: str, most: int
+    connection: psycopg.Connection[Any],
+    kind: Literal["databases", "relations", "schemas"],
+    beginning: str,
+    most: int,
 ) -> list[str]:
     """Return names that begin like this, for the shell's completion.
 
     Args:
-        kind: databases that may be connected to, or relations of this one, as SQL writes them.
+        kind: databases that may be connected to, or relations of this one, as SQL writes
+            them, or its schemas.
         beginning: of the names.
         most: the largest number of names.
     """

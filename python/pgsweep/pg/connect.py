@@ -27,6 +27,7 @@ from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpe
 from pgsweep.pg.failures import connection_lost, first_line
 from pgsweep.pg.osuser import connected_as_owner
 from pgsweep.pg.secrets import masked, without_secrets
+from pgsweep.plain import decode_name, shell_word, sql_identifier
 from pgsweep.versions import OLDEST_MAJOR
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -120,12 +121,12 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"no password supplied",
         "the server wants a password and libpq found none",
-        "set PGPASSWORD, or add a line to ~/.pgpass: HOST:PORT:DATABASE:USER:PASSWORD",
+        "set PGPASSWORD, or add a line to ~/.pgpass: {pgpass}:PASSWORD",
     ),
     (
         r"peer authentication failed",
         "over the socket the server lets in only the system user of the same name",
-        "sudo -u USER pgsweep ..., or connect by TCP: -h localhost",
+        "sudo -u {role} pgsweep ..., or connect by TCP: -h localhost",
     ),
     (r'database "[^"]*" does not exist', "there is no such database", "psql -l lists them; choose: -d NAME"),
     (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
@@ -137,12 +138,17 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r'too many connections for database "[^"]*"',
         "the database takes no more connections",
-        "close some, or as its owner: ALTER DATABASE NAME CONNECTION LIMIT -1",
+        "close some, or as its owner: psql -d postgres -c {alter_database}",
+    ),
+    (
+        r'too many connections for role "[^"]*"',
+        "all connections that this role may use are taken",
+        "close some, or as a superuser: psql -d postgres -c {alter_role}",
     ),
     (
         r"too many (connections|clients)|remaining connection slots are reserved",
         "all connections that this role may use are taken",
-        "close some, connect as a superuser, or: ALTER ROLE NAME CONNECTION LIMIT -1",
+        "close some, or connect as a superuser: -U postgres",
     ),
     (
         r"no pg_hba.conf entry|pg_hba.conf rejects",
@@ -170,7 +176,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
         "the host name is unknown here",
         "check the host: -h HOST",
     ),
-    (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready -h HOST -p PORT"),
+    (r"timeout", "the host does not answer", "check host, port and firewall: pg_isready"),
     (
         r"No such file or directory|Connection refused",
         "no server listens there",
@@ -179,7 +185,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"Permission denied",
         "this user may not enter the socket's folder",
-        "run as another user (sudo -u postgres), or connect by TCP: -h localhost",
+        "run it as the server's user: sudo -u postgres pgsweep ..., or connect by TCP: -h localhost",
     ),
 )
 
@@ -473,8 +479,30 @@ def _refused(error: psycopg.Error) -> ConnectionFailed:
     text = _plain(error)
     for pattern, cause, hint in _REFUSALS:
         if re.search(pattern, text, re.IGNORECASE):
-            return ConnectionFailed(text, cause=cause, hint=hint)
+            return ConnectionFailed(text, cause=cause, hint=_with_place(hint, error))
     return ConnectionFailed(text, hint="try the same with psql: it reads the same settings")
+
+
+def _with_place(hint: str, error: psycopg.Error) -> str:
+    """Return a hint of `_REFUSALS` with the names of the connection that was refused."""
+    if "{" not in hint:
+        return hint
+    # Where libpq did not come as far as to know them, they are the user's to fill in.
+    place = {"host": "HOST", "port": "PORT", "db": "DATABASE", "user": "USER"}
+    if error.pgconn is not None:
+        for name, unknown in place.items():
+            with suppress(psycopg.Error):
+                place[name] = decode_name(getattr(error.pgconn, name)) or unknown
+    # fe-connect.c, passwordFromFile: `:` and `\\` are escaped by `\\`.
+    escaped = [re.sub(r"([:\\])", r"\\\1", place[name]) for name in ("host", "port", "db", "user")]
+    alter_database = f"ALTER DATABASE {sql_identifier(place['db'])} CONNECTION LIMIT -1"
+    alter_role = f"ALTER ROLE {sql_identifier(place['user'])} CONNECTION LIMIT -1"
+    return hint.format(
+        pgpass=":".join(escaped),
+        role=shell_word(place["user"]),
+        alter_database=shell_word(alter_database),
+        alter_role=shell_word(alter_role),
+    )
 
 
 def _plain(error: psycopg.Error) -> str:
@@ -490,7 +518,7 @@ def translate(error: psycopg.Error) -> PgsweepError:
             return MissingAbility(
                 text,
                 cause="the role may not see this",
-                hint="as a superuser: GRANT pg_monitor TO the role; `pgsweep doctor` has the command",
+                hint="`pgsweep doctor` has the command that grants pg_monitor",
             )
         case sqlstates.QueryCanceled():
             return PgsweepError(

@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from pgsweep.errors import MissingAbility
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.connect import explained
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import compose, load
-from pgsweep.pg.trust import as_superuser, require_extension
+from pgsweep.pg.trust import require_extension
 from pgsweep.plain import decode_name
 
 EXTENSION: Final = "pg_stat_statements"

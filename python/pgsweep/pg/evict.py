@@ -7,10 +7,12 @@ from typing import Any, Final
 import psycopg
 
 from pgsweep.errors import MissingAbility
-from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.abilities import read_extension, read_session
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import BUFFERCACHE_OBJECTS, RelationPlace
 from pgsweep.pg.queries import compose
-from pgsweep.pg.trust import as_superuser, missing_extension, require_trusted
+from pgsweep.pg.trust import missing_extension, require_trusted
+from pgsweep.plain import shell_word
 
 _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
@@ -37,10 +39,19 @@ def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -
     found = read_extension(connection, _NAME, function)
     if found.created is None or found.schema is None:
         raise missing_extension(connection, _NAME, installed=found.available is not None)
+    session = read_session(connection)
+    # The functions test it themselves, whatever is granted (pg_buffercache_pages.c).
+    if not session.superuser:
+        one = "" if session.administrator is None else f": -U {shell_word(session.administrator)}"
+        raise MissingAbility(
+            f"role {session.role} may not execute {function}",
+            cause="the server lets superusers evict, and nobody else",
+            hint=None if session.hosted else f"connect as a superuser{one}",
+        )
     if not found.usable:
         raise MissingAbility(
-            f"this role may not execute {function}, or {_NAME} {found.created} does not have it",
-            cause="the server lets superusers evict, and nobody else",
+            f"{_NAME} {found.created} does not have {function}",
+            cause=f"the server has version {found.available} of the extension",
             hint=as_superuser(connection, [f"ALTER EXTENSION {_NAME} UPDATE"]),
         )
     require_trusted(connection, _NAME, [*BUFFERCACHE_OBJECTS, function], instead="leave out --evict")

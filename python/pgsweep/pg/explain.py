@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,10 +18,9 @@ from pgsweep.pg.userpath import read_user_path
 _LOCK_TIMEOUT_MS: Final = 2000
 _NAMES_AND_RIGHTS: Final = "42"
 """Class 42 of the SQLSTATEs: syntax errors, names that do not exist, privileges."""
-_PARAMETERS: Final = re.compile(
-    r"bind message supplies \d+ parameters|could not determine data type of parameter|there is no parameter"
-)
-"""What the server says where parameters are too few or too many (postgres.c, parse_param.c)."""
+_PARAMETERS: Final = {"42P02", "42P18", "08P01"}
+"""The SQLSTATEs of parameters that are too few or too many: undefined_parameter, indeterminate_datatype
+(parse_param.c), protocol_violation (postgres.c, exec_bind_message)."""
 
 
 class Explainer:
@@ -41,12 +39,13 @@ class Explainer:
         set_for_session(session, lock_timeout=str(_LOCK_TIMEOUT_MS), statement_timeout=str(timeout_ms))
         self._search_path = read_user_path(session)
 
-    def run(self, statement: str, parameters: Sequence[str] = ()) -> dict[str, Any]:
+    def run(self, statement: str, parameters: Sequence[str | None] = ()) -> dict[str, Any]:
         """Execute a statement once; return the report of EXPLAIN: `Plan`, `Planning`, times.
 
         Args:
             statement: one statement that EXPLAIN takes.
-            parameters: the values of $1, $2 and so on, as text; the server decides their types.
+            parameters: the values of $1, $2 and so on, as text, or None for NULL; the server decides
+                their types.
 
         Raises:
             UsageError: EXPLAIN does not take the statement, or it would write.
@@ -76,7 +75,7 @@ class Explainer:
         except psycopg.Error as error:
             if session.closed:
                 raise
-            if _PARAMETERS.search(str(error)):
+            if error.sqlstate in _PARAMETERS:
                 raise UsageError(
                     "the statement does not take as many parameters as were given",
                     cause=first_line(error),

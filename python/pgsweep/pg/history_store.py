@@ -30,7 +30,7 @@ from pgsweep.pg.answers import CheckedConnection
 from pgsweep.pg.connect import Connection, connect, describe, explained, set_for_session, with_name
 from pgsweep.pg.failures import ends_session, first_line
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_name, sql_identifier
 
 SCHEMA: Final = "pgsweep_history"
 _LARGE: Final = ("samples", "consumers", "curves")
@@ -174,7 +174,7 @@ class PostgresStore:
             raise MissingAbility(
                 f"the history cannot be kept in {self.name}",
                 cause=f"its encoding is {encoding}, and names of all servers must fit in",
-                hint="CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0",
+                hint="CREATE DATABASE pgsweep_history ENCODING 'UTF8' TEMPLATE template0",
             )
         try:
             with connection.transaction():
@@ -196,7 +196,8 @@ class PostgresStore:
             raise MissingAbility(
                 f"the history cannot be kept in {self.name}: {first_line(error)}",
                 cause="the role may not make a schema there, or may not write the tables in it",
-                hint=f"CREATE SCHEMA {SCHEMA} AUTHORIZATION ROLE -- as the owner of the database",
+                hint=f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {sql_identifier(connection.info.user)} "
+                "-- as the owner of the database",
             ) from error
 
     def _check_owner(self, connection: Connection) -> bool:

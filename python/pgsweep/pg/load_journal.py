@@ -32,8 +32,8 @@ import psycopg
 from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.queries import load
-from pgsweep.pg.trust import as_superuser
 from pgsweep.plain import decode_name, sql_identifier
 
 CLAIM: Final = 1885827948

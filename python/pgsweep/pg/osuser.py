@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import re
 import stat
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -21,22 +20,24 @@ import psycopg
 
 T = TypeVar("T")
 
-_BY_PEER: Final = re.compile(r'peer authentication failed|role "root" does not exist', re.IGNORECASE)
 _SETRESUID: Final = {"x86_64": 117, "aarch64": 147}
 """The system call's number (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h)."""
 
 
 def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | None:
-    """Connect again as the owner of the socket, where root was refused for being root.
+    """Connect again as the owner of the socket, where root was refused.
+
+    libpq gives a refusal no SQLSTATE, and its text is in the language of the server's lc_messages. So any
+    refusal of root counts: one that has another reason is met again.
 
     Args:
         connect: connects.
         refusal: what the first attempt ended in.
 
     Returns:
-        Nothing where this is not such a case, or that user is refused too.
+        Nothing where this is not root at a socket of another user's, or that user is refused too.
     """
-    if os.geteuid() != 0 or not _BY_PEER.search(str(refusal)):
+    if os.geteuid() != 0:
         return None
     owner = _owner_of_socket(refusal)
     if not owner:

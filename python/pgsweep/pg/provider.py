@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import psycopg
 
+from pgsweep.errors import PgsweepError
 from pgsweep.pg.queries import load
+
+_OFFERED: Final = "CREATE EXTENSION takes what the provider offers, and {name} is not among it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,14 @@ class Provider:
         ]
         return self.place.format(set=self.between.join(each))
 
+    def before_creating(self, name: str) -> str | None:
+        """Return what may have to be done before CREATE EXTENSION takes an extension that the server lists.
 
-_OFFERED: Final = "CREATE EXTENSION takes what the provider offers, and {name} is not among it"
+        Returns:
+            None where the provider has no list of its own.
+        """
+        return None if self.extensions == _OFFERED else self.extensions.format(name=name)
+
 
 # A parameter that takes a restart is refused with ApplyMethod=immediate (ModifyDBParameterGroup).
 _PARAMETER: Final = "ParameterName={name},ParameterValue={number},ApplyMethod={apply}"
@@ -107,7 +116,7 @@ PROVIDERS: Final = {
         "among the server parameters: {set}",
         "az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
         "--name {name} --value {number}",
-        "add {name} to the server parameter azure.extensions, then CREATE EXTENSION {name}",
+        "add {name} to the server parameter azure.extensions, then run CREATE EXTENSION",
         between=" && ",
     ),
     "supabase": Provider(
@@ -130,3 +139,11 @@ def read_provider(connection: psycopg.Connection[Any]) -> Provider | None:
     """Return which hosted service the server belongs to; None for one's own server, or an unknown one."""
     row = connection.execute(load("provider", connection.info.server_version)).fetchone()
     return None if row is None or row[0] is None else PROVIDERS.get(row[0])
+
+
+def provider_if_known(connection: psycopg.Connection[Any]) -> Provider | None:
+    """Return the same for an error that is about something else: None where the server does not answer."""
+    try:
+        return read_provider(connection)
+    except (psycopg.Error, PgsweepError):
+        return None

@@ -95,6 +95,7 @@ _SHAPES: Final = {
     "cluster": "one: text time",
     "complete_databases": "bytes",
     "complete_relations": "bytes",
+    "complete_schemas": "bytes",
     "connectable": "oid bytes bool bool?",
     "count_databases": "oidtext number?*",
     "count_io": "text number?*",

@@ -28,9 +28,11 @@ from psycopg.pq import TransactionStatus
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
+from pgsweep.pg.administrator import as_superuser
+from pgsweep.pg.provider import provider_if_known
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import creation_schema
-from pgsweep.plain import database_word, decode_name, shell_word, sql_identifier
+from pgsweep.plain import decode_name, sql_identifier
 
 _SAFE_SCHEMAS = ("extensions", "superuser_extensions", "pgsweep_extensions")
 """Names that hints propose for a schema of a superuser's own: the first that nobody else has taken.
@@ -203,24 +205,26 @@ def missing_extension(
         installed: whether its files are on the server's host.
         instead: as for `require_trusted`; nothing where there is no other way.
     """
+    provider = provider_if_known(connection)
     if installed:
+        first = None if provider is None else provider.before_creating(name)
+        create = as_superuser(connection, statements_to_create(connection, name))
         return MissingAbility(
             f"the extension {name} does not exist in database `{connection.info.dbname}`",
-            hint=as_superuser(connection, statements_to_create(connection, name)),
+            hint=create if first is None else f"{first}; {create}",
         )
+    otherwise = f"; or {instead}" if instead else ""
+    if provider is not None:
+        return MissingAbility(
+            f"{provider.name} does not offer {name} to this server yet",
+            hint=provider.extensions.format(name=name) + otherwise,
+        )
+    major = connection.info.server_version // 10000
     package = (
-        "install the contrib package of the server's version: on Debian it is part of `postgresql-NN`, "
-        "elsewhere `postgresql-contrib`"
+        f"install the contrib package of PostgreSQL {major} on the server's host: on Debian it is part of "
+        f"`postgresql-{major}`, elsewhere `postgresql-contrib`"
     )
-    return MissingAbility(
-        f"{name} is not installed on the server", hint=f"{package}; or {instead}" if instead else package
-    )
-
-
-def as_superuser(connection: psycopg.Connection[Any], statements: Sequence[str]) -> str:
-    """Return in words and as a command how a superuser executes statements in the session's database."""
-    commands = " ".join(f"-c {shell_word(statement)}" for statement in statements)
-    return f"as a superuser: psql -d {database_word(connection.info.dbname)} {commands}"
+    return MissingAbility(f"{name} is not installed on the server", hint=package + otherwise)
 
 
 def _identifier(name: bytes) -> str:

@@ -8,28 +8,40 @@ from pgsweep.records.doctor import Ability, Runnable
 
 WORKS, IN_PART, NOT = "works", "in part", "not"
 
-_OWN = ("predict", "prove", "demo", "convert", "report")
+_OWN = ("import", "predict", "prove", "demo", "lab", "convert", "report", "mcp", "completion")
 """Commands that need no server of the user's."""
 
+_FROM_EVIDENCE = "advise, verify"
+"""Commands that record a server, or take evidence that was recorded elsewhere."""
 
-def runnable(abilities: Sequence[Ability]) -> list[Runnable]:
-    """Return one line a command: whether it works, in part or not, and what is missing or used."""
+
+def runnable(abilities: Sequence[Ability], *, in_recovery: bool = False) -> list[Runnable]:
+    """Return one line a command: whether it works, in part or not, and what is missing or used.
+
+    Args:
+        abilities: of the server and of this host.
+        in_recovery: the server is a stand-by.
+    """
+    same_host = next((ability.available for ability in abilities if ability.name == "same_host"), None)
     able = {ability.name: ability.available is True for ability in abilities}
     too_old = any(ability.name == "version" and ability.available is False for ability in abilities)
     reached = able.get("connection", False) and not too_old
     found = [
         _record(able),
+        _advise(able, reached=reached),
         *(_both_caches(name, able) for name in ("cache", "top", "footprint", "warm save", "warm check")),
         *(_reading(name, able) for name in ("warm plan", "warm run", "warm restore")),
         _keep(able),
+        _serve(able),
+        _load(in_recovery=in_recovery),
         *(_processes(name, able) for name in ("memory", "memory budget")),
-        Runnable(command="memory kernel", state=WORKS, why="this host's kernel"),
+        _kernel(same_host, reached=reached),
         _hugepages(able),
         Runnable(command=", ".join(_OWN), state=WORKS, why="no server is needed"),
     ]
     if reached:
         return found
-    alone = ("memory kernel", found[-1].command)
+    alone = ("memory kernel", _FROM_EVIDENCE, found[-1].command)
     return [
         line
         if line.command in alone
@@ -54,6 +66,34 @@ def _record(able: Mapping[str, bool]) -> Runnable:
         return Runnable(command="record", state=NOT, why=why)
     state = IN_PART if sources == ["trace"] else WORKS
     return Runnable(command="record", state=state, why=f"--source {', '.join(sources)}")
+
+
+def _advise(able: Mapping[str, bool], *, reached: bool) -> Runnable:
+    if reached and _sources(able):
+        return Runnable(command=_FROM_EVIDENCE, state=WORKS, why="recording first, or from evidence")
+    why = "from evidence only: the server cannot be recorded from here"
+    return Runnable(command=_FROM_EVIDENCE, state=IN_PART, why=why)
+
+
+def _serve(able: Mapping[str, bool]) -> Runnable:
+    if not (able.get("peek") or able.get("pg_buffercache")):
+        why = "counters and sessions; the buffer pool needs pg_buffercache, or the server's host"
+        return Runnable(command="serve", state=IN_PART, why=why)
+    if not able.get("page_cache"):
+        return Runnable(command="serve", state=IN_PART, why="shared_buffers only, not the page cache")
+    return Runnable(command="serve", state=WORKS, why="shared_buffers and the page cache")
+
+
+def _load(*, in_recovery: bool) -> Runnable:
+    if in_recovery:
+        return Runnable(command="load", state=NOT, why="the server is a stand-by: load on its primary")
+    return Runnable(command="load", state=WORKS, why="into tables that the role may write")
+
+
+def _kernel(same_host: bool | None, *, reached: bool) -> Runnable:
+    if reached and same_host is False:
+        return Runnable(command="memory kernel", state=NOT, why="the server is not on this host")
+    return Runnable(command="memory kernel", state=WORKS, why="this host's kernel")
 
 
 def _both_caches(command: str, able: Mapping[str, bool]) -> Runnable:

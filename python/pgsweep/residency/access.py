@@ -18,6 +18,7 @@ from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.host.postmaster import find_postmaster
+from pgsweep.host.yama import who_may
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import (
@@ -193,7 +194,7 @@ def _check_peek(access: Access) -> None:
         raise MissingAbility(
             "the server's memory cannot be read from here",
             cause=access.missing[-1].why if access.missing else None,
-            hint="run pgsweep on the server's host, as the server's user or root; or use --source sql",
+            hint=f"on the server's host {who_may('pgsweep ...')}; or use --source sql",
         )
     before = used_buffers(access.connection)
     try:
@@ -205,7 +206,7 @@ def _check_peek(access: Access) -> None:
         raise MissingAbility(
             "the server's memory cannot be read",
             cause=error.strerror,
-            hint="run pgsweep as the server's user or as root; or use --source sql",
+            hint=f"{who_may('pgsweep ...')}; or use --source sql",
         ) from error
     why = disagreement(pool, server, before, used_buffers(access.connection))
     if why is not None:

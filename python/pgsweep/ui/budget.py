@@ -68,11 +68,17 @@ def _what_fits(result: BudgetResult) -> str:
     if result.fitting_connections is None:
         return ""
     many, mem = count(result.max_connections), format_bytes(result.work_mem_bytes)
-    text = (
-        f"The verdict would be fits up to {count(result.fitting_connections)} connections with work_mem {mem}"
-    )
+    if result.fitting_connections > 0:
+        fitting, also = count(result.fitting_connections), ", or"
+        text = f"The verdict would be fits up to {fitting} connections with work_mem {mem}"
+    else:
+        also = "; it would be"
+        text = f"With work_mem {mem} no number of connections would be judged fits"
     if result.fitting_work_mem_bytes is not None:
-        text += f", or up to work_mem {format_bytes(result.fitting_work_mem_bytes)} with {many} connections"
+        most = format_bytes(result.fitting_work_mem_bytes)
+        return f"{text}{also} up to work_mem {most} with {many} connections."
+    if result.plan_nodes > 0:
+        text += f"; no work_mem makes {many} connections fit"
     return text + "."
 
 

@@ -171,7 +171,8 @@ def _rows(result: DoctorResult) -> Rows:
                 ", ".join(ability.needed_for),
             )
             for ability in result.abilities
-        ],
+        ]
+        + [(line.command, "command", line.state, line.why, None, "") for line in result.commands],
     )
 
 

@@ -59,10 +59,10 @@ def command(
 
     \b
     Examples:
-      sudo -u postgres pgsweep memory budget
-      sudo -u postgres pgsweep memory budget --max-connections 1000 --plan-nodes 4
-      sudo -u postgres pgsweep memory budget --max-connections 500 --work-mem 64MB
-      sudo -u postgres pgsweep memory budget --json | jq .verdict
+      sudo pgsweep memory budget
+      sudo pgsweep memory budget --max-connections 1000 --plan-nodes 4
+      sudo pgsweep memory budget --max-connections 500 --work-mem 64MB
+      sudo pgsweep memory budget --json | jq .verdict
     """
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.memory.budget import budget

@@ -60,7 +60,7 @@ def command(
 
     \b
     Examples:
-      sudo -u postgres pgsweep memory
+      sudo pgsweep memory
       sudo pgsweep memory -h localhost -U postgres shop --top 10
       sudo pgsweep memory --watch --interval 5s
       sudo pgsweep memory --json | jq .cost

@@ -69,6 +69,7 @@ def command(
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.condition import parse_condition
     from pgsweep.residency.access import opened
+    from pgsweep.ui.warm_check import held_conditions
     from pgsweep.warm.heat.check import CONDITION_NAMES, check
     from pgsweep.warm.heat.file import read_heat
 
@@ -87,7 +88,6 @@ def command(
 
     result = target.use(checked)
     output.write(with_provenance(result, settings.arguments, server=target.server))
-    for text in result.conditions:
-        name = parse_condition(text, CONDITION_NAMES).name
-        settings.say(f"--fail-if {text} holds: {name} is {getattr(result.state, name):.4f}")
+    for text in held_conditions(result):
+        settings.say(f"--fail-if {text}")
     return CONDITION_HOLDS if result.conditions else 0

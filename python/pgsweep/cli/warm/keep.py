@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgsweep.cli.common import HELP_NAMES, Bytes, Duration, common_options, pool_source_option, settings_of
+from pgsweep.cli.completing import relation_names
 from pgsweep.cli.connection import Target, connection_flags
 from pgsweep.cli.interrupt import stoppable
 from pgsweep.cli.output import Output, output_options, write_stdout
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": HELP_NAMES})
-@click.argument("relations", metavar="RELATION...", nargs=-1, required=True)
+@click.argument("relations", metavar="RELATION...", nargs=-1, required=True, shell_complete=relation_names)
 @connection_flags
 @click.option("--indexes", is_flag=True, help="Keep the tables' indexes too.")
 @click.option("--toast", is_flag=True, help="Keep the tables' TOAST relations too.")

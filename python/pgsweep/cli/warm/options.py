@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pgsweep.cli.common import Bytes, Duration, pool_source_option
+from pgsweep.cli.completing import listed_relation_names, schema_names
 from pgsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,10 +64,17 @@ def warm_options(function: F) -> F:
             type=Names(),
             multiple=True,
             metavar="NAME,...",
+            shell_complete=listed_relation_names,
             help="Only these, written as in SQL: a table with its indexes and TOAST, a partitioned one with "
             "all partitions. May be repeated.  [default: all of DBNAME]",
         ),
-        click.option("--schema", multiple=True, metavar="NAME", help="Only this schema. May be repeated."),
+        click.option(
+            "--schema",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=schema_names,
+            help="Only this schema. May be repeated.",
+        ),
         click.option("--every-database", is_flag=True, help="All databases that may be entered."),
         click.option(
             "--heat",

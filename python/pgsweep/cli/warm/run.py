@@ -75,7 +75,7 @@ def command(
     Examples:
       pgsweep warm run shop
       pgsweep warm run shop --relations orders,customers --rate 100MB --max-latency 50ms
-      sudo -u postgres pgsweep warm run shop --into page-cache
+      sudo pgsweep warm run shop --into page-cache
       pgsweep warm run shop --dry-run
       pgsweep warm run shop --resume
     """

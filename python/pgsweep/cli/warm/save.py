@@ -67,7 +67,7 @@ def command(
     \b
     Examples:
       pgsweep warm save shop.heat shop
-      sudo -u postgres pgsweep warm save /var/lib/pgsweep/shop.heat --every 5m --keep 12
+      sudo pgsweep warm save /var/lib/pgsweep/shop.heat --every 5m --keep 12
       pgsweep warm save shop.heat -h db1 -U monitor shop --source sql
     """
     settings = settings_of(ctx)

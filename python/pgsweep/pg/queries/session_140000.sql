@@ -1,15 +1,21 @@
 -- What this session's role may see and do, and whom to ask for more; names as bytes, so that none can fail.
 WITH encoding AS (
     SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END AS name
+), supabase AS (
+    SELECT pg_catalog.current_setting('supautils.privileged_extensions', true) IS NOT NULL
+        OR pg_catalog.current_setting('supautils.reserved_roles', true) IS NOT NULL AS here
 ), administrator AS (
-    -- Hosted servers keep the superuser for themselves; members of these roles may create extensions and grant pg_monitor.
+    -- Hosted servers keep the superuser for themselves; members of these roles may create extensions and grant pg_monitor,
+    -- and so may the role postgres of Supabase.
     SELECT r.rolname, r.rolsuper
-    FROM pg_catalog.pg_roles AS r
+    FROM supabase AS s
+    CROSS JOIN pg_catalog.pg_roles AS r
     LEFT JOIN pg_catalog.pg_auth_members AS m ON m.member = r.oid
     LEFT JOIN pg_catalog.pg_roles AS g ON g.oid = m.roleid
-         AND g.rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin', 'alloydbsuperuser')
-    WHERE r.rolcanlogin AND (r.rolsuper OR g.oid IS NOT NULL)
-    ORDER BY r.rolname <> current_user, g.oid IS NULL, r.oid
+         AND g.rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin', 'alloydbsuperuser',
+                           'neon_superuser')
+    WHERE r.rolcanlogin AND (r.rolsuper OR g.oid IS NOT NULL OR (s.here AND r.rolname = 'postgres'))
+    ORDER BY r.rolname <> current_user, g.oid IS NULL AND NOT (s.here AND r.rolname = 'postgres'), r.oid
     LIMIT 1
 )
 SELECT pg_catalog.convert_to(current_user::text, e.name) AS role,

@@ -26,6 +26,7 @@ from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.grants import NO_RIGHT, grant_to_read
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
+from pgsweep.plain import shell_word
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.names import Named, tables_served
@@ -322,10 +323,11 @@ def _named(connection: Connection, name: str) -> tuple[str, list[int]]:
             hint="leave it out",
         )
     if kind in "vfcS":
+        shown = shell_word(rf"\d+ {name}")
         raise UsageError(
             f"`{name}` has no blocks that could be warmed",
             cause="it is a view, a foreign table, a composite type or a sequence",
-            hint="name the tables that it reads: psql -c '\\d+ NAME' shows them",
+            hint=f"name the tables that it reads: psql -c {shown} shows them",
         )
     return kind, oids
 

@@ -1,0 +1,83 @@
+"""The command by which a server's administrator executes statements there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgsweep.errors import PgsweepError
+from pgsweep.host.postmaster import has_account
+from pgsweep.pg.abilities import Session, read_primary, read_session
+from pgsweep.plain import database_word, shell_word, shell_words
+
+
+@dataclass(frozen=True, slots=True)
+class Administrator:
+    """Who may create extensions, grant and set parameters, and where.
+
+    Attributes:
+        host: of the session's server; a folder for a Unix socket.
+        port: likewise.
+        database: of the session.
+        session: what its role may do.
+        in_recovery: the server is a stand-by.
+        primary: host and port of its primary, as far as they are known.
+    """
+
+    host: str
+    port: int
+    database: str
+    session: Session
+    in_recovery: bool
+    primary: tuple[str, int] | None
+
+    def psql(self, *statements: str, here: bool = False) -> str:
+        """Return the command by which the administrator executes the statements.
+
+        Args:
+            statements: each is a transaction of its own.
+            here: on this very server, also where that is a stand-by.
+        """
+        name, host, port = self.session.administrator, self.host, self.port
+        elsewhere = self.in_recovery and not here
+        if elsewhere:
+            host, port = self.primary or ("PRIMARY", port)
+        # Over a socket peer authentication is usual: it lets in the system user of the role's name only. Root
+        # is refused too; a session of root's own is one of the server's user (pg/osuser.py).
+        as_root = os.geteuid() == 0
+        peer = not elsewhere and self.session.by_socket and (name != self.session.role or as_root)
+        sudo = ""
+        if peer and name is not None and has_account(name):
+            sudo = f"runuser -u {shell_word(name)} -- " if as_root else f"sudo -u {shell_word(name)} "
+        command = f"{sudo}psql {session_options(host, port, name, self.database)}"
+        return " ".join([command, *(f"-c {shell_word(text)}" for text in statements)])
+
+
+def session_options(host: str, port: int, role: str | None, database: str) -> str:
+    """Return psql's options for a session, without password."""
+    words = ["-h", host] if host else []
+    words += ["-p", str(port)]
+    words += ["-U", role] if role else []
+    return f"{shell_words(words)} -d {database_word(database)}"
+
+
+def as_superuser(connection: psycopg.Connection[Any], statements: Sequence[str]) -> str:
+    """Return in words and as a command how statements are executed that the session's role may not."""
+    info = connection.info
+    try:
+        session = read_session(connection)
+        row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+        in_recovery = row is not None and bool(row[0])
+        primary = read_primary(connection) if in_recovery else None
+    except (psycopg.Error, PgsweepError):
+        # The session is in a failed transaction, or lost: psql's own defaults decide.
+        commands = " ".join(f"-c {shell_word(statement)}" for statement in statements)
+        return f"as a superuser: psql -d {database_word(info.dbname)} {commands}"
+    administrator = Administrator(info.host, info.port, info.dbname, session, in_recovery, primary)
+    who = "as the administrator" if session.hosted else "as a superuser"
+    where = " on the primary" if in_recovery else ""
+    return f"{who}{where}: {administrator.psql(*statements)}"
