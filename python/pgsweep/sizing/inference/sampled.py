@@ -33,7 +33,8 @@ _LEAST_ACCESSES: Final = 400_000
 _MOST_HALVINGS: Final = 8
 """One page of 256 is kept at least."""
 
-_PARTS: Final = 16
+PARTS: Final = 16
+"""Every 16th page of a sample is a smaller sample of its kind."""
 _SIZES_OF_TASK: Final = 4
 
 
@@ -87,7 +88,7 @@ def replay_sizes(
         executor: where sizes are replayed; None is threads of this process.
         seed: of the draw.
     """
-    wanted = [_halvings(size, len(pages)) if sampled else 0 for size in sizes_blocks]
+    wanted = [halvings_of(size, len(pages)) if sampled else 0 for size in sizes_blocks]
     samples = {0: Sample(halvings=0, pages=pages, objects=objects, edges=edges)}
     if max(wanted):
         samples |= _samples(pages, objects, edges, set(wanted) - {0}, np.random.default_rng(seed))
@@ -115,8 +116,7 @@ def replay_sample(sample: Sample, sizes_blocks: Sequence[int], version: int) -> 
         list(sizes_blocks),
         _native.Rules(version),
         windows=sample.edges.astype(np.uint64),
-        # Every 16th page of a sample is a smaller sample of its kind.
-        groups=np.arange(sample.objects, dtype=np.uint32) % _PARTS if sample.halvings else None,
+        groups=np.arange(sample.objects, dtype=np.uint32) % PARTS if sample.halvings else None,
         threads=1,
     )
     weight = 2.0**sample.halvings
@@ -124,13 +124,13 @@ def replay_sample(sample: Sample, sizes_blocks: Sequence[int], version: int) -> 
     if not sample.halvings:
         return [SampledMisses(misses=row, error=0.0) for row in misses]
     parts = counts["group_misses"].astype(np.float64)
-    errors = weight * np.sqrt(_PARTS * parts.var(axis=1, ddof=1) * (1 - 1 / weight))
+    errors = weight * np.sqrt(PARTS * parts.var(axis=1, ddof=1) * (1 - 1 / weight))
     return [
         SampledMisses(misses=row, error=error) for row, error in zip(misses, errors.tolist(), strict=True)
     ]
 
 
-def _halvings(blocks: int, accesses: int) -> int:
+def halvings_of(blocks: int, accesses: int) -> int:
     """Return how often the pages may be halved for a size."""
     most = min(blocks / _LEAST_BLOCKS, accesses / _LEAST_ACCESSES)
     return int(np.clip(np.floor(np.log2(max(most, 1.0))), 0, _MOST_HALVINGS))
