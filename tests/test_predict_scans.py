@@ -118,7 +118,12 @@ class Life:
 
 def predicted(trace: Trace, sizes: list[int], **options: Any) -> Estimate:
     return estimate(
-        trace, pool_blocks=0, sizes_blocks=sizes, rules=RULES, extensions_are_reads=False, **options
+        trace,
+        pool_blocks=0,
+        sizes_blocks=sizes,
+        make_rules=lambda: RULES,
+        extensions_are_reads=False,
+        **options,
     )
 
 
@@ -267,7 +272,9 @@ def test_a_relation_that_misses_otherwise_than_counted_is_named() -> None:
     )
 
     def of_today(one: Trace) -> Estimate:
-        return estimate(one, pool_blocks=size, sizes_blocks=[size], rules=RULES, extensions_are_reads=False)
+        return estimate(
+            one, pool_blocks=size, sizes_blocks=[size], make_rules=lambda: RULES, extensions_are_reads=False
+        )
 
     plain = of_today(two)
     assert not any("relations do not" in reason for reason in plain.reasons)
@@ -464,7 +471,7 @@ def test_the_level_and_its_reason(seconds: float, wrong: float, lost: int, level
         replace(trace, missed=outcome),
         pool_blocks=1_024,
         sizes_blocks=[512, 1_024, 2_048],
-        rules=RULES,
+        make_rules=lambda: RULES,
         extensions_are_reads=False,
         lost_events=lost,
     )

@@ -47,7 +47,11 @@ def test_ten_seconds_predict_a_pool_that_turns_over_in_minutes(exponent: float) 
     measured = truth["misses"][:, 0] / truth["accesses"][0]
     short = as_trace(long[8_000_000:8_500_000], population)
     found = estimate(
-        short, pool_blocks=4_000, sizes_blocks=sizes, rules=_native.Rules(18), extensions_are_reads=False
+        short,
+        pool_blocks=4_000,
+        sizes_blocks=sizes,
+        make_rules=lambda: _native.Rules(18),
+        extensions_are_reads=False,
     )
     assert found.usable
     assert found.miss_ratio == pytest.approx(measured, abs=0.006)
@@ -68,7 +72,7 @@ def test_a_trace_without_an_access_is_refused() -> None:
             from_ids(np.zeros(0, dtype=np.uint32), np.zeros(0)),
             pool_blocks=100,
             sizes_blocks=[100],
-            rules=_native.Rules(18),
+            make_rules=lambda: _native.Rules(18),
             extensions_are_reads=False,
         )
 

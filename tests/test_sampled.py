@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,8 +22,10 @@ from pgsweep import _native
 from pgsweep.errors import MissingAbility
 from pgsweep.sizing.inference.sampled import replay_sizes
 from pgsweep.sizing.inference.traces import estimate_cold
+from pgsweep.sizing.predict import predict
 from pgsweep.workers import run_tasks
 from tests.fix_process import wait_until
+from tests.fix_written import MIB, write_trace
 
 OBJECTS, ACCESSES = 200_000, 4_000_000
 SIZES = [4_000, 16_000, 50_000, 120_000]
@@ -72,6 +75,32 @@ def test_a_long_trace_is_sampled_and_says_so(traces: dict[str, NDArray[np.uint32
     assert not any("samples" in reason for reason in whole.reasons)
     assert sampled.miss_ratio == pytest.approx(whole.miss_ratio, abs=0.003)
     assert np.all((sampled.low <= whole.miss_ratio) & (whole.miss_ratio <= sampled.high))
+
+
+def skewed(random: np.random.Generator) -> NDArray[np.uint32]:
+    """Return reads by a Zipf law of 1.2: a fifth of them are of one page."""
+    weight = np.arange(1, OBJECTS + 1) ** -1.2
+    rank = np.searchsorted(np.cumsum(weight) / weight.sum(), random.random(ACCESSES))
+    return random.permutation(OBJECTS)[np.minimum(rank, OBJECTS - 1)].astype(np.uint32)
+
+
+def few_hot(random: np.random.Generator) -> NDArray[np.uint32]:
+    """Return reads of which nine tenths are of three pages, the others of all pages alike."""
+    hot = random.random(ACCESSES) < 0.9
+    return np.where(hot, random.integers(0, 3, ACCESSES), random.integers(0, OBJECTS, ACCESSES)).astype(
+        np.uint32
+    )
+
+
+@pytest.mark.parametrize("law", [skewed, few_hot])
+def test_the_hottest_pages_need_not_be_kept(law: Callable[[np.random.Generator], NDArray[np.uint32]]) -> None:
+    """Misses are multiplied, not their ratio: a page that hardly misses may be in the sample or not."""
+    pages, edges = law(np.random.default_rng(4)), np.array([0, ACCESSES])
+    whole = _native.replay(pages, SIZES, _native.Rules(18))["misses"][:, 0] / ACCESSES
+    for seed in range(3):
+        found = replay_sizes(pages, OBJECTS, SIZES, 18, edges, sampled=True, seed=seed)
+        ratio = np.array([one.misses.sum() for one in found]) / ACCESSES
+        assert np.abs(ratio - whole).max() < 0.001
 
 
 @pytest.mark.parametrize("kind", ["processes", "executor"])
@@ -216,6 +245,11 @@ def test_a_cluster_gives_the_same_numbers_though_a_worker_dies(
         pages, edges = traces["reads"][:1_000_000], np.array([0, 1_000_000])
         here = replay_sizes(pages, OBJECTS, SIZES[2:], 18, edges, sampled=True)
         there = replay_sizes(pages, OBJECTS, SIZES[2:], 18, edges, sampled=True, executor=address)
+        recorded = write_trace(tmp_path / "a.evidence", accesses=40_000)
+        sizes = [2 * MIB, 8 * MIB, 32 * MIB]
+        shared = predict(recorded, sizes_bytes=sizes, executor=address)
     finally:
         cluster.communicate(timeout=60)
     assert [one.misses.tolist() for one in here] == [one.misses.tolist() for one in there]
+    assert len(shared.points) == 3
+    assert shared == predict(recorded, sizes_bytes=sizes)

@@ -41,7 +41,11 @@ def predicted(pages: Pages, sizes: list[int]) -> tuple[Estimate, NDArray[np.floa
     windows = np.array([len(pages) - TRACED, len(pages)], dtype=np.uint64)
     truth = _native.replay(pages, sizes, RULES, windows=windows)
     found = estimate(
-        traced(pages), pool_blocks=sizes[0], sizes_blocks=sizes, rules=RULES, extensions_are_reads=False
+        traced(pages),
+        pool_blocks=sizes[0],
+        sizes_blocks=sizes,
+        make_rules=lambda: RULES,
+        extensions_are_reads=False,
     )
     return found, truth["misses"][:, 0] / truth["accesses"][0]
 

@@ -41,7 +41,7 @@ from pgsweep.units import format_bytes
 @click.option(
     "--executor",
     metavar="EXECUTOR",
-    help="Of a trace in oracleGeneral format: replay its sizes beside each other, by processes:N here, or by "
+    help="Of a trace: replay its sizes beside each other, by processes:N here, or by "
     "tcp://HOST:PORT of a dask scheduler.",
 )
 @click.option(

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,14 +88,14 @@ def predict(
             disk.
         what_if: changes of the load or of the memory, such as `orders grows 2x`; all of them together give
             a second curve.
-        executor: where a trace in oracleGeneral format is replayed: an executor of `concurrent.futures`,
-            `processes:N`, or the address of a dask scheduler; without, threads of this process.
+        executor: where a trace is replayed at the sizes: an executor of `concurrent.futures`,
+            `processes:N`, or the address of a dask scheduler; without, this process.
         seed: of the resampling behind the intervals; the same seed gives the same result.
 
     Raises:
         EvidenceError: the evidence cannot be read, or holds no access.
         UsageError: a size is too small, a memory is given for evidence that says nothing of the page cache,
-            a what-if cannot be read or answered, or an executor is given for other evidence.
+            a what-if cannot be read or answered, or an executor is given for snapshots.
         MissingAbility: there is no such executor here, or its workers die again and again.
     """
     from pgsweep.sizing.what_if.grammar import check_memory, parse
@@ -151,10 +152,8 @@ def judge(
         exported = ExportedTrace.open(evidence)
         if exported is None:
             return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
-        _check_executor(executor, evidence)
         sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
-        return _from_trace(exported, sizes, seed)
-    _check_executor(executor, evidence)
+        return _from_trace(exported, sizes, seed, executor)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -172,13 +171,14 @@ def judge(
             hint=f"record again, under another name or after: rm -r {shell_word(str(evidence))}",
         )
     if source in SNAPSHOTS:
+        _check_executor(executor, evidence)
         return _from_snapshots(opened, sizes, seed, any_size=sizes_bytes is None, asked=asked)
     if source != "trace":
         raise EvidenceError(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed)
+    return _from_trace(opened, sizes, seed, executor)
 
 
 def predict_window(
@@ -371,7 +371,9 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
     return doubts
 
 
-def _from_trace(evidence: TraceTables, sizes_blocks: tuple[int, ...], seed: int) -> Judged:
+def _from_trace(
+    evidence: TraceTables, sizes_blocks: tuple[int, ...], seed: int, executor: Executor | str | None
+) -> Judged:
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -383,10 +385,11 @@ def _from_trace(evidence: TraceTables, sizes_blocks: tuple[int, ...], seed: int)
         trace,
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=sizes_blocks,
-        rules=rules_of(meta),
+        make_rules=partial(rules_of, meta),
         extensions_are_reads=extensions_are_reads,
         lost_events=meta.lost_events,
         seed=seed,
+        executor=executor,
     )
     misses, counted = server_misses(trace, extensions_are_reads=extensions_are_reads)
     observed = _observed(meta, misses / max(counted, 1), counted, trace.duration_seconds)
@@ -527,7 +530,7 @@ def _check_executor(executor: Executor | str | None, evidence: Path) -> None:
     if executor is not None:
         raise UsageError(
             f"`{evidence}` is not replayed by other processes",
-            cause="only traces in oracleGeneral format that pgsweep did not export are",
+            cause="it is made of snapshots, and only traces are replayed",
             hint="leave out --executor",
         )
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def _predict_part(
         trace,
         pool_blocks=meta.shared_buffers_blocks,
         sizes_blocks=[point.shared_buffers_bytes // BLOCK_BYTES for point in points],
-        rules=rules_of(meta),
+        make_rules=partial(rules_of, meta),
         extensions_are_reads=meta.server_version_num < _EXTENSIONS_ARE_READS_BEFORE,
         seed=seed,
     )

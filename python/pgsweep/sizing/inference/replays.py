@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.sizing.inference.accesses import DROP, EXTEND, EXTENSION, MISS, STRATEGY, UNCOUNTED, Trace
 from pgsweep.sizing.inference.order import in_another_order
+from pgsweep.sizing.inference.sampled import PARTS
 from pgsweep.sizing.inference.spread import Stretch, find_events
 from pgsweep.sizing.inference.warm import WarmPools
 
@@ -76,6 +77,7 @@ class Replayed:
             known whether its pages were still there.
         another_stretch: by how much another stretch of this length may differ (no part of the interval).
         unsteady: by how much the interval is wider because visits do not come at random times.
+        sampling: by how much it may be off because pages were sampled.
     """
 
     ratio: float
@@ -88,6 +90,7 @@ class Replayed:
     unknown_scans: float = 0.0
     another_stretch: float
     unsteady: float = 0.0
+    sampling: float = 0.0
 
     @property
     def moves(self) -> bool:
@@ -104,6 +107,7 @@ class Replay:
         rules: of the server.
         extensions_are_reads: whether a new block counts as a read.
         random: for the other orders of the accesses.
+        halvings: one page of 2^halvings is in the trace, numbered by popularity.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Replay:
         random: np.random.Generator,
         *,
         extensions_are_reads: bool,
+        halvings: int = 0,
     ) -> None:
         self.trace = trace
         self._pool_blocks = pool_blocks
@@ -129,6 +134,7 @@ class Replay:
         first = first[~trace.new_page[trace.pages[first]]]
         self._first = first[self.counted[first]]
         self._random = random
+        self._halvings = halvings
 
     @cached_property
     def _orders(self) -> list[Trace]:
@@ -157,11 +163,13 @@ class Replay:
         ratio = float(np.mean(ratios))
         missed_first = float(np.mean([np.count_nonzero(misses[self._first]) for misses in rows]))
         undecided = min(missed_first, len(self._first) - missed_first) / total
+        sampling = _Z90 * self._of_sampling(rows[0])
         half = np.sqrt(
             self._of_order(states[0], blocks, rows[0]) ** 2
             + (_Z90 * self._of_state(ratios, missed_first)) ** 2
             + (_FIRST_VISIT_SHARE * undecided) ** 2
             + _Z90**2 * self._of_vacuums(rows[0])
+            + sampling**2
         )
         unseen = self._unseen(blocks, pools, rows[0])
         meetings = self.stretch.meetings(rows[0])
@@ -191,6 +199,7 @@ class Replay:
             unknown_scans=max(fewer, more),
             another_stretch=self.stretch.deviation(rows[0]),
             unsteady=float(unsteady),
+            sampling=sampling,
         )
 
     def from_start(self, blocks: int) -> tuple[Replayed, Rows]:
@@ -254,6 +263,14 @@ class Replay:
         for kind in np.unique(events.kind[vacuums]):
             variance += float(effect[events.kind == kind].mean()) ** 2 * _IN_OR_OUT
         return variance / max(self.stretch.total, 1.0) ** 2
+
+    def _of_sampling(self, misses: Rows) -> float:
+        """Return the standard deviation that other pages would add, had they been drawn."""
+        if not self._halvings:
+            return 0.0
+        parts = np.bincount(self.trace.pages[misses] % PARTS, minlength=PARTS)
+        left_out = 1 - 0.5**self._halvings
+        return float(np.sqrt(PARTS * parts.var(ddof=1) * left_out)) / max(self.stretch.total, 1.0)
 
     def _unseen(self, blocks: int, pools: WarmPools, misses: Rows) -> float:
         """Return by how much more may miss in a pool that keeps pages for longer than the trace lasts."""

@@ -8,9 +8,11 @@ by percents for that alone. Misses are counted in the sample and multiplied; acc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -33,8 +35,15 @@ _LEAST_ACCESSES: Final = 400_000
 _MOST_HALVINGS: Final = 8
 """One page of 256 is kept at least."""
 
-_PARTS: Final = 16
+PARTS: Final = 16
+"""Every 16th page of a sample is a smaller sample of its kind."""
 _SIZES_OF_TASK: Final = 4
+
+_PIECE_ACCESSES: Final = 1 << 18
+"""Of a trace, looked through at a time: what numpy makes of a piece stays in a processor's cache."""
+
+_ACCESSES_A_COUNT: Final = 4
+"""Another thread counts where each page has this many accesses: its counts are to be added up too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +96,7 @@ def replay_sizes(
         executor: where sizes are replayed; None is threads of this process.
         seed: of the draw.
     """
-    wanted = [_halvings(size, len(pages)) if sampled else 0 for size in sizes_blocks]
+    wanted = [halvings_of(size, len(pages)) if sampled else 0 for size in sizes_blocks]
     samples = {0: Sample(halvings=0, pages=pages, objects=objects, edges=edges)}
     if max(wanted):
         samples |= _samples(pages, objects, edges, set(wanted) - {0}, np.random.default_rng(seed))
@@ -115,8 +124,7 @@ def replay_sample(sample: Sample, sizes_blocks: Sequence[int], version: int) -> 
         list(sizes_blocks),
         _native.Rules(version),
         windows=sample.edges.astype(np.uint64),
-        # Every 16th page of a sample is a smaller sample of its kind.
-        groups=np.arange(sample.objects, dtype=np.uint32) % _PARTS if sample.halvings else None,
+        groups=np.arange(sample.objects, dtype=np.uint32) % PARTS if sample.halvings else None,
         threads=1,
     )
     weight = 2.0**sample.halvings
@@ -124,13 +132,13 @@ def replay_sample(sample: Sample, sizes_blocks: Sequence[int], version: int) -> 
     if not sample.halvings:
         return [SampledMisses(misses=row, error=0.0) for row in misses]
     parts = counts["group_misses"].astype(np.float64)
-    errors = weight * np.sqrt(_PARTS * parts.var(axis=1, ddof=1) * (1 - 1 / weight))
+    errors = weight * np.sqrt(PARTS * parts.var(axis=1, ddof=1) * (1 - 1 / weight))
     return [
         SampledMisses(misses=row, error=error) for row, error in zip(misses, errors.tolist(), strict=True)
     ]
 
 
-def _halvings(blocks: int, accesses: int) -> int:
+def halvings_of(blocks: int, accesses: int) -> int:
     """Return how often the pages may be halved for a size."""
     most = min(blocks / _LEAST_BLOCKS, accesses / _LEAST_ACCESSES)
     return int(np.clip(np.floor(np.log2(max(most, 1.0))), 0, _MOST_HALVINGS))
@@ -140,7 +148,7 @@ def _samples(
     pages: Pages, objects: int, edges: NDArray[np.int64], wanted: set[int], random: np.random.Generator
 ) -> dict[int, Sample]:
     """Return a sample for each number of halvings; those of more halvings lie in those of fewer."""
-    count = np.bincount(pages, minlength=objects)
+    count = count_accesses(pages, objects)
     # Pages of equal numbers in a random order: blocks that lie side by side are used at the same time.
     order = np.argsort(random.random(objects) - count)
     begin = int(random.integers(0, 2**_MOST_HALVINGS))
@@ -152,10 +160,36 @@ def _samples(
         level[order[begin % 2**halvings :: 2**halvings]] = halvings
     samples: dict[int, Sample] = {}
     for halvings in sorted(wanted):
-        kept = level[pages] >= halvings
-        edges = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, edges[:-1], dtype=np.int64))])
-        pages = pages[kept]
+        pages, edges = _outlasting(pages, edges, level, halvings)
         step = 2**halvings
         own = len(range(begin % step, objects, step))
         samples[halvings] = Sample(halvings=halvings, pages=place[pages] // step, objects=own, edges=edges)
     return samples
+
+
+def count_accesses(pages: Pages, objects: int) -> NDArray[np.int64]:
+    """Return the number of accesses of each page."""
+    most = len(pages) // (_ACCESSES_A_COUNT * max(objects, 1))
+    parts = np.array_split(pages, max(min(os.cpu_count() or 1, most), 1))
+    counts = map_in_threads(lambda part: np.bincount(part, minlength=objects), parts)
+    total = counts[0]
+    for count in counts[1:]:
+        total += count
+    return total
+
+
+def _outlasting(
+    pages: Pages, edges: NDArray[np.int64], level: NDArray[np.uint8], halvings: int
+) -> tuple[Pages, NDArray[np.int64]]:
+    """Return the accesses of pages that outlast a number of halvings, and the edges of windows among them."""
+
+    def look(begin: int) -> tuple[Pages, NDArray[np.int64]]:
+        piece = pages[begin : begin + _PIECE_ACCESSES]
+        kept = level.take(piece) >= halvings
+        inside = np.clip(edges - begin, 0, len(piece)).tolist()
+        counts = [np.count_nonzero(kept[start:end]) for start, end in pairwise(inside)]
+        return piece[kept], np.array(counts, dtype=np.int64)
+
+    found = map_in_threads(look, range(0, len(pages), _PIECE_ACCESSES))
+    counts = np.sum([count for _, count in found], axis=0)
+    return np.concatenate([piece for piece, _ in found]), np.concatenate([[0], np.cumsum(counts)])

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep import _native
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.records.prediction import Level
 from pgsweep.sizing.inference.accesses import Trace
 from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH, Doubt, Estimate, judged
 from pgsweep.sizing.inference.replays import Replay, Replayed
 from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
+from pgsweep.sizing.inference.shared_replays import MakeRules, generator, replay_sizes_of
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
 from pgsweep.units import format_count, format_percent, format_plain
@@ -36,35 +36,51 @@ def estimate(
     *,
     pool_blocks: int,
     sizes_blocks: Sequence[int],
-    rules: _native.Rules,
+    make_rules: MakeRules,
     extensions_are_reads: bool,
     lost_events: int = 0,
     seed: int = 0,
     as_recorded: bool = True,
+    executor: Executor | str | None = None,
+    long_trace_accesses: int = LONG_TRACE_ACCESSES,
 ) -> Estimate:
     """Predict the miss ratio of the database at each size by replaying the trace.
 
     Args:
         pool_blocks: the pool that the trace was taken on.
         extensions_are_reads: the server counts a new block as a read (before 16).
+        make_rules: makes the rules of the server, also in another process.
         as_recorded: what the server itself missed is known; of a changed trace nobody knows it.
+        executor: where the sizes are replayed; None is this process.
+        long_trace_accesses: from which length on pages are sampled.
 
     Raises:
         ValueError: the trace holds no access of the database.
+        MissingAbility: there is no such executor.
     """
     if not trace.counted.any():
         raise ValueError("the trace holds no access of the database")
-    random = np.random.default_rng(seed)
-    replay = Replay(trace, pool_blocks, rules, random, extensions_are_reads=extensions_are_reads)
+    rules = make_rules()
+    replay = Replay(
+        trace, pool_blocks, rules, np.random.default_rng(seed), extensions_are_reads=extensions_are_reads
+    )
     pools = WarmPools(trace, count_visits(trace), rules)
     # A pool with four times the buffers that there are pages evicts nothing, and no scan of it has a ring.
     most = max(4 * (int(pools.most_resident) + len(trace.page_group)), pool_blocks, _SMALLEST_BLOCKS)
-    simulated = {
-        size: replay.at(size, pools, random) for size in sorted({min(s, most) for s in sizes_blocks})
-    }
-    found = [simulated[min(size, most)] for size in sizes_blocks]
     checked_blocks = pool_blocks if as_recorded else 0
-    check = _Check.of(replay, pools, checked_blocks, simulated, random)
+    simulated = replay_sizes_of(
+        replay,
+        pools,
+        sorted({min(size, most) for size in sizes_blocks}),
+        pool_blocks=pool_blocks,
+        make_rules=make_rules,
+        extensions_are_reads=extensions_are_reads,
+        seed=seed,
+        executor=executor,
+        long_trace_accesses=long_trace_accesses,
+    )
+    found = [simulated[min(size, most)] for size in sizes_blocks]
+    check = _Check.of(replay, pools, checked_blocks, simulated, seed)
     exact = check.exact
     if exact is not None:
         found = [exact if size == pool_blocks else one for size, one in zip(sizes_blocks, found, strict=True)]
@@ -169,12 +185,12 @@ class _Check:
         pools: WarmPools,
         pool_blocks: int,
         simulated: dict[int, Replayed],
-        random: np.random.Generator,
+        seed: int,
     ) -> _Check:
         measured = replay.ratio(replay.measured_misses)
         if not pool_blocks or not (replay.measured_misses.any() or replay.trace.start is not None):
             return cls(measured=measured, exact=None, drawn=None)
-        drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, random)
+        drawn = simulated.get(pool_blocks) or _today(replay, pools, pool_blocks, seed)
         if replay.trace.start is None or pool_blocks > pools.most_buffers:
             return cls(measured=measured, exact=None, drawn=drawn)
         exact, misses = replay.from_start(pool_blocks)
@@ -207,14 +223,14 @@ class _Check:
         return max(min(ends) - mark, mark - max(ends), 0.0)
 
 
-def _today(replay: Replay, pools: WarmPools, pool_blocks: int, random: np.random.Generator) -> Replayed:
+def _today(replay: Replay, pools: WarmPools, pool_blocks: int, seed: int) -> Replayed:
     """Replay at the size of the trace's own pool.
 
     Raises:
         EvidenceError: that is too large for so short a trace.
     """
     try:
-        return replay.at(pool_blocks, pools, random)
+        return replay.at(pool_blocks, pools, generator(seed, pool_blocks))
     except UsageError as error:
         raise EvidenceError(
             f"the trace is too short for the pool that it was taken on, {_mib(pool_blocks)}",
@@ -348,6 +364,12 @@ def _notes(
     trace = replay.trace
     notes: list[str] = []
     early, late = _halves(replay)
+    sampled = [one.sampling for one in found if one.sampling]
+    if sampled:
+        notes.append(
+            "the trace is long: replayed by samples of its pages, each in a pool that is smaller in "
+            f"proportion; that others might be drawn is in the intervals, with up to ±{max(sampled):.4f}"
+        )
     drifted = abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
     if drifted and replay.measured_misses.any():
         notes.append(f"the miss ratio went from {early:.4f} in the first half to {late:.4f} in the second")

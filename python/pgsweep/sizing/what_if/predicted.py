@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -216,7 +217,7 @@ def _drawn(found: Judged, recorded: TraceTables, asked: Sequence[Asked], seed: i
         trace,
         pool_blocks=recorded.meta.shared_buffers_blocks,
         sizes_blocks=[size - kept for size in large],
-        rules=rules_of(recorded.meta),
+        make_rules=partial(rules_of, recorded.meta),
         extensions_are_reads=extensions_are_reads,
         lost_events=recorded.meta.lost_events,
         seed=seed,
