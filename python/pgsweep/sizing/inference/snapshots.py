@@ -117,7 +117,7 @@ def estimate(
     """
     if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
         raise ValueError("nothing was observed")
-    rules = rules or _native.Rules(min(max(server_version_num // 10000, 12), 20))
+    rules = rules or _native.Rules(server_version_num // 10000)
     accesses_per_second = (totals.hits + totals.misses) / totals.seconds
     share = np.maximum(
         totals.relation_accesses / max(totals.relation_accesses.sum(), 1e-9),
