@@ -158,9 +158,7 @@ def test_verify_refuses_another_version_and_another_block_size(
         assert caught.value.cause is not None and words in caught.value.cause
 
 
-def test_blocks_of_another_size_are_refused(
-    tables: dict[str, dict[str, np.ndarray]], tmp_path: Path
-) -> None:
+def test_blocks_of_another_size_are_refused(tables: dict[str, dict[str, np.ndarray]], tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match="blocks of 16384 bytes") as caught:
         predict(written(tmp_path / "16k.evidence", tables, of(block_size_bytes=16384)))
     assert caught.value.cause and caught.value.hint
