@@ -75,6 +75,9 @@ pub(crate) struct BufferPool {
     /// Page of each buffer that was ever used, at most `n_buffers`; the rest is free, in order.
     page_of: Vec<u32>,
     n_buffers: u32,
+    /// Buffers in use from which on the one hand sweeps: all, or more than there are where there are several
+    /// hands, so that the usual case has no branch for them.
+    swept_from: usize,
     /// State of a page just read: the policy's admission.
     loaded: u8,
     hand: u32,
@@ -101,6 +104,11 @@ impl BufferPool {
         let mut pool = Self {
             page_of: Vec::with_capacity(n_buffers.min(n_pages) as usize),
             n_buffers,
+            swept_from: if policy.hands == 1 {
+                n_buffers as usize
+            } else {
+                usize::MAX
+            },
             loaded: policy.admission + 1,
             hand: 0,
             passes: 0,
@@ -212,8 +220,9 @@ impl BufferPool {
         page: u32,
         buffer: u32,
     ) -> u32 {
+        let evicted = self.place(page, buffer);
         states[page as usize][lane] = self.loaded;
-        self.place(page, buffer)
+        evicted
     }
 
     /// Empty a buffer of a ring for the ring's next page, unless others used its page since.
@@ -265,20 +274,26 @@ impl BufferPool {
                 return buffer;
             }
         }
+        if self.page_of.len() < self.swept_from {
+            return self.unswept_victim(states, lane);
+        }
+        self.sweep(states, lane)
+    }
+
+    /// Take a buffer that was never used, or what the hand finds that has its turn, where there are several.
+    #[cold]
+    #[inline(never)]
+    fn unswept_victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         // Never-used buffers come in order from the initial free list, and where there is none, from the
         // sweep's first pass, which finds them all at usage_count 0 and so ends where it began.
         if self.page_of.len() < self.n_buffers as usize {
             self.page_of.push(self.none);
             return self.page_of.len() as u32 - 1;
         }
-        if !self.parts.is_empty() {
-            return self.sweep_part(states, lane);
-        }
-        self.sweep(states, lane)
+        self.sweep_part(states, lane)
     }
 
     /// Let the hand go round that has its turn, within its part of the pool.
-    #[cold]
     fn sweep_part<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         let first = self.turn == 0;
         let next = self.turn + 1;
