@@ -9,9 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from pgsweep.advice.gather import advise
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.evidence.writer import EvidenceWriter
+from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.server_rules import check_usage_counts, rules_of
 from pgsweep.sizing.verify import verify
@@ -162,3 +164,16 @@ def test_blocks_of_another_size_are_refused(tables: dict[str, dict[str, np.ndarr
     with pytest.raises(EvidenceError, match="blocks of 16384 bytes") as caught:
         predict(written(tmp_path / "16k.evidence", tables, of(block_size_bytes=16384)))
     assert caught.value.cause and caught.value.hint
+
+
+def test_advise_refuses_evidence_of_another_version_or_block_size(server: Cluster, tmp_path: Path) -> None:
+    major = server.version_num // 10000
+    for name, changes, words in (
+        ("version", {"server_version_num": (major - 1) * 10000}, "this one is"),
+        ("blocks", {"block_size_bytes": 16384}, "blocks of 16384 bytes, this one of 8192"),
+    ):
+        meta = of(**{"server_version_num": server.version_num, **changes})
+        mine = written(tmp_path / f"{name}.evidence", {}, meta)
+        with pytest.raises(UsageError, match="was recorded on another server") as caught:
+            advise(mine, conninfo=server.conninfo())
+        assert caught.value.cause is not None and words in caught.value.cause
