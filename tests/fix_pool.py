@@ -37,6 +37,7 @@ class Seen:
     hands: NDArray[np.int64]
     buffers: int
     miss_ratio: float
+    rules: _native.Rules
 
     @property
     def passes(self) -> float:
@@ -52,20 +53,30 @@ class Seen:
             pool_blocks=self.buffers,
             sizes_blocks=sizes,
             hand_buffers=self.hands if hand_seen else None,
+            rules=self.rules,
         )
 
 
-def truth(accesses: Pages, begin: int, sizes: list[int]) -> NDArray[np.float64]:
+def truth(accesses: Pages, begin: int, sizes: list[int], rules: _native.Rules = RULES) -> NDArray[np.float64]:
     """Return the miss ratio from `begin` on at each size."""
-    found = _native.replay(accesses, sizes, RULES, windows=np.array([begin, len(accesses)], np.uint64))
+    found = _native.replay(accesses, sizes, rules, windows=np.array([begin, len(accesses)], np.uint64))
     return np.asarray(found["misses"][:, 0] / found["accesses"][0])
 
 
-def record(accesses: Pages, begin: int, *, pages: int, buffers: int, snapshots: int, seed: int = 0) -> Seen:
+def record(
+    accesses: Pages,
+    begin: int,
+    *,
+    pages: int,
+    buffers: int,
+    snapshots: int,
+    seed: int = 0,
+    rules: _native.Rules = RULES,
+) -> Seen:
     """Watch a pool from `begin` to the end of the accesses, one snapshot at random in each slot of time."""
     random = np.random.default_rng(seed)
     cuts = begin + ((np.arange(snapshots) + random.random(snapshots)) / snapshots * (len(accesses) - begin))
-    pool = _native.replay_outcomes(accesses[:begin], buffers, RULES)
+    pool = _native.replay_outcomes(accesses[:begin], buffers, rules)
     hand, missed, previous = int(pool["hand"]), 0, begin
     rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("snapshot", "frame", "block", "usage_count")}
     hands: list[int] = []
@@ -76,9 +87,9 @@ def record(accesses: Pages, begin: int, *, pages: int, buffers: int, snapshots: 
             warm = _native.PoolContents(
                 pool["buffer_pages"], pool["buffer_usage_counts"], hand=int(pool["hand"])
             )
-            counted = _native.replay(part, [buffers], RULES, warm=[warm])
+            counted = _native.replay(part, [buffers], rules, warm=[warm])
             hand += int(counted["passes"][0]) * buffers + int(counted["hands"][0]) - int(pool["hand"])
-            pool = _native.replay_outcomes(part, buffers, RULES, warm=warm)
+            pool = _native.replay_outcomes(part, buffers, rules, warm=warm)
             missed += int((pool["outcomes"] == 1).sum())
         previous = cut
         counters.append(((cut - begin) / PER_SECOND, cut - begin, missed, hand))
@@ -114,6 +125,7 @@ def record(accesses: Pages, begin: int, *, pages: int, buffers: int, snapshots: 
         counters=dict(zip(names, map(np.array, zip(*values, strict=True)), strict=True)),
         hands=np.array(hands),
         buffers=buffers,
+        rules=rules,
         miss_ratio=missed / (len(accesses) - begin),
     )  # fmt: skip
 

@@ -147,7 +147,7 @@ def spread_over_huge_relations(folder: Path, relations: int = 40, accessed: int 
         ("trace", "relations", "blocks_end", 10**18),
         ("trace", "relations", "blocks_end", -1),
         ("trace", "relations", "fsm_blocks", -(2**63)),
-        ("sql", "snapshots", "usage_count", 6),
+        ("sql", "snapshots", "usage_count", 16),
         ("sql", "snapshots", "frame", -1),
         ("sql", "snapshots", "frame", 65),
         ("sql", "snapshots", "snapshot", -5),

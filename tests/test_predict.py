@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.sizing.inference.totals import read_totals
-from pgsweep.sizing.predict import predict, rules_of
+from pgsweep.sizing.predict import predict
 
 
 def write(path: Path, meta: EvidenceMeta, tables: dict[str, dict[str, np.ndarray]]) -> Path:
@@ -68,47 +67,6 @@ def test_a_trace_with_no_access_of_the_database_is_refused(tmp_path: Path) -> No
     with pytest.raises(EvidenceError, match="nothing happened in the database `bench`") as caught:
         predict(path)
     assert caught.value.hint is not None and "record again" in caught.value.hint
-
-
-BULKREAD, VACUUM = 1, 3
-STOCK_BLOCKS = 16384
-
-
-@pytest.mark.parametrize(
-    ("version_num", "settings", "strategy", "buffers"),
-    [
-        # 256 kB before 18; then the reads in flight on top, within a backend's share of the pins.
-        (170004, {"effective_io_concurrency": "100"}, BULKREAD, 32),
-        (180000, {"autovacuum_worker_slots": "16"}, BULKREAD, 94),
-        (180000, {"max_connections": "1000"}, BULKREAD, 32),
-        (180000, {"max_connections": "20", "autovacuum_max_workers": "1"}, BULKREAD, 207),
-        (180000, {"effective_io_concurrency": "1"}, BULKREAD, 48),
-        (180000, {"effective_io_concurrency": "1", "io_combine_limit": "32"}, BULKREAD, 64),
-        (180000, {"effective_io_concurrency": "nonsense", "max_connections": ""}, BULKREAD, 101),
-        # The setting came with 16, and its default rose from 256 kB to 2 MB with 17.
-        (150000, {"vacuum_buffer_usage_limit": "1024"}, VACUUM, 32),
-        (160000, {}, VACUUM, 32),
-        (160000, {"vacuum_buffer_usage_limit": "1024"}, VACUUM, 128),
-        (180000, {}, VACUUM, 256),
-        (180000, {"vacuum_buffer_usage_limit": "-1"}, VACUUM, 256),
-    ],
-)
-def test_rules_are_those_of_the_recorded_server(
-    version_num: int, settings: dict[str, str], strategy: int, buffers: int
-) -> None:
-    of = msgspec.structs.replace(meta("sql"), server_version_num=version_num, settings=settings)
-    rules = rules_of(of)
-    assert rules.version == version_num // 10000
-    assert rules.ring_buffers(strategy, STOCK_BLOCKS) == buffers
-
-
-def test_rules_that_no_server_has_are_refused() -> None:
-    assert rules_of(meta("import")).version == 18
-    foreign = msgspec.structs.replace(meta("import"), server_version_num=0)
-    assert rules_of(foreign).version == 12
-    with pytest.raises(EvidenceError, match="not those of a server") as caught:
-        rules_of(msgspec.structs.replace(meta("sql"), settings={"max_connections": "9" * 30}))
-    assert caught.value.hint
 
 
 def test_counters_not_listed_keep_their_value() -> None:

@@ -2,8 +2,9 @@
 
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
-use pgsweep_core::model::clock::{stationary_table, Batch, OUTCOMES};
+use pgsweep_core::model::clock::{stationary_table, Batch, MOST_USAGE_CAP};
 use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
+use pgsweep_core::rules::Policy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -41,21 +42,35 @@ fn check_shapes(
     Ok(())
 }
 
-/// Return the probabilities of absent and counter 0 to 5 (columns) for each rate in visits per clock pass (rows).
+/// Return the probabilities of absent and each counter from 0 (columns) for each rate in visits per clock pass (rows).
 #[pyfunction]
+#[pyo3(signature = (rates, batch, *, usage_cap=5, admission=1))]
 pub fn clock_law<'py>(
     py: Python<'py>,
     rates: PyReadonlyArray1<'py, f64>,
     batch: PyReadonlyArray1<'py, f64>,
+    usage_cap: u8,
+    admission: u8,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
     let batch = batch_from(batch.as_slice()?)?;
     let rates = copied(&rates)?;
     if rates.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Err(PyValueError::new_err("rates must be positive and finite"));
     }
-    let rows = py.detach(|| stationary_table(&rates, &batch));
-    let flat: Vec<f64> = rows.into_iter().flatten().collect();
-    let table = Array2::from_shape_vec((rates.len(), OUTCOMES), flat)
+    if !(1..=MOST_USAGE_CAP).contains(&usage_cap) || admission > usage_cap {
+        return Err(PyValueError::new_err(format!(
+            "the law is known for caps of 1 to {MOST_USAGE_CAP} and an admission within the cap"
+        )));
+    }
+    // Hands and free list do not enter the law.
+    let policy = Policy {
+        usage_cap,
+        admission,
+        hands: 1,
+        free_list: true,
+    };
+    let flat = py.detach(|| stationary_table(&rates, &batch, policy));
+    let table = Array2::from_shape_vec((rates.len(), usize::from(usage_cap) + 2), flat)
         .map_err(|e| PyValueError::new_err(e.to_string()))?;
     Ok(table.into_pyarray(py))
 }

@@ -5,7 +5,7 @@ use numpy::{IntoPyArray, PyReadonlyArray1};
 use pgsweep_core::dense::{DenseIds, Page};
 use pgsweep_core::pool::Contents;
 use pgsweep_core::replay::{outcomes, replay as core_replay, Request};
-use pgsweep_core::rules::{RingSettings, Rules as CoreRules, Strategy};
+use pgsweep_core::rules::{Policy, RingSettings, Rules as CoreRules, Strategy};
 use pgsweep_core::trace::{Owners, Trace};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -33,12 +33,16 @@ pub struct Rules(CoreRules);
 impl Rules {
     #[new]
     #[pyo3(signature = (
-        version, *, usage_cap=5, max_backends=136, io_combine_limit_blocks=16,
-        effective_io_concurrency=16, vacuum_buffer_usage_limit_kb=None
+        version, *, usage_cap=None, admission=None, hands=None, free_list=None, max_backends=136,
+        io_combine_limit_blocks=16, effective_io_concurrency=16, vacuum_buffer_usage_limit_kb=None
     ))]
+    #[allow(clippy::too_many_arguments)] // Python calls it by keywords.
     fn new(
         version: u32,
-        usage_cap: u8,
+        usage_cap: Option<u8>,
+        admission: Option<u8>,
+        hands: Option<u32>,
+        free_list: Option<bool>,
         max_backends: u32,
         io_combine_limit_blocks: u32,
         effective_io_concurrency: u32,
@@ -51,7 +55,15 @@ impl Rules {
             vacuum_buffer_usage_limit_kb,
         };
         let rules = CoreRules::new(version, settings)
-            .and_then(|rules| rules.with_usage_cap(usage_cap))
+            .and_then(|rules| {
+                let own = rules.policy();
+                rules.with_policy(Policy {
+                    usage_cap: usage_cap.unwrap_or(own.usage_cap),
+                    admission: admission.unwrap_or(own.admission),
+                    hands: hands.unwrap_or(own.hands),
+                    free_list: free_list.unwrap_or(own.free_list),
+                })
+            })
             .map_err(value_error)?;
         Ok(Self(rules))
     }
@@ -68,6 +80,24 @@ impl Rules {
         self.0.usage_cap()
     }
 
+    /// The usage count of a page just read.
+    #[getter]
+    fn admission(&self) -> u8 {
+        self.0.policy().admission
+    }
+
+    /// The number of clock hands.
+    #[getter]
+    fn hands(&self) -> u32 {
+        self.0.policy().hands
+    }
+
+    /// Whether dropped buffers are listed and taken before the sweep.
+    #[getter]
+    fn free_list(&self) -> bool {
+        self.0.policy().free_list
+    }
+
     /// Return the buffers of a new ring (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none.
     fn ring_buffers(&self, strategy: u8, size_blocks: u32) -> PyResult<u32> {
         let strategy = Strategy::from_class(strategy)
@@ -81,13 +111,16 @@ impl Rules {
     }
 
     fn __repr__(&self) -> String {
-        let settings = self.0.settings();
+        let (policy, settings) = (self.0.policy(), self.0.settings());
         let vacuum = settings.vacuum_buffer_usage_limit_kb;
         format!(
-            "Rules({}, usage_cap={}, max_backends={}, io_combine_limit_blocks={}, \
+            "Rules({}, usage_cap={}, admission={}, hands={}, free_list={}, max_backends={}, io_combine_limit_blocks={}, \
              effective_io_concurrency={}, vacuum_buffer_usage_limit_kb={})",
             self.0.version(),
-            self.0.usage_cap(),
+            policy.usage_cap,
+            policy.admission,
+            policy.hands,
+            if policy.free_list { "True" } else { "False" },
             settings.max_backends,
             settings.io_combine_limit_blocks,
             settings.effective_io_concurrency,

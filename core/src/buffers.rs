@@ -29,8 +29,8 @@ pub const NO_PAGE: u32 = u32::MAX;
 pub const ABSENT: u8 = 0;
 /// State of a page with usage_count 0: the sweep takes it when it comes next.
 const USAGE_0: u8 = 1;
-/// State of a page just read (`bufmgr.c`, `BufferAlloc`: usage_count 1).
-pub(crate) const LOADED: u8 = 2;
+/// State of a page with usage_count 1.
+pub(crate) const USAGE_1: u8 = 2;
 
 /// Which of the pools that share a table of page states.
 pub(crate) type Lane = usize;
@@ -45,14 +45,47 @@ pub(crate) fn page_states<const L: usize>(
     states
 }
 
+/// A part of the pool with its own clock hand.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    begin: u32,
+    end: u32,
+    hand: u32,
+}
+
+impl Part {
+    /// `hands` parts of a pool, as equal as can be; none for one hand.
+    fn of(n_buffers: u32, hands: u32) -> Vec<Self> {
+        if hands == 1 {
+            return Vec::new();
+        }
+        let cut = |k: u32| (u64::from(n_buffers) * u64::from(k) / u64::from(hands)) as u32;
+        let part = |k| Self {
+            begin: cut(k),
+            end: cut(k + 1),
+            hand: cut(k),
+        };
+        (0..hands).map(part).collect()
+    }
+}
+
 /// The buffers of one pool, its hand and its free list; the states of pages lie outside.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferPool {
     /// Page of each buffer that was ever used, at most `n_buffers`; the rest is free, in order.
     page_of: Vec<u32>,
     n_buffers: u32,
+    /// Buffers in use from which on the one hand sweeps: all, or more than there are where there are several
+    /// hands, so that the usual case has no branch for them.
+    swept_from: usize,
+    /// State of a page just read: the policy's admission.
+    loaded: u8,
     hand: u32,
     passes: u64,
+    /// Where there are several hands, each with its part of the pool; empty with one.
+    parts: Vec<Part>,
+    /// The part whose hand is moved next.
+    turn: usize,
     /// Head of the list is the end of the vector. Empty in servers without one.
     free: Vec<u32>,
     /// Whether a buffer is on the list; as long as is needed.
@@ -67,20 +100,38 @@ pub(crate) struct BufferPool {
 
 impl BufferPool {
     pub fn new(n_buffers: u32, n_pages: u32, rules: &Rules, drops: bool) -> Self {
-        Self {
+        let policy = rules.policy();
+        let mut pool = Self {
             page_of: Vec::with_capacity(n_buffers.min(n_pages) as usize),
             n_buffers,
+            swept_from: if policy.hands == 1 {
+                n_buffers as usize
+            } else {
+                usize::MAX
+            },
+            loaded: policy.admission + 1,
             hand: 0,
             passes: 0,
+            parts: Part::of(n_buffers, policy.hands),
+            turn: 0,
             free: Vec::new(),
             listed: Vec::new(),
-            has_free_list: rules.has_free_list(),
+            has_free_list: policy.free_list,
             none: n_pages,
             buffer_of: if drops {
                 vec![0; n_pages as usize]
             } else {
                 Vec::new()
             },
+        };
+        pool.open_to_hands();
+        pool
+    }
+
+    /// Where several hands find the unused buffers, as no list names them, let them be found.
+    fn open_to_hands(&mut self) {
+        if !self.parts.is_empty() && !self.has_free_list {
+            self.page_of.resize(self.n_buffers as usize, self.none);
         }
     }
 
@@ -110,16 +161,24 @@ impl BufferPool {
             self.listed = page_of.iter().map(|&p| p == self.none).collect();
         }
         self.hand = contents.hand;
+        self.open_to_hands();
+        for part in &mut self.parts {
+            if (part.begin..part.end).contains(&contents.hand) {
+                part.hand = contents.hand;
+            }
+        }
     }
 
     pub fn n_buffers(&self) -> u32 {
         self.n_buffers
     }
 
+    /// Where the hand is; the first one where there are several.
     pub fn hand(&self) -> u32 {
-        self.hand
+        self.parts.first().map_or(self.hand, |part| part.hand)
     }
 
+    /// Full rounds of that hand.
     pub fn passes(&self) -> u64 {
         self.passes
     }
@@ -144,13 +203,25 @@ impl BufferPool {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1 (`bufmgr.c`, `BufferAlloc`); return the page that
-    /// goes, as [`BufferPool::place`] does.
+    /// Bring an absent page into the pool with the policy's admission (`bufmgr.c`, `BufferAlloc`); return the
+    /// page that goes, as [`BufferPool::place`] does.
     #[inline(always)]
     pub fn load<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane, page: u32) -> u32 {
         let buffer = self.victim(states, lane);
+        self.admit(states, lane, page, buffer)
+    }
+
+    /// Put an absent page into a buffer that was emptied; return the page that goes, as [`BufferPool::place`] does.
+    #[inline(always)]
+    pub fn admit<const L: usize>(
+        &mut self,
+        states: &mut [[u8; L]],
+        lane: Lane,
+        page: u32,
+        buffer: u32,
+    ) -> u32 {
         let evicted = self.place(page, buffer);
-        states[page as usize][lane] = LOADED;
+        states[page as usize][lane] = self.loaded;
         evicted
     }
 
@@ -166,7 +237,7 @@ impl BufferPool {
             return true;
         }
         let state = &mut states[page as usize][lane];
-        let little_used = *state <= LOADED;
+        let little_used = *state <= USAGE_1;
         if little_used {
             *state = ABSENT;
         }
@@ -203,13 +274,48 @@ impl BufferPool {
                 return buffer;
             }
         }
+        if self.page_of.len() < self.swept_from {
+            return self.unswept_victim(states, lane);
+        }
+        self.sweep(states, lane)
+    }
+
+    /// Take a buffer that was never used, or what the hand finds that has its turn, where there are several.
+    #[cold]
+    #[inline(never)]
+    fn unswept_victim<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
         // Never-used buffers come in order from the initial free list, and where there is none, from the
         // sweep's first pass, which finds them all at usage_count 0 and so ends where it began.
         if self.page_of.len() < self.n_buffers as usize {
             self.page_of.push(self.none);
             return self.page_of.len() as u32 - 1;
         }
-        self.sweep(states, lane)
+        self.sweep_part(states, lane)
+    }
+
+    /// Let the hand go round that has its turn, within its part of the pool.
+    fn sweep_part<const L: usize>(&mut self, states: &mut [[u8; L]], lane: Lane) -> u32 {
+        let first = self.turn == 0;
+        let next = self.turn + 1;
+        let part = &mut self.parts[self.turn];
+        loop {
+            let buffer = part.hand;
+            part.hand += 1;
+            if part.hand == part.end {
+                part.hand = part.begin;
+                self.passes += u64::from(first);
+            }
+            let page = self.page_of[buffer as usize];
+            let state = &mut states[page as usize][lane];
+            *state -= 1;
+            if *state == ABSENT {
+                if page == self.none {
+                    *state = USAGE_0;
+                }
+                self.turn = if next == self.parts.len() { 0 } else { next };
+                return buffer;
+            }
+        }
     }
 
     /// Let the hand go round until it takes a buffer: decrement what it passes, take what is at 0.

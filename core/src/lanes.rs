@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, LOADED, NO_PAGE};
+use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, NO_PAGE, USAGE_1};
 use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
@@ -109,7 +109,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
     pub fn new(setting: Setting<'a>, sizes: &[u32], warm: &[Option<Contents<'_>>]) -> Self {
         debug_assert!(sizes.len() <= L);
         // Columns that no pool uses are never absent, so that they never call for the long way.
-        let column = |lane| if lane < sizes.len() { ABSENT } else { LOADED };
+        let column = |lane| if lane < sizes.len() { ABSENT } else { USAGE_1 };
         let mut states = page_states(setting.n_pages, column);
         let pools = sizes
             .iter()
@@ -267,7 +267,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
         } else if resident {
             let state = &mut states[page as usize][k];
             *state = if ring.is_some() {
-                (*state).max(LOADED)
+                (*state).max(USAGE_1)
             } else {
                 (*state + 1).min(rules.usage_cap() + 1)
             };
@@ -298,7 +298,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
 /// A word with bit 7 set in the byte of every lane that is absent.
 #[inline(always)]
 fn absent_lanes<const L: usize>(row: &[u8; L]) -> u64 {
-    let mut states = [LOADED; MOST_LANES];
+    let mut states = [USAGE_1; MOST_LANES];
     states[..L].copy_from_slice(row);
     // States are below 128, so no byte carries into the next: bit 7 is set where a byte is not 0.
     let present = u64::from_le_bytes(states) + 0x7f7f_7f7f_7f7f_7f7f;

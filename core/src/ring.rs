@@ -1,6 +1,6 @@
 //! Rings: the few buffers that a large scan, a bulk write or VACUUM keeps to.
 
-use crate::buffers::{BufferPool, Lane, LOADED};
+use crate::buffers::{BufferPool, Lane};
 
 /// The ring of one scan or command: `freelist.c`, `GetBufferFromRing` and `AddBufferToRing`.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl StrategyRing {
         }
     }
 
-    /// Bring an absent page into the pool with usage_count 1, into a buffer of the ring where possible; return the
+    /// Bring an absent page into the pool, into a buffer of the ring where possible; return the
     /// page that goes, as [`BufferPool::place`] does.
     pub fn load<const L: usize>(
         &mut self,
@@ -43,8 +43,6 @@ impl StrategyRing {
             self.slots.push(buffer);
         }
         self.next = (slot + 1) % self.capacity as usize;
-        let evicted = buffers.place(page, buffer);
-        states[page as usize][lane] = LOADED;
-        evicted
+        buffers.admit(states, lane, page, buffer)
     }
 }

@@ -3,6 +3,8 @@
 //! | rule | 12..15 | 16 | 17 | 18 | 19.. | source |
 //! |---|---|---|---|---|---|---|
 //! | highest usage count | 5 | 5 | 5 | 5 | 5 | `buf_internals.h`, `BM_MAX_USAGE_COUNT` |
+//! | usage count of a page just read | 1 | 1 | 1 | 1 | 1 | `bufmgr.c`, `BufferAlloc` |
+//! | clock hands | 1 | 1 | 1 | 1 | 1 | `freelist.c`, `nextVictimBuffer` |
 //! | ring of BAS_BULKREAD | 256 kB | 256 kB | 256 kB | 256 kB + combined reads in flight, within the pin limit | as 18 | `freelist.c`, `GetAccessStrategy` |
 //! | ring of BAS_BULKWRITE | 16 MB | 16 MB | 16 MB | 16 MB | 16 MB | the same |
 //! | ring of BAS_VACUUM | 256 kB | `vacuum_buffer_usage_limit`, 256 kB | the same, 2 MB | the same | the same | the same, `globals.c` |
@@ -16,6 +18,8 @@ use std::fmt;
 
 /// Bytes of a block: PostgreSQL's BLCKSZ as all packagers build it.
 pub const BLOCK_BYTES: u64 = 8192;
+/// The highest usage count that can be simulated: a page's state is a byte below 128.
+const MOST_USAGE_CAP: u8 = 100;
 /// `BM_MAX_USAGE_COUNT` (`buf_internals.h`), the same in every version.
 pub const MAX_USAGE_COUNT: u8 = 5;
 /// The least `shared_buffers` that the server accepts, in blocks: 128 kB (`guc_tables.c`).
@@ -95,11 +99,60 @@ impl Default for RingSettings {
     }
 }
 
+/// How a pool chooses the page that goes: a clock over its buffers, as a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The highest usage count; 1 is a clock with one second-chance bit.
+    pub usage_cap: u8,
+    /// The usage count of a page just read.
+    pub admission: u8,
+    /// Clock hands: each goes round in its own part of the pool, the parts being of equal size, and misses take
+    /// the hands in turn.
+    pub hands: u32,
+    /// Whether dropped buffers are listed and taken before the sweep.
+    pub free_list: bool,
+}
+
+impl Policy {
+    /// The policy of a major version: the table above.
+    pub const fn of_version(version: u32) -> Self {
+        Self {
+            usage_cap: MAX_USAGE_COUNT,
+            admission: 1,
+            hands: 1,
+            // Removed in 19, 2c789405275.
+            free_list: version <= 18,
+        }
+    }
+
+    fn check(self) -> Result<Self, RuleError> {
+        if !(1..=MOST_USAGE_CAP).contains(&self.usage_cap) {
+            return Err(RuleError(format!(
+                "the highest usage count lies within 1 to {MOST_USAGE_CAP}, not {}",
+                self.usage_cap
+            )));
+        }
+        if self.admission > self.usage_cap {
+            return Err(RuleError(format!(
+                "a page just read cannot have the usage count {}, the highest is {}",
+                self.admission, self.usage_cap
+            )));
+        }
+        if !(1..=MIN_BUFFERS).contains(&self.hands) {
+            return Err(RuleError(format!(
+                "a pool has 1 to {MIN_BUFFERS} clock hands, not {}",
+                self.hands
+            )));
+        }
+        Ok(self)
+    }
+}
+
 /// How one version of the server with given settings treats its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     version: u32,
-    usage_cap: u8,
+    policy: Policy,
     settings: RingSettings,
 }
 
@@ -127,24 +180,23 @@ impl Rules {
         }
         Ok(Self {
             version,
-            usage_cap: MAX_USAGE_COUNT,
+            policy: Policy::of_version(version),
             settings,
         })
     }
 
-    /// The same rules with another highest usage count.
+    /// The same rules with another replacement policy.
     ///
-    /// No server has one; 3 and 7 are what other simulators can express, so that they can be oracles.
+    /// No released server has one; caps of 3 and 7 are what other simulators can express, so that they can be
+    /// oracles.
     ///
     /// # Errors
-    /// Where the cap is not within 1 to 100.
-    pub fn with_usage_cap(self, usage_cap: u8) -> Result<Self, RuleError> {
-        if !(1..=100).contains(&usage_cap) {
-            return Err(RuleError(format!(
-                "the highest usage count lies within 1 to 100, not {usage_cap}"
-            )));
-        }
-        Ok(Self { usage_cap, ..self })
+    /// Where the cap is not within 1 to 100, the admission above it, or the number of hands not within 1 to 16.
+    pub fn with_policy(self, policy: Policy) -> Result<Self, RuleError> {
+        Ok(Self {
+            policy: policy.check()?,
+            ..self
+        })
     }
 
     /// The major version.
@@ -152,19 +204,19 @@ impl Rules {
         self.version
     }
 
+    /// How the pool chooses the page that goes.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The highest usage count.
     pub fn usage_cap(&self) -> u8 {
-        self.usage_cap
+        self.policy.usage_cap
     }
 
     /// The settings that size the rings.
     pub fn settings(&self) -> RingSettings {
         self.settings
-    }
-
-    /// Whether dropped buffers are listed and taken before the sweep (removed in 19, `2c789405275`).
-    pub fn has_free_list(&self) -> bool {
-        self.version <= 18
     }
 
     /// Whether a scan of a table of `table_blocks` gets a ring in a pool of `n_buffers`
@@ -297,15 +349,40 @@ mod tests {
 
     #[test]
     fn the_free_list_ends_with_18() {
-        assert!(rules(18).has_free_list());
-        assert!(!rules(19).has_free_list());
+        assert!(rules(18).policy().free_list);
+        assert!(!rules(19).policy().free_list);
     }
 
     #[test]
-    fn unknown_versions_and_caps_are_refused() {
+    fn unknown_versions_are_refused() {
         assert!(Rules::new(11, RingSettings::default()).is_err());
         assert!(Rules::new(21, RingSettings::default()).is_err());
-        assert!(rules(18).with_usage_cap(0).is_err());
-        assert_eq!(rules(18).with_usage_cap(7).unwrap().usage_cap(), 7);
+    }
+
+    #[test]
+    fn every_version_has_one_policy_and_others_can_be_set() {
+        for version in 12..=20 {
+            let policy = rules(version).policy();
+            assert_eq!(
+                (policy.usage_cap, policy.admission, policy.hands),
+                (5, 1, 1)
+            );
+        }
+        let of = Policy::of_version(18);
+        let set = |policy| rules(18).with_policy(policy).map(|r| r.policy());
+        let seven = Policy { usage_cap: 7, ..of };
+        assert_eq!(set(seven), Ok(seven));
+        for wrong in [
+            Policy { usage_cap: 0, ..of },
+            Policy {
+                usage_cap: 101,
+                ..of
+            },
+            Policy { admission: 6, ..of },
+            Policy { hands: 0, ..of },
+            Policy { hands: 17, ..of },
+        ] {
+            assert!(set(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

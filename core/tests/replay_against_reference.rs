@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use pgsweep_core::pool::{Contents, NO_PAGE};
 use pgsweep_core::replay::{outcomes, replay, Request};
-use pgsweep_core::rules::{RingSettings, Rules, Strategy as Ring};
+use pgsweep_core::rules::{Policy, RingSettings, Rules, Strategy as Ring};
 use pgsweep_core::trace::{Owners, Trace, DROP, EXTENSION, REPEAT, UNCOUNTED};
 use proptest::prelude::*;
 
@@ -21,7 +21,9 @@ struct Reference {
     buffers: Vec<Buffer>,
     table: HashMap<u32, usize>,
     free: VecDeque<usize>,
-    hand: usize,
+    /// The next buffer of each hand, from the first of its part.
+    hands: Vec<usize>,
+    turn: usize,
     /// Slots and the current one, by owner.
     rings: HashMap<u32, (Vec<Option<usize>>, usize)>,
     /// The page that went for the last one that came.
@@ -32,7 +34,7 @@ impl Reference {
     fn new(n: usize, rules: Rules) -> Self {
         let mut buffers = vec![Buffer::default(); n];
         let mut free = VecDeque::new();
-        if rules.has_free_list() {
+        if rules.policy().free_list {
             free.extend(0..n);
             for buffer in &mut buffers {
                 buffer.in_free_list = true;
@@ -43,7 +45,8 @@ impl Reference {
             buffers,
             table: HashMap::new(),
             free,
-            hand: 0,
+            hands: vec![0; rules.policy().hands as usize],
+            turn: 0,
             rings: HashMap::new(),
             evicted: NO_PAGE,
         }
@@ -56,9 +59,13 @@ impl Reference {
                 return k;
             }
         }
+        let begin = self.turn * self.buffers.len() / self.hands.len();
+        let end = (self.turn + 1) * self.buffers.len() / self.hands.len();
+        let hand = &mut self.hands[self.turn];
+        self.turn = (self.turn + 1) % self.rules.policy().hands as usize;
         loop {
-            let k = self.hand;
-            self.hand = (self.hand + 1) % self.buffers.len();
+            let k = begin + *hand;
+            *hand = (*hand + 1) % (end - begin);
             if self.buffers[k].usage == 0 {
                 return k;
             }
@@ -101,7 +108,7 @@ impl Reference {
             self.evicted = old;
         }
         self.buffers[k].page = Some(page);
-        self.buffers[k].usage = 1;
+        self.buffers[k].usage = self.rules.policy().admission;
         self.table.insert(page, k);
         false
     }
@@ -112,7 +119,7 @@ impl Reference {
         };
         self.buffers[k].page = None;
         self.buffers[k].usage = 0;
-        if self.rules.has_free_list() && !self.buffers[k].in_free_list {
+        if self.rules.policy().free_list && !self.buffers[k].in_free_list {
             self.buffers[k].in_free_list = true;
             self.free.push_front(k);
         }
@@ -223,9 +230,27 @@ fn request<'a>(trace: Trace<'a>, rules: Rules, sizes: &'a [u32]) -> Request<'a> 
     }
 }
 
-fn rules(version: u32, cap: u8) -> Rules {
-    let rules = Rules::new(version, RingSettings::default()).unwrap();
-    rules.with_usage_cap(cap).unwrap()
+fn rules(version: u32) -> Rules {
+    Rules::new(version, RingSettings::default()).unwrap()
+}
+
+fn policies() -> impl Strategy<Value = (u32, Policy)> {
+    let own = (15..20u32).prop_map(|version| (version, Policy::of_version(version)));
+    let cap = prop_oneof![Just(1u8), Just(3), Just(5), Just(7)];
+    let other = (15..20u32, cap, 0..=3u8, 1..=5u32, any::<bool>());
+    let other = other.prop_map(|(version, usage_cap, admission, hands, free_list)| {
+        let admission = admission.min(usage_cap);
+        (
+            version,
+            Policy {
+                usage_cap,
+                admission,
+                hands,
+                free_list,
+            },
+        )
+    });
+    prop_oneof![own, other]
 }
 
 proptest! {
@@ -236,11 +261,10 @@ proptest! {
         mut accesses in accesses(),
         blocks in prop::collection::vec(0..100u32, 16),
         n in 16..200u32,
-        version in 15..20u32,
-        cap in prop_oneof![Just(5u8), Just(3u8), Just(7u8)],
+        (version, policy) in policies(),
     ) {
         let arrays = arrays(&mut accesses);
-        let rules = rules(version, cap);
+        let rules = rules(version).with_policy(policy).unwrap();
         let got = outcomes(&request(arrays.trace(&blocks), rules, &[n])).unwrap();
         let mut reference = Reference::new(n as usize, rules);
         let step = |access| (reference.step(access, &blocks), reference.evicted);
@@ -255,7 +279,7 @@ proptest! {
             }
         }
         if reference.free.is_empty() && got.buffer_pages.len() == n as usize {
-            prop_assert_eq!(got.hand as usize, reference.hand);
+            prop_assert_eq!(got.hand as usize, reference.hands[0]);
         }
     }
 
@@ -268,7 +292,7 @@ proptest! {
         threads in 1..4usize,
     ) {
         let arrays = arrays(&mut accesses);
-        let rules = rules(18, 5);
+        let rules = rules(18);
         let mut windows: Vec<u64> = cuts.iter().map(|&c| c.min(accesses.len() as u64)).collect();
         windows.sort_unstable();
         let groups: Vec<u32> = (0..PAGES).map(|p| p % 5).collect();
@@ -313,7 +337,7 @@ proptest! {
         n in 16..100u32,
         cut in 450..500usize,
     ) {
-        let rules = rules(18, 5);
+        let rules = rules(18);
         let sizes = [n];
         let trace = |pages| Trace { pages, ..Trace::default() };
         let whole = outcomes(&request(trace(&pages), rules, &sizes)).unwrap();

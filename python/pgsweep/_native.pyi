@@ -60,7 +60,11 @@ class Rules:
 
     Args:
         version: the server's major version.
-        usage_cap: the highest usage_count; a server's is 5, others serve comparisons between simulators.
+        usage_cap: the highest usage_count; by default the version's, as all that follows of the policy. The
+            usage counts of a one-bit clock (second chance) go to 1.
+        admission: the usage_count of a page just read.
+        hands: clock hands, 1 to 16; each goes round in its own part of the pool, misses take them in turn.
+        free_list: whether dropped buffers are listed and taken before the sweep.
         max_backends: max_connections + autovacuum_worker_slots + max_worker_processes + max_wal_senders + 2;
             bounds the ring of a large scan from version 18 on.
         io_combine_limit_blocks: io_combine_limit in blocks of 8 kB (18 and later).
@@ -75,7 +79,10 @@ class Rules:
         cls,
         version: int,
         *,
-        usage_cap: int = 5,
+        usage_cap: int | None = None,
+        admission: int | None = None,
+        hands: int | None = None,
+        free_list: bool | None = None,
         max_backends: int = 136,
         io_combine_limit_blocks: int = 16,
         effective_io_concurrency: int = 16,
@@ -85,6 +92,12 @@ class Rules:
     def version(self) -> int: ...
     @property
     def usage_cap(self) -> int: ...
+    @property
+    def admission(self) -> int: ...
+    @property
+    def hands(self) -> int: ...
+    @property
+    def free_list(self) -> bool: ...
     def ring_buffers(self, strategy: int, size_blocks: int) -> int:
         """Return how many buffers a new ring has (strategy 1 BULKREAD, 2 BULKWRITE, 3 VACUUM); 0 is none."""
 
@@ -481,7 +494,9 @@ def drop_page_cache(paths: Sequence[str | PathLike[str]]) -> NDArray[np.int32]:
     Pages not written to disk yet stay: sync the files first.
     """
 
-def clock_law(rates: NDArray[np.float64], batch: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def clock_law(
+    rates: NDArray[np.float64], batch: NDArray[np.float64], *, usage_cap: int = 5, admission: int = 1
+) -> NDArray[np.float64]: ...
 def mixture_weights(
     likelihoods: NDArray[np.float64],
     multiplicity: NDArray[np.float64],

@@ -1,7 +1,8 @@
 """The versions of PostgreSQL that pgsweep was tested with, and the sentence about a server beyond them.
 
-A newer server is not refused: most of what is read keeps its meaning from one version to the next. But rules
-of the buffer pool and the meaning of counters may change, so what is computed by them says so.
+A newer server is not refused: most of what is read keeps its meaning from one version to the next. But the
+meaning of counters may change, so what is computed by them says so. The rules of the buffer pool may change
+too: a prediction is refused where they are not known (sizing/server_rules.py).
 Layouts of a server's memory are another matter: probe/src knows their versions itself and refuses others.
 """
 

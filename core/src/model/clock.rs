@@ -4,58 +4,55 @@
 //! number of visits in a clock pass, everything depends on `x` alone. A visit raises the counter by a random number of
 //! steps, because real accesses come several at a time (an UPDATE pins its page again, a SELECT follows); the
 //! distribution of that number is a [`Batch`]. The load itself is the first visit and leaves the counter at the size of
-//! its batch (bufmgr.c: BufferAlloc sets 1, PinBuffer adds 1 up to BM_MAX_USAGE_COUNT = 5), the hand subtracts 1 or
-//! evicts at 0 (freelist.c: StrategyGetBuffer), and the hand first visits the page one clock pass after its load.
+//! its batch (bufmgr.c: BufferAlloc sets 1, PinBuffer adds 1 up to BM_MAX_USAGE_COUNT = 5; both numbers are parameters,
+//! [`Policy`]), the hand subtracts 1 or evicts at 0 (freelist.c: StrategyGetBuffer), and the hand first visits the page one clock pass after its load.
 //!
-//! A counter never falls between two passes, so after five visits it is at its cap whatever the batches were: the
-//! evolution over a clock pass is a sum of five terms, exact and stable for every `x`.
+//! A counter never falls between two passes, so after as many visits as the cap is high it is there whatever the
+//! batches were: the evolution over a clock pass is a sum of that many terms, exact and stable for every `x`.
 
-/// Counters run from 0 to this cap (buf_internals.h: BM_MAX_USAGE_COUNT).
-pub const MAX_USAGE_COUNT: usize = 5;
+use crate::rules::Policy;
 
-/// Counter values of a resident page.
-const STATES: usize = MAX_USAGE_COUNT + 1;
+/// The highest cap of the usage count that there is a law for.
+pub const MOST_USAGE_CAP: u8 = 7;
 
-/// Absent, then the counters 0 to 5.
-pub const OUTCOMES: usize = STATES + 1;
-
-/// The chain seen at the hand's passes is taken at this rate at most: exp(−5x) must not vanish.
+/// The chain seen at the hand's passes is taken at this rate at most: its exponential must not vanish.
 const CHAIN_RATE_CAP: f64 = 100.0;
 
-/// The probabilities that a visit raises the counter by 1, 2, 3, 4, and 5 or more.
-pub type Batch = [f64; MAX_USAGE_COUNT];
+/// The probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses.
+pub type Batch = [f64; 5];
 
 /// Every visit is a single access.
 pub const SINGLE: Batch = [1.0, 0.0, 0.0, 0.0, 0.0];
 
-/// Visits that bring a geometric number of accesses, P(b = k) = (1 − q) q^(k−1), cut at the cap.
+/// Visits that bring a geometric number of accesses, P(b = k) = (1 − q) q^(k−1), cut at 5.
 pub fn geometric_batch(q: f64) -> Batch {
-    let mut batch = [0.0; MAX_USAGE_COUNT];
+    let mut batch = [0.0; 5];
     for (k, p) in batch.iter_mut().enumerate() {
         *p = (1.0 - q) * q.powi(k as i32);
     }
-    batch[MAX_USAGE_COUNT - 1] = q.powi(MAX_USAGE_COUNT as i32 - 1);
+    batch[4] = q.powi(4);
     batch
 }
 
-type Matrix = [[f64; STATES]; STATES];
+type Matrix<const STATES: usize> = [[f64; STATES]; STATES];
 
-/// P(N > k) for k = 0..5 and P(N = k) for k = 0..5, N Poisson with mean x, accurate for small x too.
-fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
-    let mut mass = [0.0; MAX_USAGE_COUNT];
+/// P(N > k) and P(N = k) for k below the cap, N Poisson with mean x, accurate for small x too; a last 0 follows.
+fn poisson<const STATES: usize>(x: f64) -> ([f64; STATES], [f64; STATES]) {
+    let cap = STATES - 1;
+    let mut mass = [0.0; STATES];
     let mut p = (-x).exp();
-    for (k, m) in mass.iter_mut().enumerate() {
+    for (k, m) in mass[..cap].iter_mut().enumerate() {
         if k > 0 {
             p *= x / k as f64;
         }
         *m = p;
     }
-    let mut tail = [0.0; MAX_USAGE_COUNT];
+    let mut tail = [0.0; STATES];
     if x < 4.0 {
         // Sum the tail itself: 1 − Σ would cancel.
-        let mut term = mass[MAX_USAGE_COUNT - 1];
+        let mut term = mass[cap - 1];
         let mut beyond = 0.0;
-        for k in MAX_USAGE_COUNT..60 {
+        for k in cap..60 {
             term *= x / k as f64;
             let sum = beyond + term;
             if sum <= beyond {
@@ -64,13 +61,13 @@ fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
             }
             beyond = sum;
         }
-        for k in (0..MAX_USAGE_COUNT).rev() {
+        for k in (0..cap).rev() {
             tail[k] = beyond;
             beyond += mass[k];
         }
     } else {
         let mut below = 0.0;
-        for k in 0..MAX_USAGE_COUNT {
+        for k in 0..cap {
             below += mass[k];
             tail[k] = (1.0 - below).max(0.0);
         }
@@ -78,19 +75,20 @@ fn poisson(x: f64) -> ([f64; MAX_USAGE_COUNT], [f64; MAX_USAGE_COUNT]) {
     (mass, tail)
 }
 
-/// The powers 0 to 4 of the matrix that one visit applies to the counter.
-fn visit_powers(batch: &Batch) -> [Matrix; MAX_USAGE_COUNT] {
+/// The powers of the matrix that one visit applies to the counter, as many as the cap is high; a last 0 follows.
+fn visit_powers<const STATES: usize>(batch: &Batch) -> [Matrix<STATES>; STATES] {
+    let cap = STATES - 1;
     let mut one = [[0.0; STATES]; STATES];
     for (counter, row) in one.iter_mut().enumerate() {
         for (step, p) in batch.iter().enumerate() {
-            row[(counter + step + 1).min(MAX_USAGE_COUNT)] += p;
+            row[(counter + step + 1).min(cap)] += p;
         }
     }
-    let mut powers = [[[0.0; STATES]; STATES]; MAX_USAGE_COUNT];
+    let mut powers = [[[0.0; STATES]; STATES]; STATES];
     for (i, row) in powers[0].iter_mut().enumerate() {
         row[i] = 1.0;
     }
-    for k in 1..MAX_USAGE_COUNT {
+    for k in 1..cap {
         for i in 0..STATES {
             for j in 0..STATES {
                 powers[k][i][j] = (0..STATES).map(|m| powers[k - 1][i][m] * one[m][j]).sum();
@@ -101,13 +99,13 @@ fn visit_powers(batch: &Batch) -> [Matrix; MAX_USAGE_COUNT] {
 }
 
 /// Σ_k weight_k · power_k, what remains of the weight going to the cap.
-fn blend(
-    powers: &[Matrix; MAX_USAGE_COUNT],
-    weights: &[f64; MAX_USAGE_COUNT],
+fn blend<const STATES: usize>(
+    powers: &[Matrix<STATES>; STATES],
+    weights: &[f64; STATES],
     rest: f64,
-) -> Matrix {
+) -> Matrix<STATES> {
     let mut out = [[0.0; STATES]; STATES];
-    for (power, w) in powers.iter().zip(weights) {
+    for (power, w) in powers[..STATES - 1].iter().zip(weights) {
         for i in 0..STATES {
             for j in i..STATES {
                 out[i][j] += w * power[i][j];
@@ -115,14 +113,14 @@ fn blend(
         }
     }
     for row in &mut out {
-        row[MAX_USAGE_COUNT] += rest;
+        row[STATES - 1] += rest;
     }
     out
 }
 
 /// The stationary law of a Markov chain by state reduction without subtraction, so that even probabilities of 1e-100
 /// keep their leading digits (Grassmann, Taksar and Heyman 1985).
-fn stationary_of(mut chain: Matrix) -> [f64; STATES] {
+fn stationary_of<const STATES: usize>(mut chain: Matrix<STATES>) -> [f64; STATES] {
     let mut leaving = [0.0; STATES];
     for n in (1..STATES).rev() {
         leaving[n] = chain[n][..n].iter().sum();
@@ -142,30 +140,58 @@ fn stationary_of(mut chain: Matrix) -> [f64; STATES] {
     law.map(|p| p / total)
 }
 
-/// Return the probabilities, at a random time, that a page with `x` visits per pass is absent or has counter 0 to 5.
+/// Return the probabilities, at a random time, that a page with `x` visits per pass is absent or has each counter.
 ///
 /// For single accesses this is the closed form P(absent) = 1/(1 + xV), V the expected clock passes of a residence;
-/// batches replace V by the solution of a six-state chain seen at the hand's passes. The seven numbers sum to 1.
+/// batches replace V by the solution of a chain over the counters, seen at the hand's passes. The numbers sum to 1; there
+/// are two more of them than the cap. The number of hands does not matter: each page is passed by one of them.
 ///
 /// # Panics
 ///
-/// Never for finite `x > 0` and a batch that sums to 1.
-pub fn stationary(x: f64, batch: &Batch) -> [f64; OUTCOMES] {
-    let powers = visit_powers(batch);
-    stationary_with(x, batch, &powers)
+/// Where the cap is above [`MOST_USAGE_CAP`]; otherwise never for finite `x > 0` and a batch that sums to 1.
+pub fn stationary(x: f64, batch: &Batch, policy: Policy) -> Vec<f64> {
+    stationary_table(&[x], batch, policy)
 }
 
-/// [`stationary`] for many rates, one row each.
-pub fn stationary_table(rates: &[f64], batch: &Batch) -> Vec<[f64; OUTCOMES]> {
-    let powers = visit_powers(batch);
-    rates
-        .iter()
-        .map(|&x| stationary_with(x, batch, &powers))
-        .collect()
+/// [`stationary`] for many rates, one row after the other.
+///
+/// # Panics
+///
+/// As for [`stationary`].
+pub fn stationary_table(rates: &[f64], batch: &Batch, policy: Policy) -> Vec<f64> {
+    let admission = usize::from(policy.admission);
+    // The states are a constant in each, so that the small matrices stay in registers.
+    match policy.usage_cap {
+        1 => table::<2>(rates, batch, admission),
+        2 => table::<3>(rates, batch, admission),
+        3 => table::<4>(rates, batch, admission),
+        4 => table::<5>(rates, batch, admission),
+        5 => table::<6>(rates, batch, admission),
+        6 => table::<7>(rates, batch, admission),
+        7 => table::<8>(rates, batch, admission),
+        cap => panic!("there is no law for a cap of {cap}"),
+    }
 }
 
-fn stationary_with(x: f64, batch: &Batch, powers: &[Matrix; MAX_USAGE_COUNT]) -> [f64; OUTCOMES] {
-    let (mass, tail) = poisson(x);
+fn table<const STATES: usize>(rates: &[f64], batch: &Batch, admission: usize) -> Vec<f64> {
+    let powers = visit_powers::<STATES>(batch);
+    let mut rows = Vec::with_capacity(rates.len() * (STATES + 1));
+    for &x in rates {
+        let (absent, counters) = stationary_with(x, batch, admission, &powers);
+        rows.push(absent);
+        rows.extend(counters);
+    }
+    rows
+}
+
+fn stationary_with<const STATES: usize>(
+    x: f64,
+    batch: &Batch,
+    admission: usize,
+    powers: &[Matrix<STATES>; STATES],
+) -> (f64, [f64; STATES]) {
+    let cap = STATES - 1;
+    let (mass, tail) = poisson::<STATES>(x);
     // Time spent with exactly k visits behind it, as a share of the pass: ∫ P(N_xt = k) dt = P(N_x > k) / x,
     // and a pass weighs by its length.
     let spent = tail.map(|t| t / x);
@@ -175,34 +201,43 @@ fn stationary_with(x: f64, batch: &Batch, powers: &[Matrix; MAX_USAGE_COUNT]) ->
     } else {
         (mass, tail)
     };
-    let at_pass = blend(powers, &mass, tail[MAX_USAGE_COUNT - 1]);
+    let at_pass = blend(powers, &mass, tail[cap - 1]);
     // Seen just after each pass; an eviction is followed by the start of the next residence.
     let mut next_lap = [[0.0; STATES]; STATES];
     for i in 0..STATES {
-        next_lap[i][..MAX_USAGE_COUNT].copy_from_slice(&at_pass[i][1..]);
-        for (counter, p) in batch.iter().enumerate() {
-            next_lap[i][counter + 1] += at_pass[i][0] * p;
+        next_lap[i][..cap].copy_from_slice(&at_pass[i][1..]);
+        for (more, p) in batch.iter().enumerate() {
+            next_lap[i][(admission + more).min(cap)] += at_pass[i][0] * p;
         }
     }
     let law = stationary_of(next_lap);
     let evicted: f64 = (0..STATES).map(|s| law[s] * at_pass[s][0]).sum();
     // A residence lasts 1 / evicted passes, the absence after it 1 / x.
     let resident = x / (x + evicted);
-    let mut out = [0.0; OUTCOMES];
-    out[0] = evicted / (x + evicted);
-    for (counter, p) in out[1..].iter_mut().enumerate() {
+    let mut counters = [0.0; STATES];
+    for (counter, p) in counters.iter_mut().enumerate() {
         let time: f64 = (0..STATES).map(|s| law[s] * during[s][counter]).sum();
         *p = resident * time;
     }
-    out
+    (evicted / (x + evicted), counters)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const USUAL: Policy = Policy::of_version(18);
+
+    fn policy(usage_cap: u8, admission: u8) -> Policy {
+        Policy {
+            usage_cap,
+            admission,
+            ..USUAL
+        }
+    }
+
     /// The closed form for single accesses, written independently of the chain.
-    fn closed_form(x: f64) -> [f64; OUTCOMES] {
+    fn closed_form(x: f64) -> [f64; 7] {
         let e = x.exp();
         let t = |m: usize| -> f64 {
             let mut term = 1.0;
@@ -223,7 +258,7 @@ mod tests {
         let a = [a0, a1, a2, a3, a4];
         let v = e * a.iter().sum::<f64>();
         let norm = 1.0 + x * v;
-        let mut out = [0.0; OUTCOMES];
+        let mut out = [0.0; 7];
         out[0] = 1.0 / norm;
         for c in 0..5 {
             out[c + 1] = (0..=c).map(|j| a[j] * t(c - j + 1)).sum::<f64>() / norm;
@@ -239,7 +274,7 @@ mod tests {
     #[test]
     fn single_accesses_agree_with_the_closed_form() {
         for x in [0.05, 0.2, 0.7, 1.5, 3.0, 6.0, 10.0] {
-            let chain = stationary(x, &SINGLE);
+            let chain = stationary(x, &SINGLE, USUAL);
             let closed = closed_form(x);
             for (c, (p, q)) in chain.iter().zip(closed).enumerate() {
                 assert!((p - q).abs() < 1e-8, "x={x} outcome {c}: {p} against {q}");
@@ -252,8 +287,10 @@ mod tests {
         for exponent in -40..40 {
             let x = 10f64.powf(f64::from(exponent) / 8.0);
             for batch in [SINGLE, geometric_batch(0.5), [0.0, 0.0, 0.0, 0.0, 1.0]] {
-                let sum: f64 = stationary(x, &batch).iter().sum();
-                assert!((sum - 1.0).abs() < 1e-9, "x={x}: {sum}");
+                for cap in 1..=MOST_USAGE_CAP {
+                    let sum: f64 = stationary(x, &batch, policy(cap, 1)).iter().sum();
+                    assert!((sum - 1.0).abs() < 1e-9, "x={x} cap={cap}: {sum}");
+                }
             }
         }
     }
@@ -261,7 +298,7 @@ mod tests {
     #[test]
     fn a_cold_page_with_batches_walks_down_from_its_batch() {
         // Loaded at 3, it is passed at 3, 2, 1 and evicted at 0: four passes, one at each counter.
-        let p = stationary(1e-6, &[0.0, 0.0, 1.0, 0.0, 0.0]);
+        let p = stationary(1e-6, &[0.0, 0.0, 1.0, 0.0, 0.0], USUAL);
         for (counter, share) in p[1..5].iter().enumerate() {
             assert!(
                 (share / 1e-6 - 1.0).abs() < 1e-4,
@@ -271,11 +308,30 @@ mod tests {
         assert!(p[5] < 1e-10 && p[6] < 1e-10);
     }
 
-    /// One page, simulated: an independent statement of the same rules.
+    /// The second chance in closed form: a lap without a visit clears the bit, another one evicts.
     #[test]
-    fn agrees_with_a_simulated_page() {
-        let batch = [0.5, 0.2, 0.1, 0.1, 0.1];
-        let x = 0.8;
+    fn one_bit_agrees_with_its_closed_form() {
+        for x in [0.01f64, 0.3, 1.0, 3.0, 8.0] {
+            // A residence has a first lap, which ends with the bit cleared, then laps begun at 0 until one has no visit.
+            let later = x.exp();
+            let laps = 1.0 + later;
+            let absent = 1.0 / (1.0 + x * laps);
+            // In a lap begun at 0 the bit is unset until the first visit: (1 - e^-x) / x of it.
+            let unset = later * (1.0 - (-x).exp()) / x;
+            let expected = [absent, absent * x * unset, absent * x * (laps - unset)];
+            let found = stationary(x, &SINGLE, policy(1, 1));
+            assert_eq!(found.len(), 3);
+            for (p, q) in found.iter().zip(expected) {
+                assert!(
+                    (p - q).abs() < 1e-9,
+                    "x={x}: {found:?} against {expected:?}"
+                );
+            }
+        }
+    }
+
+    /// One page, simulated: an independent statement of the same rules.
+    fn simulated(x: f64, batch: &Batch, cap: usize, admission: usize) -> Vec<f64> {
         let mut seed = 88_172_645_463_325_252u64;
         let mut uniform = || {
             seed ^= seed << 13;
@@ -283,14 +339,14 @@ mod tests {
             seed ^= seed << 17;
             (seed >> 11) as f64 / (1u64 << 53) as f64
         };
-        let mut time = [0.0; OUTCOMES];
+        let mut time = vec![0.0; cap + 2];
         let mut state: Option<(usize, f64)> = None; // counter, time to the next pass in passes
         for _ in 0..2_000_000 {
             let mut wait = -uniform().max(1e-300).ln() / x;
             let mut size = 1;
             let mut u = uniform();
-            for p in batch {
-                if u < p {
+            for p in &batch[..4] {
+                if u < *p {
                     break;
                 }
                 u -= p;
@@ -299,7 +355,7 @@ mod tests {
             while let Some((counter, left)) = state {
                 if left > wait {
                     time[counter + 1] += wait;
-                    state = Some(((counter + size).min(5), left - wait));
+                    state = Some(((counter + size).min(cap), left - wait));
                     wait = -1.0;
                     break;
                 }
@@ -309,16 +365,30 @@ mod tests {
             }
             if wait >= 0.0 && state.is_none() {
                 time[0] += wait;
-                state = Some((size.min(5), 1.0));
+                state = Some(((admission + size - 1).min(cap), 1.0));
             }
         }
         let total: f64 = time.iter().sum();
-        for (c, p) in stationary(x, &batch).iter().enumerate() {
-            assert!(
-                (p - time[c] / total).abs() < 3e-3,
-                "outcome {c}: {p} against {}",
-                time[c] / total
-            );
+        time.into_iter().map(|t| t / total).collect()
+    }
+
+    #[test]
+    fn agrees_with_a_simulated_page() {
+        let several = [0.5, 0.2, 0.1, 0.1, 0.1];
+        for (cap, admission) in [(1, 1), (1, 0), (3, 1), (3, 2), (5, 1), (5, 0), (7, 1)] {
+            for x in [0.2, 0.8, 2.0] {
+                for batch in [SINGLE, several] {
+                    let law = stationary(x, &batch, policy(cap as u8, admission as u8));
+                    let found = simulated(x, &batch, cap, admission);
+                    assert_eq!(law.len(), cap + 2);
+                    for (c, (p, q)) in law.iter().zip(&found).enumerate() {
+                        assert!(
+                            (p - q).abs() < 3e-3,
+                            "cap={cap} x={x} outcome {c}: {p} against {q}"
+                        );
+                    }
+                }
+            }
         }
     }
 }

@@ -273,6 +273,13 @@ def _check_same(conninfo: str, meta: EvidenceMeta, evidence: Path) -> list[str]:
             cause=f"that one was PostgreSQL {meta.server_version}, this one is {server.version}",
             hint="leave the server out, or record it: pgsweep record -o NAME.evidence",
         )
+    if server.block_size_bytes != meta.block_size_bytes:
+        raise UsageError(
+            f"`{evidence}` was recorded on another server",
+            cause=f"that one has blocks of {meta.block_size_bytes} bytes, this one of "
+            f"{server.block_size_bytes}",
+            hint="leave the server out, or record it: pgsweep record -o NAME.evidence",
+        )
     if server.shared_buffers_blocks != meta.shared_buffers_blocks:
         now, then = (
             as_setting(blocks * BLOCK_BYTES)

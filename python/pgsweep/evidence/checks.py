@@ -33,6 +33,10 @@ _MOST_BLOCKS: Final = 2**32 - 2
 _MOST_BUFFERS: Final = 2**30 - 1
 """shared_buffers is at most INT_MAX / 2 blocks (guc_tables.c)."""
 
+_MOST_USAGE: Final = 15
+"""What the four bits of a buffer's state can hold (buf_internals.h); what a server's policy allows is checked
+where evidence is used (sizing/server_rules.py)."""
+
 _MOST_SECONDS: Final = 1e9
 _MOST_COUNT: Final = 2.0**53
 
@@ -47,7 +51,7 @@ _Range = tuple[float, float]
 
 _ANYWHERE: Final[dict[str, _Range]] = {
     "fork": (0, 3),
-    "usage_count": (0, 5),
+    "usage_count": (0, _MOST_USAGE),
     "strategy": (0, 3),
     "snapshot": (0, 2**31 - 1),
     "frame": (1, _MOST_BUFFERS),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
+from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
 from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
@@ -25,7 +26,6 @@ from pgsweep.versions import NEWEST_TESTED_MAJOR, beyond_tested
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pgsweep import _native
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.joined import JoinedEvidence
     from pgsweep.evidence.store import Evidence, EvidenceMeta
@@ -200,8 +200,9 @@ def predict_window(
 
 
 def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
-    newer = beyond_tested(evidence.meta.server_version_num)
-    return [*([newer] if newer else []), *evidence.warnings]
+    meta = evidence.meta
+    known = (beyond_tested(meta.server_version_num), unsettled(meta))
+    return [*(one for one in known if one), *evidence.warnings]
 
 
 def _from_foreign_trace(
@@ -254,13 +255,16 @@ def _from_snapshots(
     from pgsweep.sizing.what_if.fitted import changes_of
 
     meta = evidence.meta
+    check_server(meta)
     relations = evidence.table("relations")
     changes = changes_of(asked, relations, meta) if asked else None
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
     rate = BlockSample.from_meta(meta.sampling).rate
+    snapshots = evidence.table("snapshots", columns)
+    check_usage_counts(meta, snapshots["usage_count"])
     seen = used_snapshots(
-        evidence.table("snapshots", columns),
+        snapshots,
         evidence.table("snapshot_times"),
         counters,
         pool_blocks=meta.shared_buffers_blocks,
@@ -377,6 +381,8 @@ def _from_trace(
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
+    check_server(meta)
+    check_usage_counts(meta, evidence.table("snapshots")["usage_count"])
     trace = trace_of(evidence)
     if not trace.counted.any():
         raise _nothing_seen(meta)
@@ -448,40 +454,6 @@ def server_misses(trace: Trace, *, extensions_are_reads: bool) -> tuple[int, int
         new = int((trace.counted & extends).sum())
         return misses + new, accesses + new
     return misses, accesses
-
-
-def rules_of(meta: EvidenceMeta) -> _native.Rules:
-    """Return the rules of the server that the evidence was taken from: version and settings of its rings."""
-    from pgsweep import _native
-
-    def number(name: str, otherwise: int) -> int:
-        text = meta.settings.get(name, "")
-        return int(text) if text.lstrip("-").isdigit() else otherwise
-
-    workers = number("autovacuum_worker_slots", number("autovacuum_max_workers", 3))
-    backends = (
-        number("max_connections", 100)
-        + workers
-        + number("max_worker_processes", 8)
-        + number("max_wal_senders", 10)
-        + 2
-    )
-    version = meta.server_version_num // 10000
-    vacuum_kb = number("vacuum_buffer_usage_limit", -1)
-    try:
-        return _native.Rules(
-            min(max(version, 12), 20),
-            max_backends=backends,
-            io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
-            effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
-            vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
-        )
-    except (ValueError, OverflowError) as error:
-        raise EvidenceError(
-            "the settings in this evidence are not those of a server",
-            cause=str(error),
-            hint="record again: pgsweep record -o NAME.evidence",
-        ) from error
 
 
 def _observed(meta: EvidenceMeta, miss_ratio: float, accesses: int, seconds: float) -> Observed:

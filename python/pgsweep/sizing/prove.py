@@ -39,7 +39,8 @@ from pgsweep.sizing.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Tr
 from pgsweep.sizing.inference.traces import estimate
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
-from pgsweep.sizing.predict import predict, rules_of, trace_of
+from pgsweep.sizing.predict import predict, trace_of
+from pgsweep.sizing.server_rules import rules_of
 from pgsweep.testbed.replay_server import ReplayCounts, ReplayServer, can_try, check_size
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent
 

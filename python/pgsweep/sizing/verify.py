@@ -149,6 +149,13 @@ def _check_same(first: Evidence, second: Evidence) -> None:
             f"{other.server_version}",
             hint="name the evidence that was recorded on this database before the change",
         )
+    if one.block_size_bytes != other.block_size_bytes:
+        raise UsageError(
+            f"`{first.path}` and `{second.path}` are not of the same server",
+            cause=f"the one has blocks of {one.block_size_bytes} bytes, the other of "
+            f"{other.block_size_bytes}",
+            hint="name the evidence that was recorded on this database before the change",
+        )
     if other_cluster(one.system_identifier, other.system_identifier):
         raise UsageError(
             f"`{first.path}` and `{second.path}` are not of the same server",

@@ -21,6 +21,7 @@ from pgsweep import _native
 from pgsweep.host.page_cache_rules import STATISTICS_SECONDS
 from pgsweep.sizing.inference.accesses import MISS, STRATEGY, UNCOUNTED, Trace
 from pgsweep.sizing.inference.addresses import NOWHERE, Addresses
+from pgsweep.sizing.inference.clock import Clock
 from pgsweep.sizing.inference.earlier import Earlier
 from pgsweep.sizing.inference.visits import Visits
 from pgsweep.sizing.inference.warm import WarmPools
@@ -250,9 +251,9 @@ class BothCaches:
         rates = self._earlier.rates
         grid = self._visits.grid
         groups, number = np.unique(self._addresses.group, return_inverse=True)
+        clock = Clock.of(self._rules)
         laws = [
-            _native.clock_law(pass_seconds * grid, self._visits.batches[group])[:, 0]
-            for group in groups.tolist()
+            clock.law(pass_seconds * grid, self._visits.batches[group])[:, 0] for group in groups.tolist()
         ]
         absent = np.stack(laws)
         fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.inference.clock import Clock
+
 if TYPE_CHECKING:
     from pgsweep.sizing.inference.visits import Scanned
 
@@ -30,7 +32,6 @@ _DOUBT = 0.2
 """The number of observed gaps that weigh as much as the chance of a longer one."""
 
 _CHUNK_PAGES = 20_000
-_HIGHEST = 5
 
 
 def states_before(
@@ -41,6 +42,7 @@ def states_before(
     pass_seconds: Floats,
     duration_seconds: float,
     random: np.random.Generator,
+    clock: Clock,
 ) -> Ints:
     """Draw the state of pages when the trace begins: 0 for absent, or 1 + usage_count.
 
@@ -51,12 +53,13 @@ def states_before(
         batch: how many accesses those bring: probabilities of 1 to 5.
         pass_seconds: seconds of a clock pass, for each page.
         duration_seconds: of the trace.
+        clock: the policy of the pool.
     """
     states = np.zeros(len(first_seconds), dtype=np.int64)
     for begin in range(0, len(first_seconds), _CHUNK_PAGES):
         part = slice(begin, begin + _CHUNK_PAGES)
         times = _scans_before(first_seconds[part], scanned, duration_seconds, random)
-        states[part] = _follow(times, rates[part], batch, pass_seconds[part], random)
+        states[part] = _follow(times, rates[part], batch, pass_seconds[part], random, clock)
     return states
 
 
@@ -91,7 +94,12 @@ def _scans_before(
 
 
 def _follow(
-    scans: Floats, rates: Floats, batch: Floats, pass_seconds: Floats, random: np.random.Generator
+    scans: Floats,
+    rates: Floats,
+    batch: Floats,
+    pass_seconds: Floats,
+    random: np.random.Generator,
+    clock: Clock,
 ) -> Ints:
     """Follow pages through scans, other visits and passes of the hand; return their states at time 0."""
     pages = len(rates)
@@ -99,7 +107,7 @@ def _follow(
     now = np.maximum(-_PASSES_OF_MEMORY * pass_seconds, scans[:, 0] - 1e-9)
     # If the drawn scans do not reach back so far, they raise the count more than a clock pass lowers it.
     crowded = now > -_PASSES_OF_MEMORY * pass_seconds
-    count = np.where(crowded, _HIGHEST, -1)
+    count = np.where(crowded, clock.usage_cap, -1)
     place = np.arange(pages)
     going = place[now < 0]
     for _ in range(4 * _PASSES_OF_MEMORY):
@@ -111,12 +119,14 @@ def _follow(
         following = np.where(later.any(axis=1), scans[going, np.argmax(later, axis=1)], 0.0)
         visit = at + random.exponential(1.0, len(going)) / rate
         arrival = np.minimum(visit, following)
-        loaded = np.where(following <= visit, 1, _batches(np.ones(len(going), dtype=np.int64), sizes, random))
+        accesses = _batches(np.ones(len(going), dtype=np.int64), sizes, random, 1)
+        more = np.where(following <= visit, 0, accesses - 1)
+        loaded = np.minimum(clock.admission + more, clock.usage_cap)
         # Present: to the next pass, or to the beginning of the trace.
         until = np.minimum(at + one_pass, 0.0)
         inside = (later & (scans[going] <= until[:, None])).sum(axis=1)
         others = random.poisson(np.minimum(rate * (until - at), 50.0))
-        raised = np.minimum(held + inside + _batches(others, sizes, random), _HIGHEST)
+        raised = np.minimum(held + inside + _batches(others, sizes, random, clock.usage_cap), clock.usage_cap)
         passed = at + one_pass < 0
         present = np.where(passed, raised - 1, raised)
         count[going] = np.where(absent, np.where(arrival < 0, loaded, -1), present)
@@ -125,10 +135,10 @@ def _follow(
     return count + 1
 
 
-def _batches(visits: Ints, sizes: Floats, random: np.random.Generator) -> Ints:
-    """Draw the number of accesses of a number of visits, as far as it matters: 5 at most."""
+def _batches(visits: Ints, sizes: Floats, random: np.random.Generator, most: int) -> Ints:
+    """Draw the number of accesses of a number of visits, as far as it matters: of `most` visits at most."""
     total = np.zeros(len(visits), dtype=np.int64)
-    for number in range(_HIGHEST):
+    for number in range(most):
         more = np.flatnonzero(visits > number)
         total[more] += 1 + np.searchsorted(sizes[:-1], random.random(len(more)))
     return total

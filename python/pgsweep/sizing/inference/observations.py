@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.inference.clock import USUAL, Clock
+
 Table = Mapping[str, NDArray[Any]]
 
 _NONE = np.zeros(0, np.int64)
@@ -51,6 +53,7 @@ class Observations:
         hand_buffers: how many buffers the hand had passed at each snapshot, shape (snapshots,), or empty.
         pool_buffers: buffers of the whole pool.
         unknown: mean number of pages of the database in a snapshot that belong to no known relation.
+        clock: the policy of the pool.
     """
 
     groups: tuple[Group, ...]
@@ -63,6 +66,7 @@ class Observations:
     hand_buffers: NDArray[np.int64]
     pool_buffers: int
     unknown: float = 0.0
+    clock: Clock = USUAL
 
     def classes(
         self, group: int, chosen: Sequence[int] | NDArray[np.int64]
@@ -108,6 +112,7 @@ def gather(
     *,
     hand_buffers: NDArray[np.int64] = _NONE,
     pool_buffers: int = 0,
+    clock: Clock = USUAL,
 ) -> Observations:
     """Sort the rows of `snapshots` into pages and groups.
 
@@ -120,6 +125,7 @@ def gather(
         hand_buffers: by number of the snapshot, how many buffers the clock hand had passed; fewer than there
             are snapshots, or none, where it was not seen.
         pool_buffers: buffers of the whole pool.
+        clock: the policy of the pool.
     """
     file_key, relation_key = file_keys(snapshots, relations)
     order = np.argsort(relation_key, kind="stable")
@@ -171,6 +177,7 @@ def gather(
         hand_buffers=hand_buffers[numbers] if hand_seen else _NONE,
         pool_buffers=pool_buffers,
         unknown=float((in_database & ~known).sum()) / max(len(numbers), 1),
+        clock=clock,
     )
 
 

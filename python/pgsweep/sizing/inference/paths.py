@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from pgsweep.sizing.inference.clock import COUNTS, USUAL, Clock
 from pgsweep.sizing.inference.observations import Observations
 from pgsweep.sizing.inference.rates import GRID, Rates
 
@@ -31,7 +32,7 @@ Integers = NDArray[np.int64]
 STEPS: Final = 8
 """Steps of a clock pass."""
 
-_COUNTS: Final = 6
+_COUNTS: Final = COUNTS
 _STATES: Final = 1 + _COUNTS * STEPS
 _MOST_SNAPSHOTS: Final = 24
 _MOST_PAGES: Final = 10_000
@@ -76,7 +77,7 @@ def path_likelihoods(
     alike, which = np.unique(np.hstack([states, ended]), axis=0, return_inverse=True)
     pages = np.asarray(np.bincount(which.ravel(), weights), dtype=np.float64)
     states, ended = alike[:, : len(chosen)], alike[:, len(chosen) :]
-    chain = _Chain.of(batch)
+    chain = _Chain.of(batch, seen.clock)
     # After very many clock passes the chain is stationary.
     ended = np.minimum(ended, _FORGOTTEN_PASSES * STEPS)
     # A path is a sum of logarithms: of its first state, and of its transitions, of which there are few.
@@ -99,17 +100,17 @@ def path_likelihoods(
 class _Chain:
     """What a page's state becomes in a number of steps, at each rate of the grid, for one batch law."""
 
-    def __init__(self, batch: Floats) -> None:
+    def __init__(self, batch: Floats, clock: Clock = USUAL) -> None:
         # The powers of two, as far as they were needed: a megabyte each.
-        self._powers = [_one_step(batch)]
+        self._powers = [_one_step(batch, clock)]
         # Groups with the same law share a chain, and are fitted in several threads.
         self._growing = threading.Lock()
         self.resting = np.log(np.maximum(_at_rest(self._powers[0]), _LEAST * _LEAST))
 
     @classmethod
-    def of(cls, batch: Floats) -> _Chain:
+    def of(cls, batch: Floats, clock: Clock) -> _Chain:
         """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
-        return _chain(batch.tobytes())
+        return _chain(batch.tobytes(), clock)
 
     def logs(self, numbers: Integers) -> Iterator[tuple[int, Floats]]:
         """Yield the logarithms of transition probabilities for ascending numbers of steps.
@@ -144,16 +145,19 @@ class _Chain:
 
 
 @lru_cache(maxsize=4)
-def _chain(batch: bytes) -> _Chain:
-    return _Chain(np.frombuffer(batch))
+def _chain(batch: bytes, clock: Clock) -> _Chain:
+    return _Chain(np.frombuffer(batch), clock)
 
 
 def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> Floats | None:
     """Return the batch law from the usage counts at which pages are first seen, or None if few are.
 
     A page that was absent and is there in the next snapshot has had the accesses of the visit that loaded it,
-    and those of later visits, which `rates` lets take away again.
+    and those of later visits, which `rates` lets take away again. Where such a page does not begin at 1, its
+    usage count is no number of accesses.
     """
+    if seen.clock.admission != 1:
+        return None
     count, _, half_passes = _first_seen(seen, group)
     first = np.bincount(count, minlength=_COUNTS)[1:].astype(np.float64)
     if first.sum() < _ENOUGH_LOADS:
@@ -162,7 +166,7 @@ def loaded_batch(seen: Observations, group: int, rates: Rates | None = None) -> 
     if rates is None:
         return first
     loads = rates.pages * GRID * rates.law(GRID[None, :])[0, :, 0]
-    later = _visits(first, GRID * half_passes)[:, 1:, 1:]
+    later = _visits(first, GRID * half_passes, seen.clock)[:, 1:, 1:]
     mixed = np.einsum("g,gkc->kc", loads / max(loads.sum(), 1e-300), later)
     from scipy.optimize import nnls
 
@@ -240,42 +244,42 @@ def _paths(
     )
 
 
-def _one_step(batch: Floats) -> Floats:
+def _one_step(batch: Floats, clock: Clock = USUAL) -> Floats:
     """Return the chain over one step at each rate of the grid, shape (grid, states, states).
 
     A state stands for the middle of its step, so the hand comes half way between the last step and the first.
     """
     rates = GRID / STEPS
-    visits, half = _visits(batch, rates), _visits(batch, rates / 2)
+    visits, half = _visits(batch, rates, clock), _visits(batch, rates / 2, clock)
     state = 1 + np.arange(_COUNTS) * STEPS
     chain = np.zeros((len(GRID), _STATES, _STATES))
     chain[:, 0, 0] = np.exp(-rates)
-    chain[:, 0, state] = _loads(batch, rates)
+    chain[:, 0, state] = _loads(batch, rates, clock)
     for since in range(STEPS - 1):
         chain[:, (state + since)[:, None], (state + since + 1)[None, :]] = visits
     last = state + STEPS - 1
     chain[:, last[:, None], state[None, :]] = half[:, :, 1:] @ half[:, :-1]
     # Evicted half way, it may be loaded again in the other half.
-    chain[:, last[:, None], state[None, :]] += half[:, :, :1] * _loads(batch, rates / 2)[:, None, :]
+    chain[:, last[:, None], state[None, :]] += half[:, :, :1] * _loads(batch, rates / 2, clock)[:, None, :]
     chain[:, last, 0] = half[:, :, 0] * np.exp(-rates / 2)[:, None]
     return chain
 
 
-def _loads(batch: Floats, means: Floats) -> Floats:
+def _loads(batch: Floats, means: Floats, clock: Clock) -> Floats:
     """Return with which probability an absent page is loaded and then stands at each count, shape (means, 6).
 
     Loaded at a random time, it may be visited again in what is left of the time.
     """
-    loaded = np.einsum("k,gkd->gd", batch, _visits(batch, means / 2)[:, 1:])
+    loaded = np.einsum("k,gkd->gd", clock.loaded(batch), _visits(batch, means / 2, clock))
     return np.asarray(loaded * (1 - np.exp(-means))[:, None])
 
 
-def _visits(batch: Floats, means: Floats) -> Floats:
+def _visits(batch: Floats, means: Floats, clock: Clock) -> Floats:
     """Return the transition probabilities of usage_count under visits of these means, shape (means, 6, 6)."""
     one = np.zeros((_COUNTS, _COUNTS))
     for count in range(_COUNTS):
         for more, share in enumerate(batch, start=1):
-            one[count, min(count + more, _COUNTS - 1)] += share
+            one[count, min(count + more, clock.usage_cap)] += share
     law = np.zeros((len(means), _COUNTS, _COUNTS))
     power, rest = np.eye(_COUNTS), np.ones(len(means))
     # After five visits a count is at its cap, whatever it was.
@@ -284,7 +288,7 @@ def _visits(batch: Floats, means: Floats) -> Floats:
         law += mass[:, None, None] * power
         rest -= mass
         power = power @ one
-    law[:, :, -1] += np.maximum(rest, 0.0)[:, None]
+    law[:, :, clock.usage_cap] += np.maximum(rest, 0.0)[:, None]
     return law
 
 

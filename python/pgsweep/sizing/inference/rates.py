@@ -8,12 +8,13 @@ visit brings 1, 2, 3, 4, and 5 or more accesses) is fitted around it by simplex 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep.sizing.inference.clock import USUAL, Clock
 
 Floats = NDArray[np.float64]
 
@@ -51,11 +52,13 @@ class Rates:
         batch: probabilities that a visit brings 1, 2, 3, 4, and 5 or more accesses, for pages that come and
             go.
         hot_batch: the same for pages that hardly ever leave, whose counters do not show it.
+        clock: the server's policy.
     """
 
     pages: Floats
     batch: Floats
     hot_batch: Floats
+    clock: Clock = USUAL
 
     def law(self, visits_per_pass: Floats) -> Floats:
         """Return the law of pages of each grid point at other rates: absent, usage_count 0 to 5.
@@ -66,7 +69,7 @@ class Rates:
         Returns:
             Shape (any, grid, 7).
         """
-        return law_of(visits_per_pass, self.batch, self.hot_batch)
+        return law_of(visits_per_pass, self.batch, self.hot_batch, self.clock)
 
     def resident(self) -> float:
         """Return the expected number of resident pages."""
@@ -83,30 +86,32 @@ class Rates:
         return float(self.pages @ (GRID * each))
 
 
-def law_of(visits_per_pass: Floats, batch: Floats, hot_batch: Floats) -> Floats:
+def law_of(visits_per_pass: Floats, batch: Floats, hot_batch: Floats, clock: Clock = USUAL) -> Floats:
     """Return the law for pages at each grid point, shape (any, grid, 7), given rates of shape (any, grid)."""
     law = np.empty((*visits_per_pass.shape, 7))
     for share in np.unique(_BLEND):
         here = share == _BLEND
         rates = visits_per_pass[:, here]
         mixed = (1 - share) * batch + share * hot_batch
-        law[:, here] = _native.clock_law(np.ascontiguousarray(rates).ravel(), mixed).reshape(*rates.shape, 7)
+        law[:, here] = clock.law(np.ascontiguousarray(rates).ravel(), mixed).reshape(*rates.shape, 7)
     return law
 
 
-def likelihoods(classes: Floats, batch: Floats, *, grid: Floats = GRID) -> tuple[Floats, Floats]:
+def likelihoods(
+    classes: Floats, batch: Floats, clock: Clock = USUAL, *, grid: Floats = GRID
+) -> tuple[Floats, Floats]:
     """Return the likelihoods of classes at grid points, the largest of each row 1, and the log scales."""
-    law = law_of(grid[None, :], batch, batch)[0]
+    law = law_of(grid[None, :], batch, batch, clock)[0]
     logs = classes @ np.log(np.maximum(law, 1e-300)).T
     scale = logs.max(axis=1)
     return np.ascontiguousarray(np.exp(logs - scale[:, None])), scale
 
 
 def fit_weights(
-    classes: Floats, pages: Floats, batch: Floats, *, steps: int = _STEPS
+    classes: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL, *, steps: int = _STEPS
 ) -> tuple[Floats, float]:
     """Return the weights of the grid points (sum 1) for a given batch law, and the log-likelihood."""
-    like, scale = likelihoods(classes, batch)
+    like, scale = likelihoods(classes, batch, clock)
     weights, reached = _native.mixture_weights(like, pages, steps=steps, gain=_GAIN)
     return weights, reached + float(pages @ scale)
 
@@ -121,36 +126,39 @@ def cap_to_counters(rates: Rates, accesses_per_pass: float) -> Rates:
     """
     if rates.accesses_per_pass() <= accesses_per_pass:
         return rates
-    single = Rates(pages=rates.pages, batch=rates.batch, hot_batch=SINGLE)
+    single = replace(rates, hot_batch=SINGLE)
     least = single.accesses_per_pass()
     if least <= accesses_per_pass:
         keep = (accesses_per_pass - least) / max(rates.accesses_per_pass() - least, 1e-12)
         mixed = keep * rates.hot_batch + (1 - keep) * SINGLE
-        return Rates(pages=rates.pages, batch=rates.batch, hot_batch=mixed)
+        return replace(rates, hot_batch=mixed)
     pages = rates.pages.copy()
     for top in range(len(GRID) - 1, int(np.searchsorted(GRID, _HOT_FROM)), -1):
         pages[top - 1] += pages[top]
         pages[top] = 0.0
-        cut = Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
+        cut = replace(rates, pages=pages, hot_batch=SINGLE)
         if cut.accesses_per_pass() <= accesses_per_pass:
             return cut
-    return Rates(pages=pages, batch=rates.batch, hot_batch=SINGLE)
+    return replace(rates, pages=pages, hot_batch=SINGLE)
 
 
-def fit_rates(like: Floats, pages: Floats, batch: Floats) -> Rates:
+def fit_rates(like: Floats, pages: Floats, batch: Floats, clock: Clock = USUAL) -> Rates:
     """Return the rates under which what pages showed is most likely; `like` and `pages` as for `resample`."""
     if pages.sum() <= 0:
-        return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)))
+        return Rates(batch=batch, hot_batch=batch, pages=np.zeros(len(GRID)), clock=clock)
     weights, _ = _native.mixture_weights(like, pages, steps=_STEPS, gain=_GAIN)
-    return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum())
+    return Rates(batch=batch, hot_batch=batch, pages=weights * pages.sum(), clock=clock)
 
 
-def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Floats:
+def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator, clock: Clock = USUAL) -> Floats:
     """Return the batch law under which the classes are most likely.
 
     Too few observations say nothing about batches: then every visit is taken as a single access, as it is
-    where another law explains them hardly better. Of very many pages a random part is enough.
+    where another law explains them hardly better. Of very many pages a random part is enough. Where a
+    page just read is at the cap already, as with one bit, batches leave no trace.
     """
+    if clock.admission == clock.usage_cap:
+        return SINGLE
     from scipy.optimize import minimize
 
     seen = float(pages[:-1].sum())
@@ -165,7 +173,7 @@ def fit_batch(classes: Floats, pages: Floats, random: np.random.Generator) -> Fl
     def likely(batch: Floats, shift: float = 0.0) -> float:
         # Pages that are all visited equally often lie between two points of the grid: unless it may move,
         # the law that puts them on a point looks the likeliest.
-        like, scale = likelihoods(classes, batch, grid=GRID * np.exp(shift))
+        like, scale = likelihoods(classes, batch, clock, grid=GRID * np.exp(shift))
         reached: float = _native.mixture_weights(like, pages, steps=_SEARCH_STEPS, gain=_GAIN)[1]
         return reached + float(pages @ scale)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.sizing.inference.changes import ChangedCurve, Changes
+from pgsweep.sizing.inference.clock import Clock
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.estimate import (
     BRIEF_PASS_SECONDS,
@@ -117,7 +118,8 @@ def estimate(
     """
     if totals.hits + totals.misses <= 0 or not len(snapshots["snapshot"]):
         raise ValueError("nothing was observed")
-    rules = rules or _native.Rules(min(max(server_version_num // 10000, 12), 20))
+    rules = rules or _native.Rules(server_version_num // 10000)
+    clock = Clock.of(rules)
     accesses_per_second = (totals.hits + totals.misses) / totals.seconds
     share = np.maximum(
         totals.relation_accesses / max(totals.relation_accesses.sum(), 1e-9),
@@ -140,6 +142,7 @@ def estimate(
         sampling_rate,
         hand_buffers=np.zeros(0, np.int64) if hand_buffers is None else hand_buffers,
         pool_buffers=pool_blocks,
+        clock=clock,
     )
     totals = _with_rings(totals, relations, pool_blocks)
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
@@ -166,6 +169,7 @@ def estimate(
             batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
             hot_batch=np.asarray(np.mean([fit[g].rates.batch for fit in fits], axis=0)),
             pages=np.asarray(np.mean([fit[g].rates.pages for fit in fits], axis=0)),
+            clock=clock,
         )
         for g in range(len(seen.groups))
     ]
@@ -522,16 +526,16 @@ def _passes_apart(seen: Observations, passes: float) -> float:
 def _rough(seen: Observations, group: int) -> Rates:
     classes, pages = seen.classes(group, np.arange(seen.snapshots))
     if pages.sum() <= 0:
-        return Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.zeros(len(GRID)))
-    weights, _ = fit_weights(classes, pages, SINGLE, steps=60)
-    return Rates(batch=SINGLE, hot_batch=SINGLE, pages=weights * pages.sum())
+        return Rates(batch=SINGLE, hot_batch=SINGLE, pages=np.zeros(len(GRID)), clock=seen.clock)
+    weights, _ = fit_weights(classes, pages, SINGLE, seen.clock, steps=60)
+    return Rates(batch=SINGLE, hot_batch=SINGLE, pages=weights * pages.sum(), clock=seen.clock)
 
 
 def _fit_states(seen: Observations, group: int, chosen: NDArray[np.int64], batch: Floats) -> _Fit:
     """Fit to the states in which each page was seen, taken for independent."""
     classes, pages = seen.classes(group, chosen)
-    like, _ = likelihoods(classes, batch)
-    return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
+    like, _ = likelihoods(classes, batch, seen.clock)
+    return _Fit(rates=fit_rates(like, pages, batch, seen.clock), like=like, pages=pages)
 
 
 def _fit_paths(
@@ -541,7 +545,7 @@ def _fit_paths(
 
     def fit(batch: Floats) -> _Fit:
         like, pages = path_likelihoods(seen, group, chosen, batch, np.random.default_rng([seed, group]))
-        return _Fit(rates=fit_rates(like, pages, batch), like=like, pages=pages)
+        return _Fit(rates=fit_rates(like, pages, batch, seen.clock), like=like, pages=pages)
 
     first = loaded_batch(seen, group)
     found = fit(batch if first is None else first)
@@ -553,7 +557,9 @@ def _fit_paths(
 
 def _batch(seen: Observations, group: int, chosen: NDArray[np.int64], seed: int) -> Floats:
     classes, pages = seen.classes(group, chosen)
-    return fit_batch(classes, pages, np.random.default_rng([seed, group])) if pages.sum() > 0 else SINGLE
+    if pages.sum() <= 0:
+        return SINGLE
+    return fit_batch(classes, pages, np.random.default_rng([seed, group]), seen.clock)
 
 
 def _replicates(

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.sizing.inference.accesses import DROP, Trace
+from pgsweep.sizing.inference.clock import Clock
 from pgsweep.sizing.inference.loops import states_before
 from pgsweep.sizing.inference.steadiness import Steadiness
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
@@ -72,6 +73,7 @@ class WarmPools:
         self._trace = trace
         self._visits = visits
         self._rules = rules
+        self._clock = Clock.of(rules)
         self._accesses = int(np.count_nonzero((trace.flags & DROP) == 0))
         rows = _STRANGERS_A_ROW * (self._accesses + (0 if trace.start is None else len(trace.start.pages)))
         self._most_strangers = min(max(rows, _STRANGERS_ANYWAY), _MOST_STRANGERS)
@@ -92,7 +94,7 @@ class WarmPools:
             batch = visits.batches[group]
             law = laws.get(batch.tobytes())
             if law is None:
-                law = _native.clock_law(rates, batch)[:, 0].reshape(_LENGTHS, -1)
+                law = self._clock.law(rates, batch)[:, 0].reshape(_LENGTHS, -1)
                 if len(laws) == _MOST_LAWS:
                     laws.clear()
                 laws[batch.tobytes()] = law
@@ -208,6 +210,7 @@ class WarmPools:
                     np.full(len(looping.pages), pass_seconds),
                     self._visits.duration_seconds,
                     random,
+                    self._clock,
                 )
                 at = np.searchsorted(members, looping.pages)
                 if group not in loops:
@@ -262,7 +265,7 @@ class WarmPools:
 
         The last row is that of pages never visited.
         """
-        law = _native.clock_law(pass_seconds * self._visits.grid, self._visits.batches[group])
+        law = self._clock.law(pass_seconds * self._visits.grid, self._visits.batches[group])
         posterior, index = self._posterior(group, self._members[group])
         states = np.cumsum(posterior @ law, axis=1)
         states /= states[:, -1:]
@@ -366,6 +369,7 @@ class WarmPools:
             np.repeat(self._pass_seconds, _SAMPLED_PAGES),
             self._visits.duration_seconds,
             random,
+            self._clock,
         )
         return np.asarray((state.reshape(_LENGTHS, -1) > 0).mean(axis=1) * len(scanned.pages))
 
@@ -374,7 +378,7 @@ class WarmPools:
         growth = self._visits.growth.get(group)
         if growth is None:
             return np.zeros((len(pass_seconds), 6))
-        at_least = np.cumsum(growth.usage_counts[::-1])[::-1]
+        at_least = np.cumsum(self._clock.capped(growth.usage_counts)[::-1])[::-1]
         made = growth.pages_per_second * pass_seconds[:, None] * at_least[None, :]
         room = np.minimum(1, self._never[group] / np.maximum(made.sum(axis=1), 1e-9))
         return np.asarray(made * room[:, None])

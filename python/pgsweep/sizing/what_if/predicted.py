@@ -24,10 +24,10 @@ from pgsweep.sizing.predict import (
     Judged,
     no_memory,
     points_of,
-    rules_of,
     server_misses,
     trace_of,
 )
+from pgsweep.sizing.server_rules import rules_of
 from pgsweep.sizing.what_if.assumptions import assumption_of
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
 from pgsweep.sizing.what_if.traces import ChangedTrace

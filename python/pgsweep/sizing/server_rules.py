@@ -1,0 +1,137 @@
+"""The rules of the server that evidence was taken from: its replacement policy and the sizes of its rings.
+
+The table of versions is in core/src/rules.rs. A server that no row of it covers is refused: its pool may
+choose victims in another way, and a curve made by the rules of another version would be silently wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pgsweep.errors import EvidenceError
+from pgsweep.units import BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgsweep import _native
+    from pgsweep.evidence.store import EvidenceMeta
+
+OLDEST_MAJOR: Final = 12
+NEWEST_MAJOR: Final = 20
+"""The first and the last row of the table (core/src/rules.rs, VERSIONS)."""
+
+UNSETTLED_MAJOR: Final = 20
+"""A development version: its rules are taken as those of 19, if the usage counts seen agree."""
+
+_RECORD_AGAIN: Final = "record again: pgsweep record -o NAME.evidence"
+
+
+def check_server(meta: EvidenceMeta) -> None:
+    """Refuse evidence of a server whose rules are not known.
+
+    Raises:
+        EvidenceError: no row of the table covers its version, or its blocks have another size than 8 kB.
+    """
+    major = meta.server_version_num // 10000
+    if not major:
+        raise EvidenceError(
+            "the evidence does not name the version of its server",
+            cause="the rules of the buffer pool depend on the version",
+            hint=_RECORD_AGAIN,
+        )
+    if not OLDEST_MAJOR <= major <= NEWEST_MAJOR:
+        raise EvidenceError(
+            f"the rules of the buffer pool of PostgreSQL {major} are not known",
+            cause=f"this pgsweep knows those of {OLDEST_MAJOR} to {NEWEST_MAJOR}; another version may choose "
+            "victims in another way",
+            hint="upgrade pgsweep to a version that knows this server: pip install --upgrade pgsweep",
+        )
+    if meta.block_size_bytes != BLOCK_BYTES:
+        raise EvidenceError(
+            f"the server has blocks of {meta.block_size_bytes} bytes, and only sizes in blocks of "
+            f"{BLOCK_BYTES} bytes can be predicted",
+            cause="the server was built with another --with-blocksize; sizes in bytes, rings and reads from "
+            "disk would be wrong by the ratio of the two",
+            hint="record on a server built with the usual block size (SHOW block_size)",
+        )
+
+
+def check_usage_counts(meta: EvidenceMeta, usage_counts: NDArray[Any]) -> None:
+    """Refuse usage counts that the server's policy cannot produce.
+
+    Args:
+        meta: of the evidence.
+        usage_counts: all that its snapshots hold.
+
+    Raises:
+        EvidenceError: one is above the cap, or the rules are not settled and the counts do not show them.
+    """
+    major, cap = meta.server_version_num // 10000, rules_of(meta).usage_cap
+    highest = int(usage_counts.max()) if len(usage_counts) else None
+    if highest is not None and highest > cap:
+        raise EvidenceError(
+            f"the snapshots hold a usage_count of {highest}, and PostgreSQL {major} counts to {cap} at most",
+            cause="the server was built with another replacement policy, or the evidence was changed",
+            hint="no prediction is possible for such a server: compare its BM_MAX_USAGE_COUNT "
+            "(buf_internals.h) with that of the release",
+        )
+    if major == UNSETTLED_MAJOR and highest != cap:
+        seen = "no usage_count was seen" if highest is None else f"the highest usage_count seen is {highest}"
+        raise EvidenceError(
+            f"the rules of the buffer pool of PostgreSQL {major} are not settled, and the evidence does not "
+            f"show that they are those of {UNSETTLED_MAJOR - 1}",
+            cause=f"{seen}, and that version counts to {cap}: this server may use another replacement policy",
+            hint="record while the load runs, until pages that are in constant use are seen: pgsweep record "
+            "--for 10min -o NAME.evidence",
+        )
+
+
+def unsettled(meta: EvidenceMeta) -> str | None:
+    """Return that the rules are those of the version before; None where they are the server's own."""
+    major = meta.server_version_num // 10000
+    if major != UNSETTLED_MAJOR:
+        return None
+    return (
+        f"PostgreSQL {major} is a development version whose rules are not settled: the buffer pool is taken "
+        f"to follow those of {UNSETTLED_MAJOR - 1}"
+    )
+
+
+def rules_of(meta: EvidenceMeta) -> _native.Rules:
+    """Return the rules of the server that the evidence was taken from: version and settings of its rings.
+
+    Raises:
+        EvidenceError: they are not known, or the settings are not those of a server.
+    """
+    from pgsweep import _native
+
+    def number(name: str, otherwise: int) -> int:
+        text = meta.settings.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else otherwise
+
+    check_server(meta)
+    workers = number("autovacuum_worker_slots", number("autovacuum_max_workers", 3))
+    backends = (
+        number("max_connections", 100)
+        + workers
+        + number("max_worker_processes", 8)
+        + number("max_wal_senders", 10)
+        + 2
+    )
+    version = meta.server_version_num // 10000
+    vacuum_kb = number("vacuum_buffer_usage_limit", -1)
+    try:
+        return _native.Rules(
+            version,
+            max_backends=backends,
+            io_combine_limit_blocks=max(number("io_combine_limit", 16), 1),
+            effective_io_concurrency=max(number("effective_io_concurrency", 16), 0),
+            vacuum_buffer_usage_limit_kb=vacuum_kb if vacuum_kb >= 0 and version >= 16 else None,
+        )
+    except (ValueError, OverflowError) as error:
+        raise EvidenceError(
+            "the settings in this evidence are not those of a server",
+            cause=str(error),
+            hint=_RECORD_AGAIN,
+        ) from error
