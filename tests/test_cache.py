@@ -261,9 +261,19 @@ def test_names_and_rows_are_for_people(shop: str) -> None:
     text = said("--all")
     assert "\nlong (TOAST) " in text
     assert "pg_toast_" not in text
+    by_index = said("--by", "index", "--all")
+    assert "\nlong (TOAST index) " in by_index
+    assert "pg_toast_" not in by_index
     names = [line.split("  ")[0] for line in said("--by", "schema", "--all").splitlines()]
     assert names.count("pg_catalog") == 1
+    assert "pg_toast" not in names, "TOAST belongs to the schema of its table"
     assert "pg_catalog (shared by all databases)" in names
+    with psycopg.connect(shop, autocommit=True) as connection:
+        toast = connection.execute(
+            "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'long'::regclass"
+        ).fetchone()
+    assert toast is not None
+    assert "\nlong (TOAST): " in said("--map", toast[0])
     blocks = said("--map", "plain")
     [about] = re.findall(r"plain: [\d ]+ blocks, the first on the left, (.*) a character", blocks)
     assert about in ("one", "about 1", "about 2"), about

@@ -14,6 +14,9 @@ from pgsweep.errors import ConnectionFailed, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
 from pgsweep.testbed.cold import DATABASE, empty_caches, private_server
+from pgsweep.ui.footprint import footprint_text
+from pgsweep.ui.report import to_html
+from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 
@@ -243,3 +246,25 @@ def test_another_session_at_work_is_said(table: str) -> None:
             busy.cancel_safe()
             sleeping.join()
     assert any("another session was at work" in note for note in result.notes), result.notes
+
+
+def test_toast_is_named_by_its_table_and_that_of_catalogs_is_theirs(server: Cluster, table: str) -> None:
+    with psycopg.connect(table, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS documents (body text STORAGE EXTERNAL)")
+        connection.execute("INSERT INTO documents SELECT repeat('x', 20000) FROM generate_series(1, 20)")
+        connection.execute("CHECKPOINT")
+    try:
+        result = footprint(
+            table,
+            "WITH d AS (INSERT INTO documents SELECT repeat('y', 20000) RETURNING 1) SELECT count(*) FROM d",
+            allow_writes=True,
+        )
+        text = footprint_text(result, Terminal())
+        assert "\ndocuments (TOAST) " in text
+        assert "documents (TOAST)" in to_html(result)
+        assert "pg_toast" not in text
+        toast = next(row for row in result.relations if row.relation.startswith("pg_toast_"))
+        assert (toast.table_schema, toast.table) == ("public", "documents")
+    finally:
+        with psycopg.connect(table, autocommit=True) as connection:
+            connection.execute("DROP TABLE documents")

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
@@ -71,6 +72,9 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert relations["table_oid"][key] == relations["oid"][page]
     toast = relations["name"] == f"pg_toast_{relations['oid'][page]}"
     assert relations["table_oid"][toast] == relations["oid"][page]
+    names = relation_names(relations)
+    assert {"public.page (TOAST)", "public.page (TOAST index)"} <= set(names)
+    assert not [name for name in names if "pg_toast" in name]
     catalogs = set(relations["name"][relations["schema"] == "pg_catalog"])
     assert {"pg_class", "pg_database", "pg_class_oid_index"} <= catalogs
     shared = relations["name"] == "pg_database"

@@ -16,6 +16,8 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.warm_keep import WarmKeepResult, WarmKeepSample
+from pgsweep.ui.terminal import Terminal
+from pgsweep.ui.warm_keep import plan_text
 from pgsweep.warm.keep.keep import Keeper, KeepOptions
 from tests.fix_flood import HOT_BLOCKS, fill, flood, floodable, resident
 
@@ -250,6 +252,10 @@ def test_names_are_those_of_sql(shop: str) -> None:
     # Two partitions, each with an index, a TOAST table and that one's index; the table, its index and TOAST.
     numbers = [kinds.count(kind) for kind in ("table", "index", "TOAST table", "TOAST index")]
     assert numbers == [3, 3, 3, 3]
+    text = plan_text(plan, Terminal())
+    assert "\nhot (TOAST) " in text
+    assert "\nhot (TOAST index) " in text
+    assert "pg_toast" not in text.partition("Statements, as they would be sent")[0]
     for wrong in ("nothing.there", "no_such", 'x"; DROP TABLE hot', "seen", ""):
         with pytest.raises(UsageError, match=r"there is no relation|has no blocks") as caught:
             Keeper(shop, KeepOptions(names=[wrong])).plan()

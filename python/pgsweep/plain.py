@@ -42,6 +42,20 @@ def cleaned(text: str, *, colours: bool = False) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
+def relation_label(schema: str, relation: str, table_schema: str = "", table: str = "") -> str:
+    """Return `schema.relation`, without `public`; a TOAST relation, whose name is a number, by its table.
+
+    Args:
+        schema, relation: its own names.
+        table_schema, table: of the table that a TOAST relation or its index serves; empty where not known.
+    """
+    if schema == "pg_toast" and table:
+        # pg_toast.pg_toast_16405 says nothing to a person. Its index is pg_toast_16405_index (toasting.c).
+        kind = "TOAST index" if relation.endswith("_index") else "TOAST"
+        return f"{relation_label(table_schema, table)} ({kind})"
+    return relation if schema in ("", "public") else f"{schema}.{relation}"
+
+
 def shell_word(text: str) -> str:
     r"""Return the text as one word for a shell.
 

@@ -20,6 +20,7 @@ from pgsweep.advice.shared_buffers import decide_size
 from pgsweep.advice.situation import Contents, Situation
 from pgsweep.errors import ClusterError, MissingAbility, UsageError
 from pgsweep.evidence.joined import JoinedEvidence
+from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.store import Evidence, EvidenceMeta
@@ -233,14 +234,9 @@ def _contents(evidence: Evidence | JoinedEvidence) -> Contents | None:
     rate = BlockSample.from_meta(evidence.meta.sampling).rate
     counts = np.bincount(seen["usage_count"][last].clip(0, 5), minlength=6)
     names = {
-        (int(db), int(spc), int(rel)): f"{schema}.{name}"
-        for db, spc, rel, schema, name in zip(
-            relations["db"],
-            relations["spc"],
-            relations["rel"],
-            relations["schema"],
-            relations["name"],
-            strict=True,
+        (int(db), int(spc), int(rel)): name
+        for db, spc, rel, name in zip(
+            relations["db"], relations["spc"], relations["rel"], relation_names(relations), strict=True
         )
     }
     keys = np.stack([seen["db"][last], seen["spc"][last], seen["rel"][last]], axis=1)

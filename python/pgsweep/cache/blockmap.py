@@ -61,6 +61,8 @@ def draw_map(access: Access, pool: Snapshot, name: str, cells: int) -> CacheMap:
         page_cache_only=per_cell(~pooled & cached),
         both=per_cell(pooled & cached),
         neither=per_cell(~pooled & ~cached),
+        table_schema=place.table[0],
+        table=place.table[1],
     )
 
 

@@ -21,7 +21,7 @@ from pgsweep.pg.backends import read_backends
 from pgsweep.pg.connect import connect, explained
 from pgsweep.pg.explain import Explainer
 from pgsweep.records.footprint import FootprintChange, FootprintRelation, FootprintResult, FootprintRun
-from pgsweep.records.rollup import SYSTEM_SCHEMAS
+from pgsweep.records.rollup import is_catalog
 from pgsweep.residency.access import Access, PoolSource, opened
 from pgsweep.residency.names import Names, RelationFile, read_again, read_names
 from pgsweep.residency.rows import KINDS
@@ -169,6 +169,8 @@ def _relations(access: Access, names: Names, snapshots: list[CacheSnapshot]) -> 
                 * block_bytes,
                 page_cache_before_bytes=_cached_bytes(before, every_fork, access),
                 runs=[_change(change, members, block_bytes) for change in changes],
+                table_schema="" if named is None else named.table[0],
+                table="" if named is None else named.table[1],
             )
         )
     return sorted(
@@ -221,7 +223,7 @@ def _notes(
     notes = []
     for number, run in enumerate(runs):
         # Parsing reads system catalogs too, which EXPLAIN does not count.
-        own = [row for row in relations if row.schema not in SYSTEM_SCHEMAS]
+        own = [row for row in relations if not is_catalog(row)]
         gained = sum(row.runs[number].shared_buffers_in_bytes for row in own) // block_bytes
         read = run.shared_read_blocks + run.planning_read_blocks + run.shared_dirtied_blocks
         if gained > read * (1 + _STRANGERS_SHARE) + _STRANGERS_BLOCKS:

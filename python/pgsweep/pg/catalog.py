@@ -103,7 +103,11 @@ class ServerProcess(NamedTuple):
 
 
 class RelationPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one relation's main fork lies."""
+    """Where one relation's main fork lies.
+
+    Attributes:
+        table: schema and name of the table that a TOAST relation or its index serves; else empty.
+    """
 
     oid: int
     schema: str
@@ -112,6 +116,7 @@ class RelationPlace(msgspec.Struct, frozen=True, kw_only=True):
     tablespace_oid: int
     filenode: int
     blocks: int
+    table: tuple[str, str] = ("", "")
 
 
 def read_server(connection: psycopg.Connection[Any]) -> Server:
@@ -229,7 +234,7 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
     row = connection.execute(load("relation", connection.info.server_version), [oid]).fetchone()
     if row is None or row[5] is None:
         return None
-    oid, schema, relation, database_oid, tablespace_oid, filenode, blocks = row
+    oid, schema, relation, database_oid, tablespace_oid, filenode, blocks, table_schema, table = row
     return RelationPlace(
         oid=oid,
         schema=decode_name(schema),
@@ -238,6 +243,7 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> RelationPla
         tablespace_oid=tablespace_oid,
         filenode=filenode,
         blocks=blocks or 0,
+        table=(decode_name(table_schema), decode_name(table)),
     )
 
 

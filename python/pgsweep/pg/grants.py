@@ -17,7 +17,7 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
     Args:
         role: that shall read.
         schema, relation: what it shall read, not quoted.
-        kind: as `caches.rows.KINDS` has it.
+        kind: as `residency.rows.KINDS` has it.
     """
     to = sql.Identifier(role).as_string(None)
     if kind.startswith("TOAST"):

@@ -33,12 +33,13 @@ Statement = tuple[bytes, Any]
 
 
 class NamedRelation(NamedTuple):
-    """A relation by its names; the kind as pg_class has it."""
+    """A relation by its names; the kind as pg_class has it; of TOAST the schema and table that it serves."""
 
     oid: int
     schema: str
     name: str
     kind: str
+    table: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,14 @@ def read_family(
     arguments = {"oid": resolve_relation(connection, name), "indexes": indexes, "toast": toast}
     query = load("keep_relations", connection.info.server_version).encode()
     return [
-        NamedRelation(oid, decode_name(schema), decode_name(relation), kind)
-        for oid, schema, relation, kind, temporary, filenode in connection.execute(
+        NamedRelation(
+            oid,
+            decode_name(schema),
+            decode_name(relation),
+            kind,
+            (decode_name(table_schema), decode_name(table)),
+        )
+        for oid, schema, relation, kind, temporary, filenode, table_schema, table in connection.execute(
             query, arguments
         ).fetchall()
         if filenode is not None and not temporary

@@ -67,6 +67,9 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
     """Where a relation's blocks lie, in order: each cell counts the blocks of one stretch of the main fork.
 
     A block that is resident only in half counts as not resident.
+
+    Attributes:
+        table_schema: with `table`, the table that a TOAST relation or its index serves; else empty.
     """
 
     database: str
@@ -77,6 +80,8 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
     page_cache_only: list[int]
     both: list[int]
     neither: list[int]
+    table_schema: str = ""
+    table: str = ""
 
 
 class CacheResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,11 @@ class FootprintChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FootprintRelation(msgspec.Struct, frozen=True, kw_only=True):
-    """One relation (all its forks): what lay in the caches before, and what each run changed."""
+    """One relation (all its forks): what lay in the caches before, and what each run changed.
+
+    Attributes:
+        table_schema: with `table`, the table that an index or TOAST relation serves; else its own name.
+    """
 
     schema: str
     relation: str
@@ -52,6 +56,8 @@ class FootprintRelation(msgspec.Struct, frozen=True, kw_only=True):
     shared_buffers_before_bytes: int
     page_cache_before_bytes: int | None
     runs: list[FootprintChange]
+    table_schema: str = ""
+    table: str = ""
 
 
 class FootprintResult(msgspec.Struct, frozen=True, kw_only=True):

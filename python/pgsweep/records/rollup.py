@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pgsweep.errors import UsageError
 from pgsweep.records.cache import CacheRelation
+from pgsweep.records.footprint import FootprintRelation
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 """Schemas of the system catalogs."""
@@ -21,7 +22,7 @@ _KEYS: dict[str, Callable[[CacheRelation], _Key]] = {
         if r.kind == "index"
         else (r.database, "", "(all but indexes)", "other")
     ),
-    "schema": lambda r: (r.database, r.schema, "", "schema"),
+    "schema": lambda r: (r.database, r.table_schema or r.schema, "", "schema"),
     "database": lambda r: (r.database, "", "", "database"),
 }
 
@@ -49,7 +50,9 @@ def roll_up(relations: Sequence[CacheRelation], by: str) -> list[CacheRelation]:
             )
             groups.setdefault(key, []).append(relation)
         rows = [
-            merged(members, database=database, schema=schema, relation=name, kind=kind)
+            members[0]
+            if kind == "index" and len(members) == 1
+            else merged(members, database=database, schema=schema, relation=name, kind=kind)
             for (database, schema, name, kind), members in groups.items()
         ]
     return sorted(rows, key=_weight)
@@ -71,7 +74,7 @@ FOLDED = "system catalogs"
 """The kind of the row that combines them."""
 
 
-def is_catalog(row: CacheRelation) -> bool:
+def is_catalog(row: CacheRelation | FootprintRelation) -> bool:
     """Return whether a row is a system catalog, or an index or TOAST table of one."""
     return (row.table_schema or row.schema) in SYSTEM_SCHEMAS
 

@@ -10,7 +10,11 @@ from pgsweep.records.heat import HeatSource
 
 
 class WarmTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks of one relation that could not be read, and why."""
+    """Blocks of one relation that could not be read, and why.
+
+    Attributes:
+        table_schema: with `table`, the table that a TOAST relation or its index serves; else empty.
+    """
 
     database: str
     schema: str
@@ -18,6 +22,8 @@ class WarmTrouble(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     blocks: int
     enable: str | None = None
+    table_schema: str = ""
+    table: str = ""
 
 
 class WarmBudget(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
         touched_blocks: accesses of ours that found the block resident.
         read_blocks: accesses of ours that brought the block in, from disk or page cache.
         trouble: why it was not kept all the time.
+        table_schema: with `table`, the table that a TOAST relation or its index serves; else empty.
     """
 
     schema: str
@@ -32,6 +33,8 @@ class WarmKeepRelation(msgspec.Struct, frozen=True, kw_only=True):
     touched_blocks: int
     read_blocks: int
     trouble: str | None = None
+    table_schema: str = ""
+    table: str = ""
 
 
 class WarmKeepSample(msgspec.Struct, frozen=True, kw_only=True):

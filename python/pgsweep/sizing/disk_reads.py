@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import UsageError
+from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import (
     CurvePoint,
     DiskPoint,
@@ -269,7 +270,7 @@ class _Simulation:
         if not found:
             return []
         table = self._evidence.table("relations")
-        names = [f"{schema}.{name}" for schema, name in zip(table["schema"], table["name"], strict=True)]
+        names = relation_names(table)
         reads = np.sum([one.best.group_reads for one in found.values()], axis=0)
         largest = [int(group) for group in np.argsort(-reads, kind="stable")[:_RELATIONS] if reads[group]]
         named = [group for group in largest if group < len(names)]

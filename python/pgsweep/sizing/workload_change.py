@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
 from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of
@@ -58,7 +59,7 @@ def load_of(evidence: Evidence) -> Load:
     counters = {name: column[ours] for name, column in counters.items()}
     relations = evidence.table("relations")
     totals = read_totals(counters, relations, meta.database)
-    names = [f"{schema}.{name}" for schema, name in zip(relations["schema"], relations["name"], strict=True)]
+    names = relation_names(relations)
     shares = _shares(names, totals.relation_accesses)
     halves = [_shares(names, half) for half in (totals.first_half_accesses, totals.second_half_accesses)]
     gains = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from pgsweep.plain import shown
+from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import CacheMap
 from pgsweep.ui.numbers import count
 from pgsweep.ui.section import Fact, Measured, Section
@@ -17,6 +17,13 @@ WORDS = {
     "page_cache_only": "in the page cache only",
     "neither": "in neither",
 }
+
+
+def map_name(block_map: CacheMap) -> str:
+    """Return the relation's readable name."""
+    return shown(
+        relation_label(block_map.schema, block_map.relation, block_map.table_schema, block_map.table)
+    )
 
 
 def map_text(block_map: CacheMap, terminal: Terminal) -> str:
@@ -38,7 +45,7 @@ def map_text(block_map: CacheMap, terminal: Terminal) -> str:
         f"{terminal.paint(marks[kind], colours[kind])} {words[kind]} {count(sum(counts[kind]))}"  # type: ignore[arg-type]
         for kind in MAP_KINDS
     ]
-    name = shown(f"{block_map.schema}.{block_map.relation}")
+    name = map_name(block_map)
     cells = len(strip)
     each = block_map.blocks / cells if cells else 0.0
     lines = [
@@ -77,7 +84,7 @@ def map_section(block_map: CacheMap) -> Section:
     ]
     per_cell = -(-block_map.blocks // cells) if cells else 0
     caption = f"Blocks in order, line by line, {per_cell} a cell; the colour says where most of them lie."
-    name = shown(f"{block_map.schema}.{block_map.relation}")
+    name = map_name(block_map)
     lead = f"{count(block_map.blocks)} blocks of the main fork."
     return Section(f"Blocks of {name}", "map", lead, facts, [(svg, caption)], [], [], [])
 

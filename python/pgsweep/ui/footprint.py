@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pgsweep.plain import shown
+from pgsweep.plain import relation_label, shown
 from pgsweep.records.footprint import FootprintRelation, FootprintResult
-from pgsweep.records.rollup import SYSTEM_SCHEMAS
+from pgsweep.records.rollup import is_catalog
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
@@ -88,15 +88,14 @@ def _relations(result: FootprintResult, terminal: Terminal) -> str:
 
 def grouped(result: FootprintResult) -> list[tuple[str, str, list[FootprintRelation]]]:
     """Return label, kind and relations of each row: the system catalogs together are the last."""
-    own = [row for row in result.relations if row.schema not in SYSTEM_SCHEMAS]
-    system = [row for row in result.relations if row.schema in SYSTEM_SCHEMAS]
-    rows = [(relation_label(row), row.kind, [row]) for row in own]
+    own = [row for row in result.relations if not is_catalog(row)]
+    system = [row for row in result.relations if is_catalog(row)]
+    rows = [(_label(row), row.kind, [row]) for row in own]
     return [*rows, (f"(system catalogs: {len(system)})", "", system)] if system else rows
 
 
-def relation_label(row: FootprintRelation) -> str:
-    """Return `schema.relation`, without `public`."""
-    return shown(row.relation if row.schema in ("", "public") else f"{row.schema}.{row.relation}")
+def _label(row: FootprintRelation) -> str:
+    return shown(relation_label(row.schema, row.relation, row.table_schema, row.table))
 
 
 def _cells(result: FootprintResult, rows: list[FootprintRelation]) -> list[str]:
@@ -201,7 +200,7 @@ def _rows(result: FootprintResult) -> Rows:
     """Return one line a relation and run."""
     head = ["run", "schema", "relation", "kind", "size_bytes", "shared_buffers_before_bytes"]
     head += ["page_cache_before_bytes", "shared_buffers_in_bytes", "shared_buffers_out_bytes"]
-    head += ["page_cache_in_bytes", "page_cache_out_bytes"]
+    head += ["page_cache_in_bytes", "page_cache_out_bytes", "table_schema", "table"]
     lines = []
     for number in range(len(result.runs)):
         for row in result.relations:
@@ -209,7 +208,7 @@ def _rows(result: FootprintResult) -> Rows:
             cells = [number + 1, row.schema, row.relation, row.kind, row.size_bytes]
             cells += [row.shared_buffers_before_bytes, row.page_cache_before_bytes]
             cells += [change.shared_buffers_in_bytes, change.shared_buffers_out_bytes]
-            cells += [change.page_cache_in_bytes, change.page_cache_out_bytes]
+            cells += [change.page_cache_in_bytes, change.page_cache_out_bytes, row.table_schema, row.table]
             lines.append(cells)
     return Rows(head, lines)
 

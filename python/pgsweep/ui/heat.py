@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgsweep.plain import shown
+from pgsweep.plain import relation_label, shown
 from pgsweep.records.cache import Missing
 from pgsweep.records.heat import (
     HeatRelation,
@@ -165,8 +165,6 @@ def relations_page(
 
 def _name(row: HeatRelation) -> str:
     """Return a readable name; a TOAST relation, whose own name is a number, is named by its table."""
-    toast = row.kind.startswith("TOAST")
-    schema, name = (row.table_schema, row.table) if toast else (row.schema, row.relation)
-    name = name if schema in ("public", "") else f"{schema}.{name}"
+    name = relation_label(row.schema, row.relation, row.table_schema, row.table)
     fork = "" if row.fork == "main" else f" ({row.fork})"
     return shown(f"{row.database}: {name}" if row.database else name) + fork

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from pgsweep.plain import shown
+from pgsweep.plain import relation_label, shown
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
 from pgsweep.records.warm import WarmRelation, WarmResult, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.ui.missing import missing_lines
@@ -227,11 +227,8 @@ def _catalogs_line(rows: Sequence[WarmRelation]) -> str:
     return f"{line}, {format_bytes(out)} left out." if out else f"{line}."
 
 
-def _name(row: WarmRelation, home: str) -> str:
-    name = row.relation if row.schema == "public" else f"{row.schema}.{row.relation}"
-    if row.table:
-        table = row.table if row.table_schema == "public" else f"{row.table_schema}.{row.table}"
-        name = f"{table} ({row.kind if row.kind == 'TOAST index' else 'TOAST'})"
+def _name(row: WarmRelation | WarmTrouble, home: str) -> str:
+    name = relation_label(row.schema, row.relation, row.table_schema, row.table)
     return shown(name if row.database == home else f"{row.database}: {name}")
 
 
@@ -244,7 +241,7 @@ def _trouble_lines(result: WarmResult, terminal: Terminal) -> list[str]:
     mark = terminal.paint("not read:", "yellow")
     lines = []
     for trouble in own[:_TROUBLES_SHOWN]:
-        name = shown(f"{trouble.schema}.{trouble.relation}")
+        name = _name(trouble, result.database)
         size = format_bytes(trouble.blocks * result.block_size_bytes)
         line = f"{mark} {name}, {size}: {trouble.why}"
         lines.append(line + (f"; {trouble.enable}" if trouble.enable else ""))
@@ -319,7 +316,7 @@ def _section(result: WarmResult) -> Section:
     rows = [[Cell(text) for text in line] for line in zip(*columns.values(), strict=True)]
     troubles = [*result.refused, *(result.work.troubles if result.work is not None else [])]
     notes = [_catalogs_line(catalogs)] if catalogs else []
-    notes += [f"Not read: {entry.schema}.{entry.relation}: {entry.why}." for entry in troubles]
+    notes += [f"Not read: {_name(entry, result.database)}: {entry.why}." for entry in troubles]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     worded = [number for number, name in enumerate(columns) if name in ("relation", "why")]
     return Section(

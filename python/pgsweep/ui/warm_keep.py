@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgsweep.plain import shown
+from pgsweep.plain import relation_label, shown
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepRelation, WarmKeepResult, WarmKeepSample
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name, times
@@ -61,7 +61,7 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
     ]
     rows = [
         [
-            relation_label(row),
+            _label(row),
             row.kind,
             known_bytes(row.size_bytes),
             known_bytes(row.kept_bytes),
@@ -115,9 +115,8 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     return lines
 
 
-def relation_label(row: WarmKeepRelation) -> str:
-    """Return `schema.relation`, without `public`."""
-    return shown(row.relation if row.schema == "public" else f"{row.schema}.{row.relation}")
+def _label(row: WarmKeepRelation) -> str:
+    return shown(relation_label(row.schema, row.relation, row.table_schema, row.table))
 
 
 def _table(result: WarmKeepResult, terminal: Terminal) -> str:
@@ -138,7 +137,7 @@ def _table(result: WarmKeepResult, terminal: Terminal) -> str:
     rows = []
     for row in result.relations:
         cells = [
-            relation_label(row),
+            _label(row),
             row.kind,
             known_bytes(row.size_bytes),
             known_bytes(row.kept_bytes),
@@ -178,7 +177,7 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
     ]
     rows = [
         [
-            Cell(relation_label(row), row.trouble or ""),
+            Cell(_label(row), row.trouble or ""),
             Cell(row.kind),
             Cell(known_bytes(row.size_bytes)),
             Cell(known_bytes(row.kept_bytes)),

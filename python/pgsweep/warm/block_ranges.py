@@ -25,7 +25,7 @@ class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         database: where to connect to; for a shared catalog any database does.
         oid: of the relation, in that database.
-        kind: as `caches.rows.KINDS` has it.
+        kind: as `residency.rows.KINDS` has it.
         fork: main, fsm or vm.
         heat: accesses of a block, whatever the measure; None where it is not known.
         saved: the heat comes from a heat file; all such stretches come before those known from statistics.

@@ -1,5 +1,6 @@
 -- The relations that one relation stands for, with their files: a table, an index, the partitions of either; on request the
 -- indexes and the TOAST relations of the tables among them. What has no storage of its own comes without a file.
+-- TOAST relations and their indexes come with the name of the table that they serve.
 WITH named AS MATERIALIZED (
     SELECT coalesce(p.relid, n.oid)::oid AS oid
     FROM (SELECT %(oid)s::oid AS oid) AS n
@@ -19,9 +20,14 @@ SELECT c.oid::int8,
        pg_catalog.convert_to(c.relname::text, e.name) AS name,
        c.relkind::text AS kind,
        c.relpersistence = 't' AS temporary,
-       pg_catalog.pg_relation_filenode(c.oid)::int8 AS filenode
+       pg_catalog.pg_relation_filenode(c.oid)::int8 AS filenode,
+       pg_catalog.convert_to(coalesce(sn.nspname::text, ''), e.name) AS table_schema,
+       pg_catalog.convert_to(coalesce(served.relname::text, ''), e.name) AS table_name
 FROM chosen
 JOIN pg_catalog.pg_class AS c ON c.oid = chosen.oid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_index AS i ON i.indexrelid = c.oid
+LEFT JOIN pg_catalog.pg_class AS served ON n.nspname = 'pg_toast' AND served.reltoastrelid = coalesce(i.indrelid, c.oid)
+LEFT JOIN pg_catalog.pg_namespace AS sn ON sn.oid = served.relnamespace
 CROSS JOIN (SELECT CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS e (name)
 ORDER BY c.oid

@@ -17,6 +17,7 @@ from pgsweep.records.cache import CacheMap
 from pgsweep.records.serve import ServeMemory, ServeMemoryPart
 from pgsweep.records.top import TopRelation
 from pgsweep.ui.advice import alter_system, gain_text
+from pgsweep.ui.cache_map import map_name
 from pgsweep.ui.names import relation_name
 from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds
 from pgsweep.units import as_setting
@@ -88,6 +89,7 @@ def _environment() -> jinja2.Environment:
         "memory_bar": memory_bar,
         "part_number": part_number,
         "map_cells": map_cells,
+        "map_name": map_name,
         "usage_bars": usage_bars,
         "now": time.time,
     }

@@ -10,22 +10,24 @@ from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError, InsufficientPrivilege, first_line
 from pgsweep.pg.grants import NO_RIGHT, grant_to_read
 from pgsweep.pg.keep import may_select, read_family
+from pgsweep.plain import relation_label
 from pgsweep.residency.rows import kind_word
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A relation to keep, by its names."""
+    """A relation to keep, by its names; of TOAST the schema and name of the table that it serves."""
 
     oid: int
     schema: str
     name: str
     kind: str
+    table: tuple[str, str] = ("", "")
 
     @property
     def label(self) -> str:
-        """`schema.relation`, without `public`."""
-        return self.name if self.schema == "public" else f"{self.schema}.{self.name}"
+        """Return the readable name."""
+        return relation_label(self.schema, self.name, *self.table)
 
 
 def find_kept(connection: Connection, names: Sequence[str], *, indexes: bool, toast: bool) -> list[Kept]:
@@ -49,7 +51,7 @@ def find_kept(connection: Connection, names: Sequence[str], *, indexes: bool, to
                 cause="it is a view, a foreign table, a temporary table, or has no partitions",
                 hint="name tables, indexes, materialized views or partitioned tables",
             )
-        found |= {r.oid: Kept(r.oid, r.schema, r.name, kind_word(r.kind, r.schema)) for r in family}
+        found |= {r.oid: Kept(r.oid, r.schema, r.name, kind_word(r.kind, r.schema), r.table) for r in family}
     return list(found.values())
 
 

@@ -177,6 +177,8 @@ class Tracked:
             touched_blocks=self.touched_blocks,
             read_blocks=self.read_blocks,
             trouble=self.trouble,
+            table_schema=self.kept.table[0],
+            table=self.kept.table[1],
         )
 
 

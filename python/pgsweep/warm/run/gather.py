@@ -180,7 +180,10 @@ def _gather_here(
         blocks = relation.main_blocks + relation.fsm_blocks + relation.vm_blocks
         if relation.oid not in allowed:
             if blocks:
-                found.refused.append(_refusal(database, relation, blocks, connection.info.user))
+                table = (
+                    names.get(served[relation.oid], ("", "")) if relation.schema == "pg_toast" else ("", "")
+                )
+                found.refused.append(_refusal(database, relation, table, blocks, connection.info.user))
             continue
         found.places[database, relation.oid] = place
         if relation.schema == "pg_toast":
@@ -268,7 +271,9 @@ def _pieces(
     ]
 
 
-def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmTrouble:
+def _refusal(
+    database: str, relation: Relation, table: tuple[str, str], blocks: int, role: str
+) -> WarmTrouble:
     return WarmTrouble(
         database=database,
         schema=relation.schema,
@@ -276,6 +281,8 @@ def _refusal(database: str, relation: Relation, blocks: int, role: str) -> WarmT
         why=NO_RIGHT,
         blocks=blocks,
         enable=grant_to_read(role, relation.schema, relation.name, kind_word(relation.kind, relation.schema)),
+        table_schema=table[0],
+        table=table[1],
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from pgsweep.pg.connect import connect, explained
 from pgsweep.progress import Listener, Silent
-from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmVerified, WarmWork
+from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
 from pgsweep.warm.readers import LatencyProbe, PageCacheReader, PrewarmReader
@@ -148,9 +150,25 @@ def run(
         stopped=outcome.stopped,
         other_warmers=others,
         journal=str(journal) if written is not None and not finished else None,
-        troubles=outcome.troubles,
+        troubles=_with_tables(planned, outcome.troubles),
     )
     return _result(planned, "run", work=work, before=before, after=back.after, read=read)
+
+
+def _with_tables(planned: Planned, troubles: Sequence[WarmTrouble]) -> list[WarmTrouble]:
+    """Return the troubles, those of TOAST relations with the names of their tables."""
+    if not troubles:
+        return []
+    tables = {
+        (piece.database, piece.schema, piece.relation): table
+        for piece in planned.found.pieces
+        if (table := planned.found.tables.get((piece.database, piece.oid))) is not None
+    }
+    named = []
+    for trouble in troubles:
+        schema, table = tables.get((trouble.database, trouble.schema, trouble.relation), ("", ""))
+        named.append(msgspec.structs.replace(trouble, table_schema=schema, table=table))
+    return named
 
 
 def _header(planned: Planned) -> Header:
