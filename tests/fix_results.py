@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pgsweep.lab.store import Header
+from pgsweep.pg.provider import PROVIDERS
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
@@ -222,6 +223,13 @@ def doctor_result() -> DoctorResult:
                 "the extension pg_buffercache does not exist in database `shop`",
                 f"{psql} 'CREATE EXTENSION pg_buffercache'",
                 "record --source sql, cache",
+            ),
+            ability(
+                "track_io_timing",
+                "server",
+                False,
+                "track_io_timing is off",
+                PROVIDERS["aurora"].settings.format(name="track_io_timing", value="1"),
             ),
             ability("databases", "server", True, "the role may connect to all 3"),
             ability(

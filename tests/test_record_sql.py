@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -261,3 +262,15 @@ def test_queries_are_chosen_by_version() -> None:
     assert load("count_writers", 160011) != load("count_writers", 170000)
     with pytest.raises(LookupError):
         load("count_io", 150000)
+
+
+def test_progress_says_from_the_start_what_ends_a_recording_without_a_time(
+    server: Cluster, database: str, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    heard = Heard()
+    path = tmp_path / "e.evidence"
+    with pytest.raises(KeyboardInterrupt):
+        record_sql(server.conninfo(database), path, seconds=None, progress=heard, stop=stop)
+    assert "recording snapshots until there is enough data" in heard.stages

@@ -23,6 +23,8 @@ COMMANDS = (
     ["doctor"],
     ["top", "--once", "--interval", "0.2s"],
     ["footprint", "SELECT 1"],
+    ["warm", "save", "FILE"],
+    ["warm", "plan", "--assume-rate", "1GB"],
 )
 
 
@@ -31,7 +33,12 @@ def test_text_json_and_page_begin_with_server_version_and_time(
     command: list[str], wheel18: Cluster, tmp_path: Path
 ) -> None:
     place = f"{wheel18.socket_directory}, port 5432"
-    files = [] if command[0] == "top" else ["-o", str(tmp_path / "r.html"), "-o", str(tmp_path / "r.txt")]
+    files = (
+        []
+        if "top" in command or "save" in command
+        else ["-o", str(tmp_path / "r.html"), "-o", str(tmp_path / "r.txt")]
+    )
+    command = [str(tmp_path / "x.heat") if word == "FILE" else word for word in command]
     done = run(*command, *files, "--json", wheel18.conninfo())
     assert done.returncode == 0, done.stderr
     subject = json.loads(done.stdout)["provenance"]["subject"]
@@ -39,8 +46,7 @@ def test_text_json_and_page_begin_with_server_version_and_time(
     assert subject["server_version"].startswith("18.")
     at = datetime.datetime.fromisoformat(subject["recorded_at"])
     assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < 120
-    if command[-1] not in ("kernel", "budget", "hugepages"):
-        assert subject["database"] == "postgres"
+    assert subject["database"] == "postgres"
     if files:
         line = (tmp_path / "r.txt").read_text().splitlines()[0]
         assert line.startswith(f"PostgreSQL {subject['server_version']} at {place}; ")

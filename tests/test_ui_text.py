@@ -247,6 +247,22 @@ def test_no_module_formats_thousands_or_powers_of_ten_by_itself() -> None:
     assert [line for line in found if not any(word in line for word in allowed)] == []
 
 
+def test_numbers_that_can_be_large_have_their_thousands_apart() -> None:
+    """`{result.blocks} blocks` writes 1048576."""
+    sources = Path(pgsweep.__file__).parent
+    units = "blocks|buffers|pages|bytes|connections|processes|relations|rows|huge pages"
+    plain = re.compile(rf"\{{\w+(?:\.\w+)+\}} (?:{units})\b")
+    found = [
+        f"{path.relative_to(sources)}:{number}: {line.strip()}"
+        for path in sources.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if plain.search(line)
+    ]
+    # A setting, and what no server or file has.
+    allowed = ("lab/plan.py:", "host/cgroup.py:", "evidence/oracle_general.py:")
+    assert [line for line in found if not any(word in line for word in allowed)] == []
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_plan_to_warm_is_no_wider_than_the_terminal(width: int) -> None:
     """The reason stays beside the sizes where there is room for it, in as many lines as it takes."""

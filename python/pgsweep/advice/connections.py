@@ -7,6 +7,7 @@ from typing import Final
 from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting
+from pgsweep.units import format_count
 
 _ROOM: Final = 1.5
 """max_connections is not advised below this many times the connections of now."""
@@ -19,7 +20,8 @@ def advise_connections(situation: Situation) -> AdvisedSetting:
         why = "how many fit is counted on the server's host, with a session there: pgsweep memory budget"
         return _advice(today, None, why, unknown=True)
     many = (
-        f"{budget.possible_connections} connections as those of today fit, {budget.safe_connections} that "
+        f"{format_count(budget.possible_connections)} connections as those of today fit, "
+        f"{format_count(budget.safe_connections)} that "
         "take all that the settings allow"
     )
     if budget.verdict != "will be killed":

@@ -134,7 +134,7 @@ def _plan_lines(node: dict[str, Any], depth: int = 0) -> list[str]:
     line = f"{'  ' * depth}{'-> ' if depth else ''}{what}  (rows {format_count(node.get('Actual Rows', 0))}"
     line += f", loops {format_count(loops)}" if loops != 1 else ""
     hit, read = node.get("Shared Hit Blocks", 0), node.get("Shared Read Blocks", 0)
-    line += f"; blocks hit {hit}, read {read})"
+    line += f"; blocks hit {format_count(hit)}, read {format_count(read)})"
     lines = [line]
     for child in node.get("Plans", []):
         lines += _plan_lines(child, depth + 1)
@@ -228,7 +228,8 @@ def _notes(
         read = run.shared_read_blocks + run.planning_read_blocks + run.shared_dirtied_blocks
         if gained > read * (1 + _STRANGERS_SHARE) + _STRANGERS_BLOCKS:
             notes.append(
-                f"run {number + 1}: {gained} blocks came into the pool, but the server read only {read} for "
+                f"run {number + 1}: {format_count(gained)} blocks came into the pool, but the server read "
+                f"only {format_count(read)} for "
                 "the statement: others brought in pages meanwhile"
             )
     if allow_writes:

@@ -14,6 +14,7 @@ from pgsweep.cli.connection import Target, connection_options
 from pgsweep.cli.interrupt import held_back
 from pgsweep.cli.output import Output, output_options
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
+from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     from pgsweep.cli.settings import Settings
@@ -226,7 +227,7 @@ def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -
     undone = reserver.undo(dry_run=True)
     files = " and ".join(undone.files)
     if dry_run:
-        settings.say(f"would make it {undone.before} huge pages again and remove {files}")
+        settings.say(f"would make it {format_count(undone.before)} huge pages again and remove {files}")
         settings.say("dry run: nothing was changed")
         return
     if os.geteuid() != 0:
@@ -236,10 +237,12 @@ def _undo(settings: Settings, reserver: Reserver, *, dry_run: bool, yes: bool) -
             hint="sudo pgsweep hugepages --undo",
         )
     if not yes:
-        click.confirm(f"Make it {undone.before} huge pages again on this host?", abort=True, err=True)
+        click.confirm(
+            f"Make it {format_count(undone.before)} huge pages again on this host?", abort=True, err=True
+        )
     with held_back(settings, "ending when all is put back"):
         undone = reserver.undo()
-    settings.say(f"huge pages are {undone.before} again; removed {files}")
+    settings.say(f"huge pages are {format_count(undone.before)} again; removed {files}")
     settings.say("pages that a running server uses come back when it stops")
     if undone.left:
         settings.warn(f"{undone.left} is not as pgsweep wrote it, and stays: see what it sets")

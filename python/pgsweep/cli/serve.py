@@ -124,7 +124,9 @@ def command(
 
         store = store_of(config.history, config.history_conninfo)
         for path, rows in export_history(store, export).items():
-            settings.say(f"{rows} rows in {path}")
+            from pgsweep.units import format_count
+
+            settings.say(f"{format_count(rows)} rows in {path}")
         store.close()
         return
     try:

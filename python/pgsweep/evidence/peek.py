@@ -36,7 +36,7 @@ from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_percent
+from pgsweep.units import format_count, format_percent
 
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
@@ -160,7 +160,8 @@ class PeekView:
     def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
         return counters_share, [
-            f"expected cost: a look at {self._server.shared_buffers_blocks} buffers takes this process "
+            f"expected cost: a look at {format_count(self._server.shared_buffers_blocks)} buffers takes "
+            f"this process "
             f"{schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
             f"{format_percent(schedule.share, 1)} of one processor here, the counters "
             f"{format_percent(counters_share, 2)} of one backend's time",

@@ -246,7 +246,8 @@ class Recording:
         Raises:
             SessionLost: the connection was lost before the first snapshot.
         """
-        self._progress.stage("recording snapshots", schedule.seconds)
+        until = "" if schedule.seconds is not None else " until there is enough data"
+        self._progress.stage(f"recording snapshots{until}", schedule.seconds)
         try:
             return self._loop(log, schedule)
         except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server, require_buffercache
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_percent, format_plain
+from pgsweep.units import format_count, format_percent, format_plain
 
 
 def record_sql(
@@ -125,7 +125,8 @@ class _SqlView:
             count = math.ceil(schedule.seconds / schedule.interval_seconds)
             length = f", about {count} in {format_plain(schedule.seconds)} s"
         sentences = [
-            f"expected cost: one snapshot of {self._server.shared_buffers_blocks} buffers takes "
+            f"expected cost: one snapshot of {format_count(self._server.shared_buffers_blocks)} buffers "
+            f"takes "
             f"{schedule.cost_seconds * 1e3:.1f} ms of one backend{length}; "
             f"counters too: {format_percent(share, 2)} of its time"
         ]

@@ -24,7 +24,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_count
 
 STATE_DIRECTORY = Path("/var/lib/pgsweep")
 SYSCTL_DIRECTORY = Path("/etc/sysctl.d")
@@ -207,7 +207,8 @@ class Reserver:
         low, high = sorted((kept.before, kept.after))
         if pool is not None and not low <= pool.persistent <= high:
             raise PgsweepError(
-                f"there are {pool.persistent} huge pages now, and pgsweep had made it {kept.after}",
+                f"there are {format_count(pool.persistent)} huge pages now, and pgsweep had made it "
+                f"{format_count(kept.after)}",
                 cause="somebody else has changed the number since, who may still need the pages",
                 hint=f"if not: sudo sysctl -w vm.nr_hugepages={kept.before} && sudo rm {self.state_file}",
             )

@@ -462,6 +462,7 @@ def _judged(
         )
     return BudgetResult(
         server_version=seen.server_version,
+        database=seen.database,
         memory_bytes=seen.host.memory_bytes,
         capacity_bytes=capacity,
         limit_bytes=limit,

@@ -47,9 +47,11 @@ def examine(conninfo: str) -> KernelResult:
     missing: list[Missing] = []
     pid: int | None = None
     version = None
+    database = None
     try:
         with opened(conninfo) as server:
             pid, version = server.postmaster_pid, server.server.version
+            database = server.server.database
     except ConnectionFailed as refused:
         running = postmasters()
         pid = running[0] if len(running) == 1 else None
@@ -68,16 +70,19 @@ def examine(conninfo: str) -> KernelResult:
             cause=absent.message,
             hint="run `pgsweep memory kernel` on the server's host",
         ) from absent
-    return _result(pid, version, missing)
+    return _result(pid, version, missing, database=database)
 
 
-def _result(pid: int | None, version: str | None, missing: list[Missing]) -> KernelResult:
+def _result(
+    pid: int | None, version: str | None, missing: list[Missing], *, database: str | None = None
+) -> KernelResult:
     children = [status.pid for status in read_family(pid) if status.pid != pid] if pid is not None else []
     facts = read_kernel(pid, children)
     return KernelResult(
         machine=describe_machine(),
         memory_bytes=facts.memory.total,
         server_version=version,
+        database=database,
         postmaster_pid=pid,
         settings=advise(facts),
         missing=missing,

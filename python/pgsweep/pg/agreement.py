@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pgsweep.pg.catalog import Server
+from pgsweep.units import format_count
 
 if TYPE_CHECKING:
     from pgsweep._native import PoolTable
@@ -38,7 +39,8 @@ def disagreement(
     """
     if pool["buffers"] != server.shared_buffers_blocks:
         return (
-            f"the pool has {pool['buffers']} buffers there, shared_buffers is {server.shared_buffers_blocks}"
+            f"the pool has {format_count(pool['buffers'])} buffers there, shared_buffers is "
+            f"{format_count(server.shared_buffers_blocks)}"
         )
     found = len(pool["frame"])
     if not found:
@@ -49,5 +51,8 @@ def disagreement(
         slack = _SLACK_BUFFERS + _SLACK_SHARE * server.shared_buffers_blocks
         least, most = sorted((counted_before, counted_after))
         if not least - slack <= found <= most + slack:
-            return f"{found} buffers hold a page there, the server counts {counted_after}"
+            return (
+                f"{format_count(found)} buffers hold a page there, the server counts "
+                f"{format_count(counted_after)}"
+            )
     return None

@@ -29,6 +29,7 @@ from pgsweep.pg.load_journal import (
 )
 from pgsweep.pg.queries import load
 from pgsweep.pg.retry import repeated
+from pgsweep.units import format_count
 
 T = TypeVar("T")
 
@@ -434,7 +435,8 @@ def remove_rows(
         found = _delete(connection, table, numbers)
         if found != wanted:
             raise PgsweepError(
-                f"{wanted - found} of {wanted} rows of this load were changed or deleted by other sessions",
+                f"{format_count(wanted - found)} of {format_count(wanted)} rows of this load were changed "
+                f"or deleted by other sessions",
                 cause="a row changed by another session is not the load's alone; nothing was removed",
                 hint="finish the load: pgsweep load --resume TABLE; then correct the rows by SQL",
             )

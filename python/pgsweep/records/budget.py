@@ -48,6 +48,7 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
         fitting_work_mem_bytes: the largest work_mem for which the verdict is `fits`, with max_connections;
             null where none is small enough, or where no sort or hash is assumed.
         possible_connections: how many fit at the low end; with more, processes are killed.
+        database: the session's; null in older results, and where there was no session.
     """
 
     schema: str = "pgsweep.budget/1"
@@ -68,4 +69,5 @@ class BudgetResult(msgspec.Struct, frozen=True, kw_only=True):
     fitting_connections: int | None = None
     fitting_work_mem_bytes: int | None = None
     missing: list[Missing] = []
+    database: str | None = None
     provenance: Provenance | None = None

@@ -88,6 +88,7 @@ class WarmSaveResult(msgspec.Struct, frozen=True, kw_only=True):
     """A heat file that was written.
 
     Attributes:
+        database: the session's; null in older results, and where there was no session.
         pool_blocks: blocks of the pool in the file, all databases.
         page_cache_blocks: blocks in the page cache; null where it cannot be seen.
         nameless_blocks: blocks of the pool left out, as no catalog that may be read names their relation.
@@ -115,6 +116,7 @@ class WarmSaveResult(msgspec.Struct, frozen=True, kw_only=True):
     kept: list[str] = []
     skipped: str | None = None
     missing: list[Missing] = []
+    database: str | None = None
     provenance: Provenance | None = None
 
 

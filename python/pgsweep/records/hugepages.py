@@ -88,6 +88,7 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many huge pages a server needs, whether it uses them, and why not.
 
     Attributes:
+        database: the session's; null in older results, and where there was no session.
         settings: those that replace the server's own (a what-if).
         status: on, off or unknown: whether the shared memory lies in huge pages now.
         shared_memory_bytes: what the server requests from the kernel; with a what-if, would request.
@@ -127,4 +128,5 @@ class HugePagesResult(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[Missing] = []
     own_pages: int = 0
     huge_limit_bytes: int | None = None
+    database: str | None = None
     provenance: Provenance | None = None

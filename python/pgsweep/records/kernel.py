@@ -33,7 +33,11 @@ class KernelSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernel's settings that matter to a database host: read, not changed."""
+    """The kernel's settings that matter to a database host: read, not changed.
+
+    Attributes:
+        database: the session's; null in older results, and where there was no session.
+    """
 
     schema: str = "pgsweep.kernel/1"
     machine: str
@@ -42,4 +46,5 @@ class KernelResult(msgspec.Struct, frozen=True, kw_only=True):
     postmaster_pid: int | None
     settings: list[KernelSetting]
     missing: list[Missing] = []
+    database: str | None = None
     provenance: Provenance | None = None

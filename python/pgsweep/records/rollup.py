@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pgsweep.errors import UsageError
 from pgsweep.records.cache import CacheRelation
 from pgsweep.records.footprint import FootprintRelation
+from pgsweep.units import format_count
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 """Schemas of the system catalogs."""
@@ -67,7 +68,10 @@ def fold_catalogs(rows: Sequence[CacheRelation], by: str) -> list[CacheRelation]
     if len(catalogs) < 2 or not own:
         return list(rows)
     relations = sum(row.relations for row in catalogs)
-    return [*own, merged(catalogs, relation=f"(system catalogs: {relations} relations)", kind=FOLDED)]
+    return [
+        *own,
+        merged(catalogs, relation=f"(system catalogs: {format_count(relations)} relations)", kind=FOLDED),
+    ]
 
 
 FOLDED = "system catalogs"

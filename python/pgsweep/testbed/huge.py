@@ -19,6 +19,7 @@ from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import STATE_DIRECTORY, Reserver
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.sharedmemory import ScratchServer
+from pgsweep.units import format_count
 
 _STATE: Final = STATE_DIRECTORY / "testbed"
 _WAL_SEGMENT_BYTES: Final = 16 << 20
@@ -66,7 +67,7 @@ def huge_pages_set_aside(size_bytes: int) -> Iterator[None]:
     if not os.access(file, os.W_OK):
         if pool.available < pages:
             raise MissingAbility(
-                f"{pages} huge pages are needed and {pool.available} are free",
+                f"{format_count(pages)} huge pages are needed and {format_count(pool.available)} are free",
                 cause="this user may not set huge pages aside",
                 hint=f"run as root, or: sudo sysctl -w vm.nr_hugepages={pool.persistent + pages}",
             )

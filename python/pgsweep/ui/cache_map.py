@@ -68,7 +68,7 @@ def map_section(block_map: CacheMap) -> Section:
         counts = {kind: getattr(block_map, kind)[cell] for kind in MAP_KINDS}
         kind = max(MAP_KINDS, key=lambda name: counts[name])
         first = cell * block_map.blocks // cells
-        tip = f"from block {first}: " + ", ".join(f"{counts[k]} {WORDS[k]}" for k in MAP_KINDS)
+        tip = f"from block {count(first)}: " + ", ".join(f"{count(counts[k])} {WORDS[k]}" for k in MAP_KINDS)
         x, y = cell % columns * side, cell // columns * side + 30
         parts.append(
             f'<rect class="c-{kind}" x="{x:.2f}" y="{y:.2f}" width="{side - 0.6:.2f}" '

@@ -62,7 +62,7 @@ def methods_rows(result: HugePagesResult) -> list[tuple[str, str, str]]:
     ):
         if number is not None:
             more = "" if methods.exact is None else number - methods.exact
-            over = f"; {more} too many" if isinstance(more, int) and more > 0 else ""
+            over = f"; {count(more)} too many" if isinstance(more, int) and more > 0 else ""
             rows.append((name, count(number), remark + over))
     return rows
 
@@ -75,7 +75,7 @@ def tables_rows(result: HugePagesResult) -> list[tuple[str, str, str, str]]:
     on = result.status == "on"
     return [
         (
-            f"{tables.processes} processes, now",
+            f"{count(tables.processes)} processes, now",
             known_bytes(tables.without_huge_pages_bytes),
             known_bytes(tables.with_huge_pages_bytes),
             "huge pages measured, ordinary predicted" if on else "ordinary measured, huge pages predicted",
@@ -136,10 +136,7 @@ def transparent_line(result: HugePagesResult) -> str:
     modes = ", ".join(f"{name} = {shown(value)}" for name, value in result.transparent.items())
     text = f"transparent huge pages: {modes}."
     if result.transparent.get("shmem_enabled") in {"always", "within_size", "force"}:
-        return (
-            text
-            + " The kernel may use them for shared memory where it finds room: no promise, and no number."
-        )
+        return text + " The kernel may use them for shared memory, but does not guarantee it."
     return text + " They are for private memory; shared memory does not get them."
 
 
@@ -148,7 +145,9 @@ def _change(result: HugePagesResult, terminal: Terminal) -> str:
     assert change is not None
     size = format_bytes(change.page_size_bytes)
     lines = [
-        terminal.paint(f"huge pages of {size}: {change.before} before, {change.after} now", "green")
+        terminal.paint(
+            f"huge pages of {size}: {count(change.before)} before, {count(change.after)} now", "green"
+        )
         + (" (memory was compacted)" if change.compacted else ""),
         *(f"written: {file}" for file in change.files),
         "restart the server: it takes them when it starts; with huge_pages = on it does not start without",

@@ -176,7 +176,7 @@ def _sections(result: MemoryResult) -> list[Section]:
     notes = [f"Shared memory: {SHARED_WORDS.get(totals.shared_memory_method, SHARED_WORDS[''])}."]
     notes += [f"Not seen: {entry.what}: {entry.why}." for entry in result.missing]
     if result.hidden:
-        notes.append(f"{result.hidden} processes more were left out.")
+        notes.append(f"{count(result.hidden)} processes more were left out.")
     return [Section("Processes", "processes", "", facts, [], [], head, rows, notes=notes, worded=worded)]
 
 

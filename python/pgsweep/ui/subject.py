@@ -5,6 +5,7 @@ from __future__ import annotations
 from pgsweep.plain import shown
 from pgsweep.records.common import Subject
 from pgsweep.records.doctor import DoctorResult
+from pgsweep.records.kernel import KernelResult
 from pgsweep.ui.numbers import server_name
 from pgsweep.ui.view import Result
 from pgsweep.units import format_time
@@ -17,7 +18,9 @@ def subject_line(result: Result) -> str:
     """
     subject = _subject(result)
     if subject.server_version is None and subject.server is None:
-        return ""
+        # The settings of a host's kernel are a result without a server.
+        of_host = isinstance(result, KernelResult) and subject.recorded_at
+        return f"This host; recorded {shown(format_time(subject.recorded_at))}" if of_host else ""
     what = "server" if subject.server_version is None else server_name(shown(subject.server_version))
     parts = [what if subject.server is None else f"{what} at {shown(subject.server)}"]
     if subject.database:

@@ -173,12 +173,16 @@ def _rates(rates: TopRates | None, sample: TopSample, terminal: Terminal, trend:
 
 
 def _backends(backends: TopBackends) -> Line:
-    line: Line = [_label("backends"), _value(str(backends.total))]
+    line: Line = [_label("backends"), _value(count(backends.total))]
     if backends.max_connections:
-        line.append(_words(f" of {backends.max_connections}"))
-    line += [_words(": "), _value(f"{backends.active} active"), _words(f", {backends.idle} idle")]
+        line.append(_words(f" of {count(backends.max_connections)}"))
+    line += [
+        _words(": "),
+        _value(f"{count(backends.active)} active"),
+        _words(f", {count(backends.idle)} idle"),
+    ]
     if backends.idle_in_transaction:
-        line += [_words(", "), (f"{backends.idle_in_transaction} idle in transaction", ("yellow",))]
+        line += [_words(", "), (f"{count(backends.idle_in_transaction)} idle in transaction", ("yellow",))]
     if backends.hidden:
         line.append((f", {backends.hidden} not visible", ("dim",)))
     if backends.waits:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pgsweep.plain import relation_label, shown
 from pgsweep.records.warm_keep import WarmKeepPlan, WarmKeepRelation, WarmKeepResult, WarmKeepSample
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, server_name, times
+from pgsweep.ui.numbers import count, format_bytes, known_bytes, percent, seconds, times
 from pgsweep.ui.section import Cell, Fact, Measured, Page, Section
+from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
@@ -43,8 +44,7 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
     rate = format_bytes(plan.rate_bytes_per_second)
     kept = known_bytes(sum(row.kept_bytes for row in plan.relations))
     head = (
-        f"{server_name(plan.server_version)}, database {shown(plan.database)}: would keep {kept}, budget "
-        f"{format_bytes(plan.budget_bytes)}.\n"
+        f"{subject_line(plan)}\nWould keep {kept}, budget {format_bytes(plan.budget_bytes)}.\n"
         f"Missing now, to be read: {known_bytes(plan.read_bytes)}, at {rate} a second at most; to be touched "
         f"at once: {count(plan.touch_blocks)} times a block."
     )

@@ -39,7 +39,7 @@ def _work_text(result: WarmRestoreResult) -> str:
     lines = [
         f"{does}: {known_bytes(result.to_pool_bytes)} into the buffer pool, hottest first, "
         f"{known_bytes(result.to_page_cache_bytes)} into the page cache; {count(result.ranges)} ranges, "
-        f"{result.connections} connections"
+        f"{count(result.connections)} connections"
     ]
     if result.touches_left_out:
         lines.append(

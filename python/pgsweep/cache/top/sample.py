@@ -14,6 +14,7 @@ from pgsweep.cache.top.directory import Row
 from pgsweep.cache.top.page_cache import PageCacheByRelation
 from pgsweep.records.rollup import FOLDED, SYSTEM_SCHEMAS
 from pgsweep.records.top import TopRelation, TopSample, TopView
+from pgsweep.units import format_count
 
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 """What relations can be ordered by."""
@@ -57,7 +58,7 @@ class CacheSample:
         rows = self.rows[: len(self.usage_counts)]
         catalog = np.array([(row.table_schema or row.schema) in SYSTEM_SCHEMAS for row in rows], np.bool_)
         relations = int((self.usage_counts.sum(axis=1)[catalog] > 0).sum())
-        name = f"(system catalogs: {relations} relations)"
+        name = f"(system catalogs: {format_count(relations)} relations)"
         row = Row("", "", name, FOLDED, name)
 
         def fold(values: NDArray[Any]) -> NDArray[Any]:

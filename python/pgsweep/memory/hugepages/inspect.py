@@ -33,7 +33,7 @@ from pgsweep.records.hugepages import (
     HugePagesResult,
     PageTables,
 )
-from pgsweep.units import parse_bytes
+from pgsweep.units import format_count, parse_bytes
 
 _USUAL_PAGE_BYTES = 2 << 20
 """The default size on x86-64 and, with pages of 4 kB, on arm64; assumed where the host cannot be seen."""
@@ -105,6 +105,7 @@ def examine(
     buffers = changes.get("shared_buffers", f"{server.shared_buffers_blocks}")
     result = HugePagesResult(
         server_version=server.version,
+        database=server.database,
         huge_pages=facts.huge_pages,
         settings=changes,
         status=status,
@@ -253,7 +254,8 @@ def _with_other_settings(
     if not notes:
         notes = [
             "not exact: a server of this release with the settings that are seen here would request "
-            f"{present} bytes, and the running one has {running}; the difference was added"
+            f"{format_count(present)} bytes, and the running one has {format_count(running)}; the "
+            f"difference was added"
         ]
     return _Size(exact_bytes=None, likely_bytes=asked + max(0, running - present), notes=notes)
 

@@ -83,7 +83,8 @@ def _not_started(result: HugePagesResult) -> str:
         return "the server did not start: huge_pages is on, and the kernel had too few huge pages"
     return (
         f"the server did not start: huge_pages is on, and the kernel did not have the "
-        f"{result.shared_memory_bytes} bytes that it requested in huge pages; the segment is larger than "
+        f"{format_count(result.shared_memory_bytes)} bytes that it requested in huge pages; the segment "
+        f"is larger than "
         "shared_buffers"
     )
 

@@ -165,7 +165,8 @@ def map_cells(block_map: CacheMap) -> list[dict[str, object]]:
             "x": number % _COLUMNS,
             "y": number // _COLUMNS,
             "kind": kind,
-            "words": f"stretch {number + 1}: in both {counts['both']}, pool only {counts['pool']}, "
-            f"page cache only {counts['cache']}, neither {counts['neither']} blocks",
+            "words": f"stretch {number + 1}: in both {count(counts['both'])}, "
+            f"pool only {count(counts['pool'])}, page cache only {count(counts['cache'])}, neither "
+            f"{count(counts['neither'])} blocks",
         })  # fmt: skip
     return cells

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pgsweep.sizing.inference.estimate import Estimate
 from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.units import BLOCK_BYTES, format_bytes
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 FULL_SHARE = 0.99
 """A pool with this share of its buffers in use counts as full: dropped relations leave some free."""
@@ -100,7 +100,8 @@ def unfilled(
     if evicted > max(_FEW_BLOCKS, 0.001 * pool_blocks) and never_full:
         usable, known_from = False, pool_blocks
         reasons.append(
-            f"yet {evicted} buffers were evicted or passed by the clock hand: between snapshots the pool was "
+            f"yet {format_count(evicted)} buffers were evicted or passed by the clock hand: between "
+            f"snapshots the pool was "
             "full for a time; record again, with shorter pauses between large loads and drops"
         )
     elif known_from < pool_blocks:

@@ -31,6 +31,7 @@ from pgsweep.residency.names import Named, name_the_new, read_names
 from pgsweep.residency.pool import PoolReader
 from pgsweep.residency.rows import KINDS
 from pgsweep.residency.snapshot import ForkPages, visible_pages
+from pgsweep.units import format_count
 from pgsweep.warm.heat.file import (
     FORKS,
     NOT_IN_POOL,
@@ -144,6 +145,7 @@ def save(access: Access, path: Path, *, keep: int = 1) -> WarmSaveResult:
         at=meta.at,
         seconds=time.monotonic() - begun,
         server_version=meta.server_version,
+        database=access.server.database,
         pool_source=meta.pool_source,
         size_bytes=size,
         block_size_bytes=meta.block_size_bytes,
@@ -211,7 +213,8 @@ def _worth_more(access: Access, former: HeatMeta, heat: SavedHeat) -> str | None
         return None
     return (
         f"the server was restarted at {started.isoformat(timespec='seconds')} and has "
-        f"{heat.meta.pool_blocks} blocks in its pool; the file of {former.at} holds {former.pool_blocks} and "
+        f"{format_count(heat.meta.pool_blocks)} blocks in its pool; the file of {former.at} holds "
+        f"{format_count(former.pool_blocks)} and "
         "stays: restore it, or remove it"
     )
 

@@ -17,7 +17,7 @@ from pgsweep.pg.retry import PATIENCE_SECONDS
 from pgsweep.records.cache import Missing
 from pgsweep.records.warm import WarmBudget
 from pgsweep.residency.access import PoolSource
-from pgsweep.units import format_time
+from pgsweep.units import format_count, format_time
 from pgsweep.warm.block_ranges import BlockRange, Call, calls_of
 from pgsweep.warm.capacity import page_cache_budget_of, pool_budget
 from pgsweep.warm.files import FileReader
@@ -191,7 +191,10 @@ def order_words(planned: Planned) -> str:
         return saved
     if found.saved == 0:
         return f"{heat.source.path}, saved {at}, holds none of these relations: {counted}"
-    return f"{saved}, for {found.saved} of {found.relations} relations; the others after them: {counted}"
+    return (
+        f"{saved}, for {format_count(found.saved)} of {format_count(found.relations)} relations; the "
+        f"others after them: {counted}"
+    )
 
 
 def _planned(
