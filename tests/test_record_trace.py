@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psycopg
 import pytest
@@ -20,7 +21,9 @@ from pgsweep.evidence import writer
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
+from pgsweep.pg.catalog import Server, read_server
 from pgsweep.pg.cluster import Cluster
+from pgsweep.pg.connect import Connection
 from pgsweep.sizing.predict import predict
 from tests.fix_cluster import recorded_by_nobody
 from tests.fix_disk import fill_disk
@@ -307,3 +310,30 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
     evidence = Evidence.open(small_disk / "x.evidence")
     assert not evidence.complete
     assert evidence.meta.ended_by == "disk"
+
+
+def test_memory_that_contradicts_the_server_is_not_in_the_evidence(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_size(connection: Connection) -> Server:
+        server = read_server(connection)
+        return msgspec.structs.replace(server, shared_buffers_blocks=server.shared_buffers_blocks + 1)
+
+    monkeypatch.setattr("pgsweep.evidence.trace.read_server", other_size)
+    result = record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=0.5)
+    assert result.snapshots == 0
+    [warning] = [text for text in result.warnings if "the pool's contents are not in the evidence" in text]
+    assert "buffers there, shared_buffers is" in warning
+    assert not Evidence.open(tmp_path / "x.evidence").has("snapshots")
+
+
+def test_a_version_whose_layout_is_not_known_is_not_traced(
+    wheel18: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pgsweep.evidence.trace.read_server",
+        lambda connection: msgspec.structs.replace(read_server(connection), version_num=200000),
+    )
+    with pytest.raises(MissingAbility, match="tracing PostgreSQL 20 is not possible"):
+        record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=0.5)
+    assert not (tmp_path / "x.evidence").exists()

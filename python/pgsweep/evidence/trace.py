@@ -22,6 +22,7 @@ from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.catalog import read_postmaster, read_server
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
+from pgsweep.versions import beyond_tested
 
 RING_BYTES: Final = 128 << 20
 """The kernel's buffer: 3.3 million events, seconds of the busiest server."""
@@ -72,10 +73,17 @@ def record_trace(
         raise MissingAbility(
             f"tracing is not possible on {platform.system()} {platform.machine()}",
             cause="it needs Linux on x86-64",
-            hint="use --source sql",
+            hint="use --source peek on Linux, or --source sql",
         )
     with session(conninfo, progress) as connection:
         server = read_server(connection)
+        newer = beyond_tested(server.version_num)
+        if newer is not None:
+            raise MissingAbility(
+                f"tracing PostgreSQL {server.version_num // 10000} is not possible",
+                cause=newer,
+                hint="use --source sql",
+            )
         process = read_postmaster(connection)
         postmaster_pid = find_postmaster(*process)
         with _abilities():

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
-from pgsweep.evidence.observe import CounterLog, first_meta, note_newer, relation_columns
+from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns
 from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_time import COPIES, CopyTimer
 from pgsweep.host.procfile import PROC
+from pgsweep.pg.agreement import disagreement
+from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import Server, read_counted_since, read_databases, read_recovery, read_relations
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.counters import CounterReader
@@ -78,7 +80,6 @@ class TraceRecording:
         own = [r.oid for r in self._begin if r.database_oid == server.database_oid]
         self._reader = CounterReader(connection, self._databases, own)
         self._counted_since = self._counted_until = read_counted_since(connection)
-        self._newer = note_newer(server, progress)
         self._warnings: list[str] = []
         self._recovery_pid = self._find_recovery()
         self._rows = 0
@@ -153,7 +154,7 @@ class TraceRecording:
         try:
             started = tracer.start_ns() / 1e9
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
-            self._snapshot(writer, started)
+            self._snapshot(writer, started, counted=True)
             log.sample(full=True)
             log.add_of_host(self._postmaster_pid, time.monotonic() - started)
             # What the pool held at the beginning is on disk before anything can go wrong.
@@ -216,7 +217,7 @@ class TraceRecording:
             ended_by=ended_by,
             expected_overhead_ratio=expected,
             measured_overhead_ratio=measured,
-            warnings=[*self._newer, *self._warnings],
+            warnings=self._warnings,
         )
 
     def _loop(
@@ -288,12 +289,23 @@ class TraceRecording:
             writer.flush()
         return writer.bytes_written < limit_bytes
 
-    def _snapshot(self, writer: EvidenceWriter, started: float) -> None:
-        """Store what lies in the buffers."""
+    def _snapshot(self, writer: EvidenceWriter, started: float, *, counted: bool = False) -> None:
+        """Store what lies in the buffers, if the memory shows what the server says of it.
+
+        Args:
+            writer: of the evidence.
+            started: when the recording began.
+            counted: compare the number of used buffers with the server's own count too.
+        """
         try:
+            before = used_buffers(self._connection) if counted else None
             pool = read_pool(self._postmaster_pid, self._server.version_num)
+            after = used_buffers(self._connection) if counted else None
+            why = disagreement(pool, self._server, before, after)
         except (RuntimeError, OSError) as error:
-            warning = f"the pool's contents are not in the evidence: {error.args[0]}"
+            why = str(error.args[0])
+        if why is not None:
+            warning = f"the pool's contents are not in the evidence: {why}"
             if warning not in self._warnings:
                 self._warnings.append(warning)
             return
