@@ -130,7 +130,10 @@ def test_sql_is_sent_by_pg_and_not_made_of_pieces() -> None:
                 isinstance(text, ast.Call)
                 and isinstance(text.func, ast.Attribute)
                 and isinstance(text.func.value, ast.JoinedStr | ast.Constant)
-                and text.func.attr in ("format", "join", "replace")
+                and (
+                    text.func.attr in ("format", "join", "replace")
+                    or (text.func.attr == "encode" and isinstance(text.func.value, ast.JoinedStr))
+                )
             )
             if pieces:
                 made.append(place(path, call))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_benchmark_is_found() -> None:
     folders = {path.parent.name for path in (ROOT / "benchmarks").glob("*/bench.py")}
     assert set(names()) == folders
-    assert folders >= {"replay", "look", "tracing", "restore", "kill"}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"\bNAME=([a-z_]{2,})", page.read_text("utf-8"))}
+    assert named >= {"replay", "look", "tracing", "restore"}
+    assert named <= folders
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

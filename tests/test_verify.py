@@ -170,7 +170,7 @@ def test_without_a_change_that_is_said(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["absent.evidence", "--after", "after.evidence"], "there is no evidence `absent.evidence`"),
-        (["before.evidence", "shop", "--after", "after.evidence"], "two places to look at"),
+        (["before.evidence", "shop", "--after", "after.evidence"], "cannot be used together with a server"),
         (["before.evidence", "--after", "other.sql"], "a trace without its server"),
     ],
 )

@@ -42,7 +42,7 @@ def test_it_holds_the_program_and_the_manual(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "-cp311-abi3-manylinux_" in wheel.name
     assert any(name.endswith("data/share/man/man1/pgsweep-predict.1") for name in names)
-    assert any(name.endswith("pgsweep/pg/queries/setting.sql") or "/queries/" in name for name in names)
+    assert any(name.endswith("pgsweep/pg/queries/postmaster_140000.sql") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
 

@@ -100,7 +100,7 @@ def command(
     """
     settings = settings_of(ctx)
     if sum(map(bool, (grafana, alerts, export))) > 1:
-        raise UsageError("--grafana, --alerts and --export are three things", hint="one at a time")
+        raise UsageError("--grafana, --alerts and --export cannot be used together", hint="give one of them")
     if grafana or alerts:
         from pgsweep.serve.rules import alert_rules, grafana_dashboard
 

@@ -102,7 +102,7 @@ def command(
     conditions = [parse_word_condition(text, {"verdict": _VERDICTS}) for text in fail_if]
     target = Target(no_password=no_password, ask_password=ask_password, **names)
     if after is not None and target.is_named:
-        raise UsageError("--after and a server are two places to look at", hint="leave one of them out")
+        raise UsageError("--after cannot be used together with a server", hint="leave one of them out")
     from pgsweep.cli.provenance import with_provenance
     from pgsweep.evidence.store import Evidence
     from pgsweep.evidence.subject import subject_of

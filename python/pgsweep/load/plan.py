@@ -29,10 +29,11 @@ from pgsweep.load.objects import (
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
-from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, journal_unlogged, unlogged_choice
+from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
+from pgsweep.pg.load_work import unlogged_change
 from pgsweep.plain import sql_identifier
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
@@ -210,7 +211,7 @@ def prepare(
             for trigger in triggers
         ]
     if options.unlogged:
-        objects.append(journal_unlogged(table.quoted))
+        objects.append(unlogged_change(table))
     objects.sort(key=lambda entry: (entry.stage, -(entry.size_bytes or 0)))
     piece = options.piece_bytes or max(_PIECE_BYTES[0], min(_PIECE_BYTES[1], (size or 0) // _PIECES))
     plan = LoadPlan(

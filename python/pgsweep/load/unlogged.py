@@ -12,7 +12,6 @@ from typing import Final
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.load.options import LoadOptions
 from pgsweep.pg.load_catalog import Catalog
-from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.records.load import LoadChoice
 
 GIVEN_UP: Final = (
@@ -70,19 +69,6 @@ def not_empty(table: str) -> PgsweepError:
         f"{table} has rows, so it is not made UNLOGGED",
         cause="a crash of the server during the load would empty it",
         hint="leave out --unlogged, or load into a new table",
-    )
-
-
-def journal_unlogged(table: str) -> JournalObject:
-    """Return the change as the journal has it."""
-    return JournalObject(
-        kind=UNLOGGED,
-        name=table,
-        definition=f"ALTER TABLE {table} SET LOGGED",
-        drop=f"ALTER TABLE {table} SET UNLOGGED",
-        make=[f"ALTER TABLE {table} SET LOGGED"],
-        tablespace=None,
-        stage=-1,
     )
 
 

@@ -201,6 +201,20 @@ def named(table: TableFacts) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
+def unlogged_change(table: TableFacts) -> JournalObject:
+    """Return as the journal has it that a table is UNLOGGED while its rows are copied."""
+    logged = sql.SQL("ALTER TABLE {} SET LOGGED").format(named(table)).as_string(None)
+    return JournalObject(
+        kind=UNLOGGED,
+        name=table.quoted,
+        definition=logged,
+        drop=sql.SQL("ALTER TABLE {} SET UNLOGGED").format(named(table)).as_string(None),
+        make=[logged],
+        tablespace=None,
+        stage=-1,
+    )
+
+
 def dropped(reason: str = "") -> PgsweepError:
     """Return the error of a table that is not there any more."""
     return PgsweepError(

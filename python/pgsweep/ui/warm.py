@@ -123,7 +123,9 @@ def work_lines(work: WarmWork) -> list[str]:
     if work.other_warmers:
         lines.append("Another `pgsweep warm` was at work on this server when this one began.")
     if work.stopped:
-        rest = "" if work.journal is None else f"; the journal {work.journal} knows the rest"
+        rest = (
+            "" if work.journal is None else f"; the remaining blocks are listed in the journal {work.journal}"
+        )
         lines.append(f"It was stopped before all was read{rest}.")
     return lines
 

@@ -253,4 +253,4 @@ def _ask(*, yes: bool) -> None:
             "this disturbs the server, and there is no terminal to ask on",
             hint="add --yes, or see what would be done: --dry-run",
         )
-    click.confirm("Is this server yours to disturb, and shall it be done?", abort=True, err=True)
+    click.confirm("Run these steps on this server now?", abort=True, err=True)

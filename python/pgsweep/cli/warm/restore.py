@@ -37,7 +37,7 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     "--heat/--no-heat",
     default=True,
     show_default=True,
-    help="Bring the usage counts back too: blocks that had more than 1 are touched as often as they lack.",
+    help="Restore usage counts: blocks whose count was above 1 are accessed until they reach it again.",
 )
 @click.option(
     "--budget",

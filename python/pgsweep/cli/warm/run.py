@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with what the journal of the stopped run says was not done. After a restart of the server, "
-    "that is all.",
+    help="Continue an interrupted run from its journal. After a server restart all blocks are read again.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
 @output_options
