@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 
 from pgsweep.lab.store import Header
-from pgsweep.pg.provider import PROVIDERS
 from pgsweep.records.cache import CacheRelation, CacheResult, PoolState
 from pgsweep.records.common import Provenance
 from pgsweep.records.doctor import Ability, DoctorHost, DoctorResult, DoctorServer
@@ -229,7 +228,9 @@ def doctor_result() -> DoctorResult:
                 "server",
                 False,
                 "track_io_timing is off",
-                PROVIDERS["aurora"].settings.format(name="track_io_timing", value="1"),
+                "in the DB cluster parameter group: aws rds modify-db-cluster-parameter-group "
+                "--db-cluster-parameter-group-name GROUP --parameters "
+                "ParameterName=track_io_timing,ParameterValue=1,ApplyMethod=immediate",
             ),
             ability("databases", "server", True, "the role may connect to all 3"),
             ability(

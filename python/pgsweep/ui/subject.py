@@ -19,8 +19,9 @@ def subject_line(result: Result) -> str:
     subject = _subject(result)
     if subject.server_version is None and subject.server is None:
         # The settings of a host's kernel are a result without a server.
-        of_host = isinstance(result, KernelResult) and subject.recorded_at
-        return f"This host; recorded {shown(format_time(subject.recorded_at))}" if of_host else ""
+        if isinstance(result, KernelResult) and subject.recorded_at:
+            return f"This host; recorded {shown(format_time(subject.recorded_at))}"
+        return ""
     what = "server" if subject.server_version is None else server_name(shown(subject.server_version))
     parts = [what if subject.server is None else f"{what} at {shown(subject.server)}"]
     if subject.database:

@@ -166,8 +166,8 @@ def _with_tables(planned: Planned, troubles: Sequence[WarmTrouble]) -> list[Warm
     }
     named = []
     for trouble in troubles:
-        schema, table = tables.get((trouble.database, trouble.schema, trouble.relation), ("", ""))
-        named.append(msgspec.structs.replace(trouble, table_schema=schema, table=table))
+        of = tables.get((trouble.database, trouble.schema, trouble.relation), ("", ""))
+        named.append(msgspec.structs.replace(trouble, table_schema=of[0], table=of[1]))
     return named
 
 
