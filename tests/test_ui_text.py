@@ -258,8 +258,15 @@ def test_numbers_that_can_be_large_have_their_thousands_apart() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if plain.search(line)
     ]
-    # A setting, and what no server or file has.
-    allowed = ("lab/plan.py:", "host/cgroup.py:", "evidence/oracle_general.py:")
+    # Values of settings, and numbers of damaged files.
+    files = (
+        "lab/plan.py",
+        "host/cgroup.py",
+        "evidence/oracle_general.py",
+        "evidence/reader.py",
+        "advice/apply.py",
+    )
+    allowed = tuple(f"{file}:" for file in files)
     assert [line for line in found if not any(word in line for word in allowed)] == []
 
 

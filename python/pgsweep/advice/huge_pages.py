@@ -13,7 +13,7 @@ from pgsweep.advice.shared_buffers import undo_of
 from pgsweep.advice.situation import Situation
 from pgsweep.records.advice import AdvisedSetting, Gain
 from pgsweep.records.hugepages import HugePagesResult, PageTables
-from pgsweep.units import as_setting, format_bytes, format_percent
+from pgsweep.units import as_setting, format_bytes, format_count, format_percent
 
 _LEAST_SHARE: Final = 0.01
 """Page tables below this share of the memory are left alone: assumed."""
@@ -54,7 +54,7 @@ def _in_use(
         why = f"{total} are set aside, which suffices"
         return [keep, _pages(total, None, why, purpose="more of them would not be used")]
     why = (
-        f"shared_buffers of {as_setting(size_bytes)} take {found.huge_pages_needed} pages of "
+        f"shared_buffers of {as_setting(size_bytes)} take {format_count(found.huge_pages_needed)} pages of "
         f"{format_bytes(found.huge_page_size_bytes)}; with fewer the server falls back to ordinary pages, or "
         "does not start where huge_pages is on"
     )
