@@ -50,6 +50,7 @@ def _in_use(
     keep = _setting("huge_pages", setting, why, purpose="they are in use already")
     total = _total(found)
     assert found.target is not None
+    assert found.huge_pages_needed is not None
     if size_bytes == situation.today_bytes or found.target == total:
         why = f"{total} are set aside, which suffices"
         return [keep, _pages(total, None, why, purpose="more of them would not be used")]
