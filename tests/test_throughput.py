@@ -249,10 +249,10 @@ def test_a_reset_of_the_statistics_is_no_slower_server() -> None:
     times, values = [0.0, 5.0, 10.0], [900.0, 1000.0, 50.0]
     added = {name: [rows[name]] * 3 for name in rows} | {"seconds": times, "value": values}
     longer = {name: np.concatenate([table[name], added[name]]) for name in table}
-    assert throughput_of._rates(longer)("io", "who", "writes") == pytest.approx(15.0)
-    assert throughput_of._rates(longer)("io", "who", "reads") is None
+    assert throughput_of.counter_rates(longer)("io", "who", "writes") == pytest.approx(15.0)
+    assert throughput_of.counter_rates(longer)("io", "who", "reads") is None
     assert (
-        throughput_of._rates(Recorded(server_cpu_seconds=-1.0).table("counters"))(
+        throughput_of.counter_rates(Recorded(server_cpu_seconds=-1.0).table("counters"))(
             "host", "", "server_cpu_seconds"
         )
         is None

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pgsweep.errors import UsageError
 from pgsweep.records.prediction import (
     DiskPoint,
     MemoryPrediction,
@@ -192,12 +191,22 @@ def test_json_is_read_back(result: PredictResult) -> None:
     assert msgspec.json.decode(msgspec.json.encode(result), type=PredictResult) == result
 
 
-def test_snapshots_do_not_say_what_comes_from_disk(tmp_path: Path) -> None:
+def test_memory_that_was_assumed_is_named_so(result: PredictResult) -> None:
+    assert result.memory is not None
+    memory = msgspec.structs.replace(result.memory, other_assumed=True)
+    assumed = msgspec.structs.replace(result, memory=memory)
+    shown = VIEW.text(assumed, Terminal(width=100, unicode=False))
+    assert "taken by other than shared memory and cached files (assumed)" in " ".join(shown.split())
+    facts = VIEW.page(assumed).sections[2].facts
+    assert ("3 GB", "") in [(fact.value, fact.kind) for fact in facts]
+
+
+def test_a_refused_prediction_says_nothing_of_the_disk(tmp_path: Path) -> None:
     seeds = Path(__file__).parent / "fuzz" / "seeds" / "evidence" / "sql.zip"
     done = run("predict", str(seeds), "--ram", "0GB")
     assert done.returncode == 2
     with zipfile.ZipFile(seeds) as packed:
         packed.extractall(tmp_path)
     folder = next(path.parent for path in tmp_path.rglob("meta.json"))
-    with pytest.raises(UsageError, match="evidence made of snapshots does not say what comes from disk"):
-        predict(folder, memory_bytes=GB)
+    refused = predict(folder, memory_bytes=GB)
+    assert (refused.verdict.level, refused.points, refused.memory) == ("refused", [], None)

@@ -119,7 +119,7 @@ def test_a_named_size_is_added_to_the_curve(evidence: dict[str, Path]) -> None:
 
 
 def test_memory_that_the_evidence_does_not_know_is_refused(evidence: dict[str, Path]) -> None:
-    with pytest.raises(UsageError, match="`ram 64GB` is not possible"):
+    with pytest.raises(UsageError, match="`ram 64GB` cannot be asked of evidence made of snapshots"):
         predict(evidence["sql"], what_if=["ram 64GB"])
     with pytest.raises(UsageError, match="does not say how the memory"):
         predict(evidence["trace"], sizes_bytes=[8 * MB], what_if=["huge_pages on"])

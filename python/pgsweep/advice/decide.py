@@ -109,7 +109,7 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
             "disk reads are bounded from the pool's misses and the memory: it is assumed that accesses are "
             "independent of each other, and that the page cache is the server's"
         )
-    if situation.memory_assumed:
+    if situation.memory_assumed and situation.prediction.memory is None:
         remarks.append(
             "how the memory is used was not measured: it is assumed that a tenth serves neither the pool nor "
             "the page cache"

@@ -35,13 +35,13 @@ from pgsweep.records.cache import Missing
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.memory_shares import MemoryFacts
-from pgsweep.sizing.predict import predict, predict_window
-from pgsweep.sizing.read_costs import read_costs
+from pgsweep.sizing.predict import judge, predict, predict_window, result_of
+from pgsweep.sizing.read_times import costs_of_misses
+from pgsweep.sizing.server_rules import rules_of
+from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
 from pgsweep.units import BLOCK_BYTES, as_setting
 
-_ASSUMED_OTHER: Final = 0.1
 _RELATIONS: Final = 20
-
 _SHARED_PER_CONNECTION_BYTES: Final = 20_000
 """By how much shared memory grows with max_connections (18, default settings): little beside what a
 connection has for itself, so no server is started to ask."""
@@ -161,7 +161,7 @@ class _Memory:
         facts = MemoryFacts.of(meta)
         assumed = facts is None and asked_bytes is not None
         if facts is None and asked_bytes is not None:
-            facts = _assumed_facts(meta, asked_bytes)
+            facts = MemoryFacts.supposed(asked_bytes, meta.shared_buffers_blocks * BLOCK_BYTES)
         if facts is not None:
             facts.check_asked(asked_bytes)
         size = asked_bytes or (None if facts is None else facts.memory_bytes)
@@ -191,7 +191,7 @@ def _situation(
         memory_assumed=memory.assumed,
         data_bytes=int(relations["blocks_end"].clip(0).sum()) * BLOCK_BYTES,
         contents=contents,
-        costs=read_costs(meta, None if prediction.memory is None else prediction.memory.throughput),
+        costs=costs_of_misses(evidence, prediction, memory_known=memory.size_bytes is not None),
     )
 
 
@@ -201,25 +201,17 @@ def _predicted(
     if meta.source == "trace":
         asked = asked_bytes if MemoryFacts.of(meta) is not None else None
         return predict(evidence, sizes_bytes=memory.candidates, memory_bytes=asked, seed=seed)
-    return predict(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
-
-
-def _assumed_facts(meta: EvidenceMeta, memory_bytes: int) -> MemoryFacts:
-    """Return how memory is likely used where nothing was measured."""
-    pool = meta.shared_buffers_blocks * BLOCK_BYTES
-    return MemoryFacts(
-        memory_bytes=memory_bytes,
-        from_cgroup=False,
-        other_bytes=round(memory_bytes * _ASSUMED_OTHER),
-        shared_bytes=pool,
-        other_files_bytes=None,
-        page_tables_bytes=0,
-        processes=0,
-        huge_pages=True,
-        mglru=False,
-        pages_out_idle=False,
-        readahead_bytes=0,
-        folio_order=0,
+    found = judge(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
+    if found.snapshots is None or memory.size_bytes is None:
+        return result_of(found)
+    return predict_memory_of_snapshots(
+        found.snapshots,
+        result_of(found),
+        found.estimate.fitted,
+        rules_of(meta),
+        memory_bytes=asked_bytes,
+        sizes_bytes=memory.candidates,
+        seed=seed,
     )
 
 

@@ -1,8 +1,9 @@
 """What reads cost at each size: misses, disk reads, and the time that sessions wait for both.
 
-From a trace the disk reads are simulated (sizing/disk_reads.py). From snapshots only the pool's misses are
-known, and the disk reads lie between bounds. With a pool of s blocks, a page cache of C and the misses m(n)
-of a pool of n blocks:
+The disk reads are simulated: from a trace by replay (sizing/disk_reads.py), from snapshots by the fitted
+rates (sizing/snapshot_disk_reads.py). Where that is not possible, only the pool's misses are known, and the
+disk reads lie between bounds. With a pool of s blocks, a page cache of C and the misses m(n) of a pool of n
+blocks:
 
     m(s + C)  <=  disk reads  <=  m(s)
 

@@ -155,12 +155,10 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
             f"reads; the best, {format_bytes(size)}, "
             f"{format_percent(max(gain.value, 0), 1)}{_removable(situation)}"
         )
-    how = (
-        "; disk reads are only bounded by snapshots: a trace, recorded as root on the server's host, would "
-        "narrow it"
-        if basis == "bounded"
-        else ""
-    )
+    how = "; disk reads are only bounded by snapshots" if basis == "bounded" else ""
+    if situation.prediction.source != "trace":
+        how += ": " if how else "; "
+        how += "a trace, recorded as root on the server's host, would narrow it"
     return (
         f"the gain is not certain: {format_bytes(size)} would change the time that sessions wait for "
         f"reads by {format_percent(-gain.high, sign=True)} to {format_percent(-gain.low, sign=True)}{how}"

@@ -27,8 +27,8 @@ from pgsweep.units import format_bytes
     "memory_bytes",
     type=Bytes(),
     metavar="SIZE",
-    help="Memory that the pool and the page cache share. Without: that of the host or the memory cgroup that "
-    "the trace was recorded in. Traces only.",
+    help="Memory that the pool and the page cache share, for what comes from disk. Without: that of the host "
+    "or the memory cgroup that the evidence was recorded in, if it was recorded on the server's host.",
 )
 @click.option(
     "--what-if",
@@ -79,9 +79,9 @@ def command(
       rough     the curve is shown; note its intervals and the reasons
       refused   the evidence does not allow a prediction: no numbers, only reasons
 
-    From a trace that was recorded on the server's host it also says what the page cache makes of the misses:
-    disk reads per second, and how much both caches hold twice, where the pool gets one part of the memory and
-    the page cache the rest.
+    Where the memory of the server's host is known, from evidence recorded there or by --ram, it also says
+    what the page cache makes of the misses: disk reads per second, and how much both caches hold twice, where
+    the pool gets one part of the memory and the page cache the rest.
 
     With --what-if it also predicts what was not observed. The assumptions are named in the result, and the
     verdict is at best rough where the load is changed. What the evidence cannot answer is refused.

@@ -132,7 +132,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         decision: `change` where a setting shall be set, else `leave`; `unknown` where none is set and what
             shared_buffers should be is not known.
         memory_bytes: what pool and page cache share; null where it is not known.
-        disk_reads_from: `simulated` from a trace, `bounded` from snapshots and the memory, or `unknown`.
+        disk_reads_from: `simulated`, `bounded` from the misses and the memory, or `unknown`.
         disk_read_seconds: what one read from disk takes.
         copy_seconds: what one read from the page cache takes.
         costs_kind: of the two.
@@ -143,7 +143,7 @@ class AdviceResult(msgspec.Struct, frozen=True, kw_only=True):
         remarks: what else must be known.
         missing: what could not be looked at.
         applied: what was written by --apply.
-        relations: what each reads at each size; only a trace shows it.
+        relations: what each reads at each size; none where disk reads are not simulated.
     """
 
     schema: str = "pgsweep.advise/1"

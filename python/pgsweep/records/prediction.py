@@ -215,13 +215,14 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         memory_bytes: all there is to share.
         memory_from: where that comes from: `host`, `cgroup` (a limit), `asked` (--ram).
-        other_bytes: taken by neither shared memory nor cached files: measured.
+        other_bytes: taken by neither shared memory nor cached files: measured, or assumed.
+        other_assumed: it is assumed.
         measured_disk_bytes_per_second: what the server read from disk; null where that is not known.
         simulated_disk_bytes_per_second: the same as simulated, at today's size; null where none is measured.
         policy: `two-lists`, or `mglru`, which is bounded by FIFO and CLOCK.
         points: by size; sizes that leave no page cache have none.
         reasons: sentences on how far it may be trusted.
-        throughput: null in results of earlier versions.
+        throughput: null from snapshots, and in results of earlier versions.
         relations: those with the most disk reads, and the others together.
         costs: what reads take; null, as `use`, in results of earlier versions.
         use: what the memory was used for when the evidence was recorded.
@@ -239,6 +240,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     relations: list[RelationCurve] = []
     costs: ReadCosts | None = None
     use: MemoryUse | None = None
+    other_assumed: bool = False
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):

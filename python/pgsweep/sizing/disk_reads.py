@@ -1,7 +1,8 @@
 """What the page cache makes of the pool's misses at each size: `pgsweep predict --ram`.
 
 The pool's misses come from the curve; which part of them waits for the disk comes from a simulation of both
-caches (pgsweep.sizing.inference.both_caches). Its interval holds two draws of the past, both ends of what is
+caches: of a trace here (pgsweep.sizing.inference.both_caches), of snapshots in
+pgsweep.sizing.snapshot_disk_reads. Its interval holds two draws of the past, both ends of what is
 left for the page cache, the two bounds of the multi-generational LRU where that runs, how well the simulated
 page cache agrees with the kernel (benchmarks/page_cache), and by how much the simulation at today's size is
 off what the server was measured to read from disk.
@@ -9,6 +10,7 @@ off what the server was measured to read from disk.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -121,7 +123,7 @@ def predict_memory(
     use = facts.use
     facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
     try:
-        simulation = _Simulation(evidence, result, trace, rules, facts, memory_bytes, seed, change)
+        simulation = _OfTrace(evidence, result, trace, rules, facts, memory_bytes, seed, change)
     except UsageError as error:
         if memory_bytes is not None:
             raise
@@ -159,12 +161,18 @@ def _counted(evidence: TraceTables, name: str) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
-    """What was simulated at one size: the best estimate, and the others within its uncertainty."""
+class Found:
+    """What was simulated at one size: the best estimate, and the others within its uncertainty.
+
+    Attributes:
+        below, above: by how much the share of misses that wait for the disk may be off besides, to 90%.
+    """
 
     share: Share
     best: Behind
     others: list[Behind]
+    below: float = 0.0
+    above: float = 0.0
 
     def bounds(self, name: str) -> tuple[float, float, float]:
         """Return a value, and its bounds."""
@@ -172,49 +180,50 @@ class _Found:
         return values[0], min(values), max(values)
 
 
-class _Simulation:
+class Simulation(ABC):
+    """Predicts what comes from disk at each size, whatever the accesses are known from.
+
+    Args:
+        evidence: for the names of relations and what was measured.
+        result: the curve.
+        facts: of the memory.
+        memory_bytes: all there is to share; what the facts say by default.
+        change: what differs from what was recorded.
+    """
+
     def __init__(
         self,
         evidence: TraceTables,
         result: PredictResult,
-        trace: Trace,
-        rules: _native.Rules,
         facts: MemoryFacts,
         memory_bytes: int | None,
-        seed: int,
         change: Change,
     ) -> None:
-        from pgsweep.sizing.inference.addresses import lay_out
-        from pgsweep.sizing.inference.both_caches import dirty_shares
-        from pgsweep.sizing.inference.visits import count_visits
-        from pgsweep.sizing.inference.warm import WarmPools
-
         self._evidence = evidence
         self._result = result
-        self._trace = trace
-        self._rules = rules
         self._facts = facts
         self._asked = memory_bytes
         self._memory_bytes = memory_bytes or facts.memory_bytes
         self._today_bytes = result.observed.shared_buffers_bytes
-        self._seed = seed
         self._change = change
-        self._visits = count_visits(trace)
-        self._pools = WarmPools(trace, self._visits, rules)
-        snapshot = evidence.table("snapshots")
-        first = snapshot["snapshot"] == 0
-        snapshot = {name: column[first] for name, column in snapshot.items()}
-        self._addresses = lay_out(evidence.table("accesses"), snapshot, evidence.table("relations"), trace)
-        in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
-        self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
-        # The two lists keep what comes back, and hit more often than CLOCK; the tiers of MGLRU may too.
-        self._policies = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
         self._behind_today: Behind | None = None
+
+    @abstractmethod
+    def _at(self, size_bytes: int, share: Share) -> Found:
+        """Simulate one size."""
+
+    @abstractmethod
+    def _group_names(self) -> list[str]:
+        """Return the name of each group of pages that is a relation; they come first."""
+
+    def _remarks(self) -> list[str]:
+        """Return what else must be known."""
+        return []
 
     def predict(self) -> MemoryPrediction:
         """Simulate all sizes."""
         reasons: list[str] = []
-        found: dict[int, _Found] = {}
+        found: dict[int, Found] = {}
         for point in self._result.points:
             size = point.shared_buffers_bytes
             try:
@@ -249,6 +258,7 @@ class _Simulation:
                 "the kernel pages out what was not accessed for a while, although there is room (DAMON): "
                 "more may be read from disk than predicted"
             )
+        reasons += self._remarks()
         if self._facts.other_files_bytes is None:
             reasons.append(
                 "cached files of others were not seen: what they take from the page cache is left out"
@@ -259,19 +269,19 @@ class _Simulation:
             other_bytes=self._facts.other_bytes,
             measured_disk_bytes_per_second=measured,
             simulated_disk_bytes_per_second=simulated,
+            other_assumed=self._facts.assumed,
             policy="mglru" if self._facts.mglru else "two-lists",
             points=points,
             reasons=reasons,
             relations=self._relations(points, found),
         )
 
-    def _relations(self, points: list[DiskPoint], found: dict[int, _Found]) -> list[RelationCurve]:
+    def _relations(self, points: list[DiskPoint], found: dict[int, Found]) -> list[RelationCurve]:
         """Return what each relation reads: its part of the misses and of the disk reads, as simulated."""
         if not found:
             return []
-        table = self._evidence.table("relations")
-        names = relation_names(table)
         reads = np.sum([one.best.group_reads for one in found.values()], axis=0)
+        names = self._group_names()
         largest = [int(group) for group in np.argsort(-reads, kind="stable")[:_RELATIONS] if reads[group]]
         named = [group for group in largest if group < len(names)]
         groups = [(names[group], np.array([group])) for group in named]
@@ -295,34 +305,8 @@ class _Simulation:
             curves.append(RelationCurve(name=name, points=own))
         return curves
 
-    def _both(self, number: int) -> BothCaches:
-        from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
-
-        return BothCaches(
-            self._trace,
-            self._visits,
-            self._pools,
-            self._addresses,
-            self._dirty,
-            self._rules,
-            Kernel(
-                readahead_bytes=self._facts.readahead_bytes,
-                folio_order=self._facts.folio_order,
-                policies=self._policies,
-            ),
-            np.random.default_rng([self._seed, number]),
-        )
-
-    def _at(self, size_bytes: int, share: Share) -> _Found:
-        blocks = max(size_bytes // BLOCK_BYTES - self._change.kept_blocks, 16)
-        first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
-        (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
-        best = first[self._policies[0]]
-        others = [one for found in (first, low, again) for one in found.values() if one is not best]
-        return _Found(share=share, best=best, others=others)
-
     def _against_measured(
-        self, found: dict[int, _Found], reasons: list[str]
+        self, found: dict[int, Found], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         """Return by which factor today's disk reads are off what was measured, and both."""
         known = self._change.recorded
@@ -347,7 +331,7 @@ class _Simulation:
         reasons.append(said)
         return factor, measured, simulated
 
-    def _against_refaults(self, found: dict[int, _Found], reasons: list[str]) -> float:
+    def _against_refaults(self, found: dict[int, Found], reasons: list[str]) -> float:
         """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
         counted = _counted(self._evidence, "workingset_refault_file")
         if counted is None or self._change.recorded is not None:
@@ -368,14 +352,14 @@ class _Simulation:
         )
         return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
 
-    def _bytes_today(self, found: dict[int, _Found]) -> float:
+    def _bytes_today(self, found: dict[int, Found]) -> float:
         """Return the bytes per second that are read from disk today, as simulated."""
         today = self._today(found)
         observed = self._result.observed
         per_second = observed.miss_ratio * observed.accesses / max(observed.seconds, 1e-9)
         return today.disk_blocks * per_second * BLOCK_BYTES
 
-    def _today(self, found: dict[int, _Found]) -> Behind:
+    def _today(self, found: dict[int, Found]) -> Behind:
         """Return what is simulated at today's size and memory."""
         now = self._facts
         if self._behind_today is None:
@@ -386,19 +370,22 @@ class _Simulation:
             self._behind_today = today.best
         return self._behind_today
 
-    def _point(self, point: CurvePoint, found: _Found, factors: tuple[float, ...]) -> DiskPoint:
+    def _point(self, point: CurvePoint, found: Found, factors: tuple[float, ...]) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses / max(observed.seconds, 1e-9)
         share, low, high = found.bounds("disk_share")
         chance = _Z90 * float(np.sqrt(share * (1 - share) / max(found.best.misses, 1)))
         margin = float(np.hypot(_KERNEL_ERROR, chance))
-        low, high = max(0.0, low - margin), min(1.0, high + margin)
+        low = max(0.0, low - float(np.hypot(margin, found.below)))
+        high = min(1.0, high + float(np.hypot(margin, found.above)))
         low = min(low, *(share * factor for factor in factors))
         high = max(high, *(min(1.0, share * factor) for factor in factors))
         blocks, fewest, most = found.bounds("disk_blocks")
         # Readahead comes with the reads that wait.
-        each = blocks / share if share > 0 else 1.0
-        fewest, most = min(fewest, low * each), max(most, high * each)
+        each = [one.disk_blocks / one.disk_share for one in (found.best, *found.others) if one.disk_share > 0]
+        if not self._facts.assumed:
+            each = each[:1] if share > 0 else []
+        fewest, most = min(fewest, low * min(each, default=1.0)), max(most, high * max(each, default=1.0))
         twice, least_twice, most_twice = found.bounds("twice_blocks")
         return DiskPoint(
             shared_buffers_bytes=point.shared_buffers_bytes,
@@ -423,7 +410,7 @@ class _Simulation:
 
 
 def _relation_reads(
-    point: DiskPoint, found: _Found, members: NDArray[np.int64], misses_per_second: float
+    point: DiskPoint, found: Found, members: NDArray[np.int64], misses_per_second: float
 ) -> RelationReads:
     """Return what some groups of pages read at one size.
 
@@ -431,11 +418,11 @@ def _relation_reads(
     """
 
     def part(one: Behind) -> float:
-        return float(one.group_reads[members].sum()) / max(int(one.group_reads.sum()), 1)
+        return float(one.group_reads[members].sum()) / max(float(one.group_reads.sum()), 1.0)
 
     share, parts = part(found.best), [part(one) for one in (found.best, *found.others)]
-    chance = _Z90 * float(np.sqrt(share * (1 - share) / max(int(found.best.group_reads.sum()), 1)))
-    missed = float(found.best.group_misses[members].sum()) / max(found.best.misses, 1)
+    chance = _Z90 * float(np.sqrt(share * (1 - share) / max(float(found.best.group_reads.sum()), 1.0)))
+    missed = float(found.best.group_misses[members].sum()) / max(found.best.all_misses, 1.0)
     return RelationReads(
         shared_buffers_bytes=point.shared_buffers_bytes,
         misses_per_second=misses_per_second * missed,
@@ -443,3 +430,67 @@ def _relation_reads(
         disk_reads_low=point.disk_reads_low * max(0.0, min(parts) - chance),
         disk_reads_high=point.disk_reads_high * min(1.0, max(parts) + chance),
     )
+
+
+class _OfTrace(Simulation):
+    """Replays a trace."""
+
+    def __init__(
+        self,
+        evidence: TraceTables,
+        result: PredictResult,
+        trace: Trace,
+        rules: _native.Rules,
+        facts: MemoryFacts,
+        memory_bytes: int | None,
+        seed: int,
+        change: Change,
+    ) -> None:
+        from pgsweep.sizing.inference.addresses import lay_out
+        from pgsweep.sizing.inference.both_caches import dirty_shares
+        from pgsweep.sizing.inference.visits import count_visits
+        from pgsweep.sizing.inference.warm import WarmPools
+
+        super().__init__(evidence, result, facts, memory_bytes, change)
+        self._trace = trace
+        self._rules = rules
+        self._seed = seed
+        self._visits = count_visits(trace)
+        self._pools = WarmPools(trace, self._visits, rules)
+        snapshot = evidence.table("snapshots")
+        first = snapshot["snapshot"] == 0
+        snapshot = {name: column[first] for name, column in snapshot.items()}
+        self._addresses = lay_out(evidence.table("accesses"), snapshot, evidence.table("relations"), trace)
+        in_pool = np.zeros(0, np.uint32) if trace.start is None else trace.start.pages
+        self._dirty = dirty_shares(self._addresses, in_pool, snapshot["dirty"][: len(in_pool)])
+        # The two lists keep what comes back, and hit more often than CLOCK; the tiers of MGLRU may too.
+        self._policies = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
+
+    def _group_names(self) -> list[str]:
+        return relation_names(self._evidence.table("relations"))
+
+    def _both(self, number: int) -> BothCaches:
+        from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
+
+        return BothCaches(
+            self._trace,
+            self._visits,
+            self._pools,
+            self._addresses,
+            self._dirty,
+            self._rules,
+            Kernel(
+                readahead_bytes=self._facts.readahead_bytes,
+                folio_order=self._facts.folio_order,
+                policies=self._policies,
+            ),
+            np.random.default_rng([self._seed, number]),
+        )
+
+    def _at(self, size_bytes: int, share: Share) -> Found:
+        blocks = max(size_bytes // BLOCK_BYTES - self._change.kept_blocks, 16)
+        first, low = self._both(0).at(blocks, (share.page_cache_bytes, share.low_bytes))
+        (again,) = self._both(1).at(blocks, (share.page_cache_bytes,))
+        best = first[self._policies[0]]
+        others = [one for found in (first, low, again) for one in found.values() if one is not best]
+        return Found(share=share, best=best, others=others)

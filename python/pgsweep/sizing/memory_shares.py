@@ -16,6 +16,7 @@ import msgspec
 
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
 from pgsweep.plain import shown
 from pgsweep.records.prediction import MemoryUse
 from pgsweep.units import BLOCK_BYTES, format_bytes
@@ -27,6 +28,9 @@ _OWN_TABLES_BYTES: Final = 150_000
 
 SESSION_BYTES: Final = 5 << 20
 """What one more session takes beside page tables: assumed (catalog caches, plans, a little of work_mem)."""
+
+_ASSUMED_OTHER: Final = 0.1
+"""The share of the memory that serves neither the pool nor cached files, where it was not measured."""
 
 _OTHER_PROCESSES: Final = 8
 """Of the server's processes, those that are not sessions: assumed."""
@@ -74,6 +78,7 @@ class Share:
         page_tables_bytes: what page tables take for shared memory.
         page_tables_most_bytes: what they take at most without huge pages.
         shared_memory_bytes: the pool, and what else the server shares.
+        high_bytes: the most that it may be, where `page_cache_bytes` rests on an assumption; else None.
     """
 
     page_cache_bytes: int
@@ -81,6 +86,12 @@ class Share:
     page_tables_bytes: int
     page_tables_most_bytes: int
     shared_memory_bytes: int
+    high_bytes: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that may be left for cached files."""
+        return self.page_cache_bytes if self.high_bytes is None else self.high_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +112,7 @@ class MemoryFacts:
         pages_out_idle: the kernel takes pages that are not accessed for a while, although there is room.
         readahead_bytes, folio_order: of the file system of the data.
         other_servers: on the host, or in the memory cgroup; what they hold is part of `other_bytes`.
+        assumed: nothing of this was measured, but for the memory that the user named.
     """
 
     memory_bytes: int
@@ -117,6 +129,31 @@ class MemoryFacts:
     folio_order: int
     private_bytes: int | None = None
     other_servers: tuple[OtherServer, ...] = ()
+    assumed: bool = False
+
+    @classmethod
+    def supposed(cls, memory_bytes: int, pool_bytes: int) -> MemoryFacts:
+        """Return how memory is likely used where nothing was measured.
+
+        Args:
+            memory_bytes: what pool and page cache share.
+            pool_bytes: shared_buffers.
+        """
+        return cls(
+            memory_bytes=memory_bytes,
+            from_cgroup=False,
+            other_bytes=round(memory_bytes * _ASSUMED_OTHER),
+            shared_bytes=pool_bytes,
+            other_files_bytes=None,
+            page_tables_bytes=0,
+            processes=0,
+            huge_pages=True,
+            mglru=False,
+            pages_out_idle=False,
+            readahead_bytes=DEFAULT_READAHEAD_BYTES,
+            folio_order=0,
+            assumed=True,
+        )
 
     @classmethod
     def of(cls, meta: EvidenceMeta) -> MemoryFacts | None:
@@ -287,12 +324,17 @@ class MemoryFacts:
             full = most = max(tables, most)
         left = memory_bytes - self.other_bytes - shared - tables + now
         low = left - (full - tables) - (self.other_files_bytes or 0)
+        high = None
+        if self.assumed:
+            # Twice as much is taken by others, or a quarter.
+            low, high = low - self.other_bytes, left + self.other_bytes * 3 // 4
         return Share(
             page_cache_bytes=left,
             low_bytes=max(low, memory_bytes // 100),
             page_tables_bytes=tables,
             page_tables_most_bytes=most,
             shared_memory_bytes=shared,
+            high_bytes=high,
         )
 
 

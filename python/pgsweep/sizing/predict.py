@@ -46,6 +46,7 @@ class Judged:
 
     Attributes:
         relations: of the evidence, where it names any; `database_oid` those that were observed.
+        snapshots: the evidence, if it is made of them.
     """
 
     source: str
@@ -57,6 +58,7 @@ class Judged:
     trace: Trace | None = None
     relations: Table | None = None
     database_oid: int = 0
+    snapshots: Evidence | JoinedEvidence | None = None
 
     def shown(self) -> tuple[Estimate, list[int]]:
         """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
@@ -77,15 +79,15 @@ def predict(
     executor: Executor | str | None = None,
     seed: int = 0,
 ) -> PredictResult:
-    """Predict the miss ratio at other sizes of shared_buffers; of traces also what comes from disk.
+    """Predict the miss ratio at other sizes of shared_buffers, and what of the misses comes from disk.
 
     Args:
         evidence: a folder written by `record`, or a file NAME.oracleGeneral. If pgsweep exported it,
             the evidence that it comes from is used, as long as the folder written beside it exists.
         sizes_bytes: sizes to predict, each at least 128 kB; without, an eighth to eight times today's.
         memory_bytes: what the pool and the page cache share; without, the memory of the host or of the cgroup
-            that the evidence was recorded on, where it says so. Only traces allow to say what comes from
-            disk.
+            that the evidence was recorded on, where it says so. What comes from disk is not predicted where
+            neither is known.
         what_if: changes of the load or of the memory, such as `orders grows 2x`; all of them together give
             a second curve.
         executor: where a trace is replayed at the sizes: an executor of `concurrent.futures`,
@@ -103,7 +105,14 @@ def predict(
     asked = parse(what_if)
     check_memory(asked, memory_bytes)
     found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
-    if found.recorded is None or found.trace is None:
+    if found.snapshots is not None:
+        from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+
+        fitted, rules = found.estimate.fitted, rules_of(found.snapshots.meta)
+        result = predict_memory_of_snapshots(
+            found.snapshots, result_of(found), fitted, rules, memory_bytes=memory_bytes, seed=seed
+        )
+    elif found.recorded is None or found.trace is None:
         if memory_bytes is not None:
             raise no_memory(found.source, "--ram")
         result = result_of(found)
@@ -122,9 +131,15 @@ def predict(
 
 
 def no_memory(source: str, what: str) -> UsageError:
-    named = "evidence made of snapshots" if source in SNAPSHOTS else "a trace recorded by others"
+    """Return the error for a question about the memory that the evidence cannot answer."""
+    if source in SNAPSHOTS:
+        return UsageError(
+            f"{what} cannot be asked of evidence made of snapshots",
+            hint="name the memory with --ram, or record a trace on the server's host: "
+            "sudo pgsweep record --source trace -o NAME.evidence",
+        )
     return UsageError(
-        f"{named} does not say what comes from disk, so {what} is not possible",
+        f"a trace recorded by others does not say what comes from disk, so {what} is not possible",
         hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
     )
 
@@ -259,7 +274,7 @@ def _from_snapshots(
     relations = evidence.table("relations")
     changes = changes_of(asked, relations, meta) if asked else None
     counters = evidence.table("counters")
-    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count"]
+    columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
     rate = BlockSample.from_meta(meta.sampling).rate
     snapshots = evidence.table("snapshots", columns)
     check_usage_counts(meta, snapshots["usage_count"])
@@ -280,6 +295,7 @@ def _from_snapshots(
             warnings=_warnings(evidence),
             relations=relations,
             database_oid=meta.database_oid,
+            snapshots=evidence,
         )
     accesses = totals.hits + totals.misses
     if accesses <= 0 or totals.seconds <= 0 or not len(seen.snapshots["snapshot"]):
@@ -307,6 +323,7 @@ def _from_snapshots(
             no_eviction=_no_eviction(calm, sizes_blocks, meta.shared_buffers_blocks),
             relations=relations,
             database_oid=meta.database_oid,
+            snapshots=evidence,
         )
     found = estimate(
         seen.snapshots,
@@ -337,6 +354,7 @@ def _from_snapshots(
         warnings=warnings,
         relations=relations,
         database_oid=meta.database_oid,
+        snapshots=evidence,
     )
 
 

@@ -144,7 +144,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
     counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
     if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
         raise _Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
-    rate = _rates(counters)
+    rate = counter_rates(counters)
     host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
     base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
     server, busy = host["server"], host["host"]
@@ -192,7 +192,7 @@ def _dirty_share(rate: Callable[[str, str, str], float | None]) -> float:
 def others_share(evidence: TraceTables) -> float | None:
     """Return which share of the processors other programs used; None where it was not measured."""
     processors = evidence.meta.host.get("processors", "")
-    rate = _rates(evidence.table("counters"))
+    rate = counter_rates(evidence.table("counters"))
     server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
     if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
         return None
@@ -269,7 +269,7 @@ def _assumed(loop: Loop) -> list[str]:
     return ["what a read from disk takes of a processor was not measured: 30 microseconds are assumed"]
 
 
-def _rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
+def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
     """Return what gives the growth per second of a counter; None where it is not there."""
 
     def rate(scope: str, named: str, name: str) -> float | None:

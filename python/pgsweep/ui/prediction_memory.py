@@ -188,10 +188,11 @@ def _parts_text(use: MemoryUse) -> str:
 
 
 def _lead(memory: MemoryPrediction) -> str:
+    kind = "assumed" if memory.other_assumed else "measured"
     return (
         f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}), of which "
         f"{format_bytes(memory.other_bytes)} are taken by other than shared memory and cached files "
-        "(measured)."
+        f"({kind})."
     )
 
 
@@ -274,8 +275,11 @@ def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:
 
 def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     """Return the same as a section of the page."""
+    other = "taken by other than shared memory and cached files"
     facts = [
-        Fact(format_bytes(memory.other_bytes), "taken by other than shared memory and cached files", Measured)
+        Fact(format_bytes(memory.other_bytes), f"{other}, assumed")
+        if memory.other_assumed
+        else Fact(format_bytes(memory.other_bytes), other, Measured)
     ]
     if memory.measured_disk_bytes_per_second is not None:
         read = format_bytes(round(memory.measured_disk_bytes_per_second))

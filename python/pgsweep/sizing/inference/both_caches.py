@@ -11,6 +11,7 @@ one call, and files that are not the server's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,18 +29,18 @@ from pgsweep.sizing.inference.warm import WarmPools
 from pgsweep.units import BLOCK_BYTES
 
 PAGE_BYTES: Final = 4096
-_PAGES_A_BLOCK: Final = BLOCK_BYTES // PAGE_BYTES
-_READ, _WRITE, _DROP = 0, 1, 2
+PAGES_A_BLOCK: Final = BLOCK_BYTES // PAGE_BYTES
+READ, WRITE, DROP = 0, 1, 2
 _TURNOVERS: Final = 1.5
 """How many pages reach the page cache before the trace begins, for each that it has."""
 
 _MOST_ROWS: Final = 30_000_000
 _MOST_TIMES: Final = 100
-_NO_PAGE: Final = 2**32 - 1
+NO_PAGE: Final = 2**32 - 1
 _EXTENSION: Final = 2
 """The outcome of an access that makes a page."""
 
-_LEAST_PAGES: Final = 4 << 9
+LEAST_PAGES: Final = 4 << 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,13 @@ class Behind:
     twice_blocks: int
     refaults_per_second: float | None = None
     turnovers: float
-    group_misses: NDArray[np.int64]
-    group_reads: NDArray[np.int64]
+    group_misses: NDArray[np.float64]
+    group_reads: NDArray[np.float64]
+
+    @property
+    def all_misses(self) -> float:
+        """Return the misses of all groups."""
+        return float(self.group_misses.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +156,8 @@ class BothCaches:
             capacities_bytes: of the page caches; what the workload does before is as for the first.
         """
         # A page cache larger than all files evicts nothing, however large it is.
-        most = self._addresses.blocks * _PAGES_A_BLOCK + _LEAST_PAGES
-        pages = [int(np.clip(size // PAGE_BYTES, _LEAST_PAGES, most)) for size in capacities_bytes]
+        most = self._addresses.blocks * PAGES_A_BLOCK + LEAST_PAGES
+        pages = [int(np.clip(size // PAGE_BYTES, LEAST_PAGES, most)) for size in capacities_bytes]
         operations = self._operations(pool_blocks, pages[0])
         resident = self._first_residents(pool_blocks, pages[0])
         return [
@@ -182,7 +188,7 @@ class BothCaches:
 
         # Once for the pool alone, which also shows how often it takes to fill the page cache.
         seen = replayed(self._earlier.time(1), self._warm_pool(pool_blocks))
-        brought = _PAGES_A_BLOCK * np.count_nonzero(
+        brought = PAGES_A_BLOCK * np.count_nonzero(
             (seen["outcomes"] == MISS) | (seen["outcomes"] == _EXTENSION)
         )
         wanted = np.ceil(_TURNOVERS * capacity_pages / np.maximum(brought, 1))
@@ -192,11 +198,12 @@ class BothCaches:
             addresses = self._earlier.time(number) if number else self._earlier.rows
             seen = replayed(addresses, _contents(seen, pool_blocks))
             before = (times - number) * trace.duration_seconds
-            parts.append((*self._reaching(addresses[rows], seen), before))
+            reached = reaching(addresses[rows], seen, self._addresses.blocks, self._dirty_share, self._random)
+            parts.append((*reached, before))
         measured = sum(len(part[0]) for part in parts[:-1])
         at = np.concatenate([part[2] for part in parts])
         last = parts[-1]
-        counted = (last[1] == _READ) & ((flags[last[2]] & UNCOUNTED) == 0)
+        counted = (last[1] == READ) & ((flags[last[2]] & UNCOUNTED) == 0)
         seconds = np.concatenate([trace.seconds[rows[part[2]]] + part[3] for part in parts])
         buffers = seen["buffer_pages"]
         return _Operations(
@@ -206,25 +213,12 @@ class BothCaches:
             seconds=seconds,
             measured=measured,
             counted=counted,
-            resident=buffers[(buffers != _NO_PAGE) & (buffers < self._addresses.blocks)],
+            resident=buffers[(buffers != NO_PAGE) & (buffers < self._addresses.blocks)],
         )
 
-    def _reaching(
-        self, addresses: NDArray[np.uint32], seen: _native.ReplayOutcomes
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
-        """Return what reaches the page cache: block, kind and row of each, in order."""
-        outcomes, evicted = seen["outcomes"], seen["evicted_pages"]
-        went = np.flatnonzero(evicted < self._addresses.blocks)
-        fork = self._addresses.fork_of(evicted[went])
-        written = went[self._random.random(len(went)) < self._dirty[fork]]
-        came = np.flatnonzero(outcomes > 0)
-        kind = np.array([_READ, _READ, _WRITE, _DROP], dtype=np.uint8)[outcomes[came]]
-        # A dirty page is written before the one that takes its buffer is read.
-        order = np.argsort(np.concatenate([2 * written, 2 * came + 1]), kind="stable")
-        row = np.concatenate([written, came])[order]
-        block = np.concatenate([evicted[written], addresses[came]])[order]
-        kinds = np.concatenate([np.full(len(written), _WRITE, np.uint8), kind])[order]
-        return block.astype(np.uint32), kinds, row
+    def _dirty_share(self, blocks: NDArray[np.uint32]) -> NDArray[np.float64]:
+        """Return how likely each of these is dirty when it is evicted."""
+        return self._dirty[self._addresses.fork_of(blocks)]
 
     def _warm_pool(self, pool_blocks: int) -> _native.PoolContents:
         """Draw a state of the pool; pages that the trace never names lie somewhere in its relations."""
@@ -259,7 +253,7 @@ class BothCaches:
         fork = np.repeat(number.ravel(), np.diff(self._addresses.begins))
         point = np.minimum(np.searchsorted(grid, rates), len(grid) - 1)
         reads = rates * absent[fork, point]
-        most = capacity_pages // _PAGES_A_BLOCK
+        most = capacity_pages // PAGES_A_BLOCK
         low, high = 1e-6, 1e9
         for _ in range(50):
             middle = float(np.sqrt(low * high))
@@ -282,17 +276,17 @@ class BothCaches:
             readahead_pages=self._kernel.readahead_bytes // PAGE_BYTES,
             operations=operations.kinds,
             streams=operations.streams,
-            pages_per_block=_PAGES_A_BLOCK,
+            pages_per_block=PAGES_A_BLOCK,
             folio_order=self._kernel.folio_order,
             policy=policy,
             gathered=gathered.astype(np.uint64),
-            resident=resident[: capacity_pages // _PAGES_A_BLOCK],
+            resident=resident[: capacity_pages // PAGES_A_BLOCK],
             refaulted_from=operations.measured,
         )
         missing = seen["missing_pages"][operations.measured :]
         disk = seen["disk_pages"][operations.measured :]
         misses = int(operations.counted.sum())
-        before = int(np.count_nonzero(operations.kinds[: operations.measured] != _DROP)) * _PAGES_A_BLOCK
+        before = int(np.count_nonzero(operations.kinds[: operations.measured] != DROP)) * PAGES_A_BLOCK
         waited = missing[operations.counted] > 0
         fork = self._addresses.fork_of(operations.blocks[operations.measured :][operations.counted])
         group = self._addresses.group[fork]
@@ -300,18 +294,47 @@ class BothCaches:
         return Behind(
             misses=misses,
             disk_share=float(waited.sum()) / max(misses, 1),
-            disk_blocks=float(disk[operations.counted].sum()) / _PAGES_A_BLOCK / max(misses, 1),
-            twice_blocks=int((seen["cached_pages"][operations.resident] == _PAGES_A_BLOCK).sum()),
+            disk_blocks=float(disk[operations.counted].sum()) / PAGES_A_BLOCK / max(misses, 1),
+            twice_blocks=int((seen["cached_pages"][operations.resident] == PAGES_A_BLOCK).sum()),
             refaults_per_second=seen["refaulted_pages"] / max(self._trace.duration_seconds, 1e-9),
             turnovers=before / capacity_pages,
-            group_misses=np.bincount(group, minlength=groups),
-            group_reads=np.bincount(group[waited], minlength=groups),
+            group_misses=np.bincount(group, minlength=groups).astype(np.float64),
+            group_reads=np.bincount(group[waited], minlength=groups).astype(np.float64),
         )
+
+
+def reaching(
+    blocks: NDArray[np.uint32],
+    seen: _native.ReplayOutcomes,
+    known_blocks: int,
+    dirty_share: Callable[[NDArray[np.uint32]], NDArray[np.float64]],
+    random: np.random.Generator,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.int64]]:
+    """Return what reaches the page cache: block, kind and row of each, in order.
+
+    Args:
+        blocks: accessed, by row.
+        seen: what the pool made of it.
+        known_blocks: blocks from this number on are not written.
+        dirty_share: returns how likely evicted blocks are dirty.
+        random: for what is dirty.
+    """
+    outcomes, evicted = seen["outcomes"], seen["evicted_pages"]
+    went = np.flatnonzero(evicted < known_blocks)
+    written = went[random.random(len(went)) < dirty_share(evicted[went])]
+    came = np.flatnonzero(outcomes > 0)
+    kind = np.array([READ, READ, WRITE, DROP], dtype=np.uint8)[outcomes[came]]
+    # A dirty page is written before the one that takes its buffer is read.
+    order = np.argsort(np.concatenate([2 * written, 2 * came + 1]), kind="stable")
+    row = np.concatenate([written, came])[order]
+    block = np.concatenate([evicted[written], blocks[came]])[order]
+    kinds = np.concatenate([np.full(len(written), WRITE, np.uint8), kind])[order]
+    return block.astype(np.uint32), kinds, row
 
 
 def _contents(seen: _native.ReplayOutcomes, pool_blocks: int) -> _native.PoolContents:
     """Return what a replay left, as a pool's contents."""
-    there = np.flatnonzero(seen["buffer_pages"] != _NO_PAGE)
+    there = np.flatnonzero(seen["buffer_pages"] != NO_PAGE)
     return _native.PoolContents(
         seen["buffer_pages"][there],
         seen["buffer_usage_counts"][there],

@@ -146,17 +146,29 @@ class Curve:
         Args:
             pages: for each group the number of pages at each grid point (fitted, or drawn again).
         """
+        resident, misses = self._by_pass(pages, blocks)
+        return self.at_size(resident, misses, blocks)
+
+    def pass_seconds_at(self, pages: list[Floats], blocks: int) -> float:
+        """Return the time of a clock pass of a pool of that many blocks; `pages` as for `miss_rate`."""
+        resident, _ = self._by_pass(pages, blocks)
+        return self.pass_seconds * self.at_size(resident, PASS_SCALES, blocks)
+
+    def unaccounted(self, pages: list[Floats]) -> float:
+        """Return how many buffers of the pool under observation no group accounts for."""
+        here = zip(self.sides, pages, strict=True)
+        return self.observed_blocks - sum(self.resident_today(side, group) for side, group in here)
+
+    def _by_pass(self, pages: list[Floats], blocks: int) -> tuple[Floats, Floats]:
+        """Return resident pages and misses per second by time of a clock pass."""
         resident = np.zeros(len(PASS_SCALES))
-        resident_today = 0.0
         misses = np.zeros(len(PASS_SCALES))
         for index, (side, group_pages) in enumerate(zip(self.sides, pages, strict=True)):
-            resident_today += self.resident_today(side, group_pages)
             there, missed = self.of_side(side, group_pages, blocks, self.factor(index, group_pages))
             resident += there
             misses += missed
         # Buffers that no group accounts for (pages of dropped relations, rounding) stay as they are.
-        resident += self.observed_blocks - resident_today
-        return self.at_size(resident, misses, blocks)
+        return resident + self.unaccounted(pages), misses
 
     def resident_today(self, side: Side, pages: Floats) -> float:
         """Return how many pages of a group are expected in the pool under observation."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.records.prediction import LEVELS, Level
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.inference.fitted import Fitted
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +86,7 @@ class Estimate:
         off_today: by how much today's size comes out wrong, where that enters the interval.
         accesses_per_second: of the database; nan where the evidence says it elsewhere.
         changed: the curve of the same evidence under a changed load, where one was asked for.
+        fitted: what the curve was made of, where that are rates.
     """
 
     sizes_blocks: tuple[int, ...]
@@ -98,6 +102,7 @@ class Estimate:
     off_today: float = 0.0
     accesses_per_second: float = float("nan")
     changed: Estimate | None = None
+    fitted: Fitted | None = None
 
     @property
     def usable(self) -> bool:

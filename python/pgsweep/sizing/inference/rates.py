@@ -71,6 +71,10 @@ class Rates:
         """
         return law_of(visits_per_pass, self.batch, self.hot_batch, self.clock)
 
+    def batches(self) -> Floats:
+        """Return the batch law of pages at each grid point, shape (grid, 5)."""
+        return (1 - _BLEND)[:, None] * self.batch + _BLEND[:, None] * self.hot_batch
+
     def resident(self) -> float:
         """Return the expected number of resident pages."""
         return float(self.pages @ (1 - self.law(GRID[None, :])[0, :, 0]))

@@ -29,6 +29,7 @@ from pgsweep.sizing.inference.estimate import (
     Estimate,
     judged,
 )
+from pgsweep.sizing.inference.fitted import Fit, Fitted, dirty_by_group, fits_drawn_again
 from pgsweep.sizing.inference.hand import follow_hand
 from pgsweep.sizing.inference.interval import Beside, corrected, interval, short_error
 from pgsweep.sizing.inference.observations import Group, Observations, Table, gather, page_numbers
@@ -70,7 +71,6 @@ Floats = NDArray[np.float64]
 
 PASSES_APART = 7.0
 """Snapshots of one subset lie at least this many clock passes apart, where enough of them remain."""
-
 
 _SETTLED_SECONDS = 120.0
 
@@ -233,6 +233,10 @@ def estimate(
 
     halves_rates = [own for which in (0, 1) if (own := half_rates(which)) is not None]
 
+    def halved(make: Callable[..., Curve], own: list[Rates]) -> Fit:
+        own_pass_seconds = sum(r.loads_per_pass() for r in own) / max(loads, 1e-9)
+        return Fit(curve=make(own, pass_seconds=own_pass_seconds), rates=own, pages=[r.pages for r in own])
+
     def drawn(make: Callable[..., Curve], *, scans: bool) -> _Drawn:
         curve = make(rates)
         point = ratios(curve, pages)
@@ -245,14 +249,10 @@ def estimate(
             # Nor is it seen how regularly scans come, and for how long their rings have gathered in a pool.
             others += [make(rates, loops=False)]
             others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
-        halves = []
-        for own in halves_rates:
-            own_pass_seconds = sum(r.loads_per_pass() for r in own) / max(loads, 1e-9)
-            halves.append(ratios(make(own, pass_seconds=own_pass_seconds), [r.pages for r in own]))
         return _Drawn(
             point=point,
             bounds=[ratios(other, pages) - point for other in others],
-            halves=halves,
+            halves=[ratios(half.curve, half.pages) for half in map(partial(halved, make), halves_rates)],
             spread=_replicates(fits, np.random.default_rng(seed), partial(ratios, curve)),
         )
 
@@ -347,6 +347,20 @@ def estimate(
         level=level,
         reasons=reasons,
         unseen_blocks=unseen,
+        fitted=Fitted(
+            best=Fit(curve=curve, rates=rates, pages=pages),
+            halves=[halved(make, own) for own in halves_rates],
+            drawn=fits_drawn_again(
+                curve, [(f.rates, f.like, f.pages) for f in fits[0]], np.random.default_rng([seed, 1])
+            ),
+            groups=seen.groups,
+            dirty=dirty_by_group(seen, snapshots),
+            growth=np.array([grown(group) for group in seen.groups]) * sampling_rate,
+            extensions_are_reads=server_version_num < 160000,
+            sampling_rate=sampling_rate,
+            seconds=totals.seconds,
+            short=beside.short,
+        ),
     )
     if changes is None:
         return found

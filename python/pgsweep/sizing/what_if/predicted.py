@@ -62,6 +62,9 @@ def with_what_if(
         UsageError: the evidence cannot answer one of them.
     """
     memory_bytes, huge_pages = _of_memory(found, asked, memory_bytes)
+    if found.snapshots is not None:
+        # The curve with the changes is of misses only.
+        memory_bytes = None
     if not any(one.of_load for one in asked) and memory_bytes is None and huge_pages is None:
         # Only sizes are named, and these are in the curve.
         what = [WhatIf(text=one.text, assumption=assumption_of(one, {}, 0).assumption) for one in asked]

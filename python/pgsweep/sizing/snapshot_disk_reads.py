@@ -1,0 +1,280 @@
+"""What the page cache makes of the pool's misses at each size, from snapshots: `pgsweep predict --ram`.
+
+Both caches are simulated under a load that is drawn from the fitted rates
+(pgsweep.sizing.inference.rate_caches). The interval holds what that of a trace holds, and besides: the closed
+form of the same load, rates from each half of the recording and from pages drawn again, rates that a short
+recording cannot show, writing or not, and, where the host was not looked at, what else its memory, its
+readahead and its lists may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from pgsweep.evidence.names import relation_names
+from pgsweep.sizing.disk_reads import Change, Found, Simulation
+from pgsweep.sizing.memory_shares import MemoryFacts, Share
+from pgsweep.sizing.read_costs import with_savings
+from pgsweep.sizing.read_times import costs_by_times, read_times
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent, format_plain
+
+if TYPE_CHECKING:
+    from pgsweep import _native
+    from pgsweep.evidence.joined import JoinedEvidence
+    from pgsweep.evidence.store import Evidence
+    from pgsweep.records.prediction import PredictResult
+    from pgsweep.sizing.inference.both_caches import Behind
+    from pgsweep.sizing.inference.fitted import Fitted
+    from pgsweep.sizing.inference.rate_caches import RateCaches
+
+_Z90: Final = 1.645
+_FAR_APART: Final = 0.05
+"""Share of the misses, from which on the closed form and the simulation are said to differ."""
+
+_DIRTY: Final = 0.02
+_FAR_AHEAD_BYTES: Final = 8 << 20
+_LARGE_ORDER: Final = 9
+"""How far ahead devices are set to read at most, and the largest folio, where neither is known."""
+
+_RARELY_TOO_LARGE: Final = 0.25
+"""Pages that are visited rarely are hardly ever found too frequent (interval.py)."""
+
+
+def predict_memory_of_snapshots(
+    evidence: Evidence | JoinedEvidence,
+    result: PredictResult,
+    fitted: Fitted | None,
+    rules: _native.Rules,
+    *,
+    memory_bytes: int | None = None,
+    sizes_bytes: list[int] | None = None,
+    seed: int = 0,
+) -> PredictResult:
+    """Return the prediction with what the page cache makes of the misses, or with the reason why not.
+
+    Args:
+        evidence: snapshots.
+        result: predicted from it.
+        fitted: the rates that the curve was made of; None where nothing was evicted.
+        rules: of the server.
+        memory_bytes: all there is to share; what the evidence says by default.
+        sizes_bytes: only at these; at all sizes of the curve by default.
+        seed: for all draws.
+
+    Raises:
+        EvidenceError: what the evidence says of its host cannot be.
+    """
+    facts = MemoryFacts.of(evidence.meta)
+    if not result.points:
+        return result
+    if facts is None and memory_bytes is None:
+        return _without(
+            result, "the evidence does not say how much memory the server's host has; name it with --ram"
+        )
+    if fitted is None:
+        return _without(result, "nothing was evicted, so how often pages are used is not known")
+    if facts is None:
+        assert memory_bytes is not None
+        facts = MemoryFacts.supposed(memory_bytes, result.observed.shared_buffers_bytes)
+    wanted = result.points
+    if sizes_bytes is not None:
+        wanted = [point for point in wanted if point.shared_buffers_bytes in sizes_bytes]
+    simulation = _OfSnapshots(
+        evidence,
+        msgspec.structs.replace(result, points=wanted),
+        fitted,
+        rules,
+        facts,
+        memory_bytes,
+        seed,
+    )
+    use = None if facts.assumed else facts.use
+    memory = msgspec.structs.replace(simulation.predict(), use=use)
+    costs = costs_by_times(evidence, memory, result.observed.shared_buffers_bytes)
+    return msgspec.structs.replace(result, memory=with_savings(memory, result.points, result.observed, costs))
+
+
+def _without(result: PredictResult, why: str) -> PredictResult:
+    reason = f"what comes from disk is not predicted: {why}"
+    verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
+    return msgspec.structs.replace(result, verdict=verdict)
+
+
+class _OfSnapshots(Simulation):
+    """Draws a load from fitted rates."""
+
+    def __init__(
+        self,
+        evidence: Evidence | JoinedEvidence,
+        result: PredictResult,
+        fitted: Fitted,
+        rules: _native.Rules,
+        facts: MemoryFacts,
+        memory_bytes: int | None,
+        seed: int,
+    ) -> None:
+        super().__init__(evidence, result, facts, memory_bytes, Change())
+        self._fitted = fitted
+        self._rules = rules
+        self._seed = seed
+        self._miss_ratios = {point.shared_buffers_bytes: point.miss_ratio for point in result.points}
+        self._policies: tuple[str, ...] = ("clock", "fifo", "two-lists") if facts.mglru else ("two-lists",)
+        if facts.assumed:
+            self._policies = ("two-lists", "clock", "fifo")
+        self._writes = float(np.max(fitted.dirty, initial=0.0)) > _DIRTY
+        self._apart: tuple[float, str] = (0.0, "")
+        self._longest_seconds = 0.0
+
+    def _caches(self, number: int) -> RateCaches:
+        from pgsweep.sizing.inference.rate_caches import RateCaches
+
+        return RateCaches(self._fitted, self._rules, np.random.default_rng([self._seed, number]))
+
+    def _at(self, size_bytes: int, share: Share) -> Found:
+        from pgsweep.sizing.inference.rate_caches import PageCache
+
+        blocks, facts = max(size_bytes // BLOCK_BYTES, 16), self._facts
+        likely = PageCache(
+            capacity_bytes=share.page_cache_bytes,
+            readahead_bytes=facts.readahead_bytes,
+            folio_order=facts.folio_order,
+            policy=self._policies[0],
+        )
+        plain = replace(likely, readahead_bytes=0, folio_order=0)
+        others = [replace(likely, policy=policy) for policy in self._policies[1:]]
+        small, large = (replace(likely, capacity_bytes=size) for size in (share.low_bytes, share.most_bytes))
+        if facts.assumed:
+            small = replace(small, readahead_bytes=_FAR_AHEAD_BYTES, folio_order=_LARGE_ORDER)
+            large = replace(large, readahead_bytes=0)
+        others += [small, large]
+        caches = self._caches(0)
+        best, reference, *rest = caches.at(blocks, [likely, plain, *others])
+        rest += self._caches(1).at(blocks, [likely])
+        if self._writes:
+            unwritten, reference = caches.at(blocks, [likely, plain], dirty=False)
+            rest.append(unwritten)
+        below, above, closed = self._off(caches, blocks, size_bytes, share)
+        rest.append(self._with_closed_form(best, reference, closed, size_bytes))
+        return Found(share=share, best=best, others=rest, below=below, above=above)
+
+    def _with_closed_form(self, best: Behind, reference: Behind, closed: float, size_bytes: int) -> Behind:
+        """Return the best estimate, off by as much as the closed form is.
+
+        Args:
+            best: what is simulated.
+            reference: the same without writes and readahead, which the closed form does not know.
+            closed: the share of the misses that wait for the disk by the closed form.
+            size_bytes: of shared_buffers.
+        """
+        apart = closed - reference.disk_share
+        if abs(apart) > abs(self._apart[0]):
+            said = (
+                f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
+                f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
+                "the intervals hold the difference"
+            )
+            self._apart = (apart, said)
+        share = min(max(best.disk_share + apart, 0.0), 1.0)
+        each = best.disk_blocks / best.disk_share if best.disk_share > 0 else 1.0
+        return replace(best, disk_share=share, disk_blocks=share * each)
+
+    def _off(
+        self, caches: RateCaches, blocks: int, size_bytes: int, share: Share
+    ) -> tuple[float, float, float]:
+        """Return by how much the share may be off since rates are, below and above; and the closed form."""
+        fitted, capacity = self._fitted, share.page_cache_bytes
+        closed, kept = caches.of_closed_form(fitted.best, blocks, capacity)
+        if np.isfinite(kept):
+            self._longest_seconds = max(self._longest_seconds, kept)
+        halves = [caches.of_closed_form(half, blocks, capacity)[0] for half in fitted.halves]
+        below = above = 0.0
+        if len(halves) == 2:
+            chance = _Z90 * abs(halves[0] - halves[1]) / 2
+            below = above = float(np.hypot(chance, abs(closed - float(np.mean(halves)))))
+        centre, drawn = fitted.drawn
+        middle = caches.of_closed_form(centre, blocks, capacity)[0]
+        spread = [caches.of_closed_form(one, blocks, capacity)[0] - middle for one in drawn]
+        deviation = _Z90 * float(np.sqrt(np.mean(np.square(spread))))
+        # What a pool as large as both would miss is known the worse, the larger it is.
+        doublings = max(0.0, float(np.log2((size_bytes + capacity) / max(self._today_bytes, 1))))
+        rare = fitted.short * doublings * float(np.sqrt(max(doublings, 1.0)))
+        rare = min(rare / max(self._miss_ratios.get(size_bytes, 1.0), 1e-9), 1.0)
+        if not np.isfinite(kept):
+            # All fits into the page cache, however often it is used.
+            rare = 0.0
+        return (
+            float(np.hypot(np.hypot(below, deviation), rare * _RARELY_TOO_LARGE)),
+            float(np.hypot(np.hypot(above, deviation), rare)),
+            closed,
+        )
+
+    def _group_names(self) -> list[str]:
+        names = relation_names(self._evidence.table("relations"))
+        return [names[group.relations[0]] for group in self._fitted.groups[:-2]]
+
+    def _against_measured(
+        self, found: dict[int, Found], reasons: list[str]
+    ) -> tuple[float, float | None, float | None]:
+        said: list[str] = []
+        factor, measured, simulated = super()._against_measured(found, said)
+        times = read_times(self._evidence)
+        if times is None:
+            reasons += said
+            return factor, measured, simulated
+        least, most = times.disk_share
+        share = self._today(found).disk_share
+        text = (
+            f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today (measured"
+            f"{', as sessions wait for it' if times.waits else ''}): so between {format_percent(least)} and "
+            f"{format_percent(most)} of the misses come from disk, simulated are {format_percent(share)}"
+        )
+        if measured is not None:
+            reasons += [*said, text]
+            return factor, measured, simulated
+        factor = float(np.clip(share, least, most)) / share if share > 0 else 1.0
+        if factor != 1:
+            text += "; the intervals hold the difference"
+        reasons.append(text)
+        return factor, None, None
+
+    def _remarks(self) -> list[str]:
+        remarks = []
+        if abs(self._apart[0]) > _FAR_APART:
+            remarks.append(self._apart[1])
+        if self._longest_seconds > self._fitted.seconds:
+            remarks.append(
+                f"the page cache keeps what it has read for up to {_long(self._longest_seconds)}, and "
+                f"{_long(self._fitted.seconds)} were observed: pages that are used more rarely than that are "
+                "known by the shape of the others only"
+            )
+        remarks.append(
+            "snapshots do not show which blocks are read one after the other: they are taken to lie at "
+            "random, so what readahead brings along is known roughly"
+        )
+        if self._writes:
+            fitted = self._fitted
+            pages = np.array([float(own.sum()) for own in fitted.best.pages])
+            dirty = float(fitted.dirty @ pages) / max(float(pages.sum()), 1e-9)
+            remarks.append(
+                f"of the pages that are about to be evicted {format_percent(dirty)} are dirty (by relation, "
+                "measured) and are written into the page cache; the intervals hold that none are"
+            )
+        if self._facts.assumed:
+            remarks.append(
+                "the server's host was not looked at: assumed are other uses of the memory of "
+                f"{format_bytes(self._facts.other_bytes)}, readahead of "
+                f"{format_bytes(self._facts.readahead_bytes)} and the kernel's two lists; the intervals hold "
+                "a quarter and twice of these uses, readahead of none to 8 MB, and the multi-generational LRU"
+            )
+        return remarks
+
+
+def _long(seconds: float) -> str:
+    """Return a time in words."""
+    if seconds < 180:
+        return f"{format_count(max(seconds, 1))} s"
+    return f"{format_count(seconds / 60)} min" if seconds < 10_800 else f"{format_count(seconds / 3600)} h"
