@@ -97,8 +97,8 @@ def test_numbers_of_rows_and_columns_are_judged() -> None:
     assert server.fault_of_result(1, 8) is None
     assert server.fault_of_result(0, 8) == "0 rows, not one"
     assert server.fault_of_result(1, 7) == "7 columns, not 8"
-    assert relation.fault_of_result(0, 7) is None
-    assert relation.fault_of_result(2, 7) == "2 rows, not one"
+    assert relation.fault_of_result(0, 9) is None
+    assert relation.fault_of_result(2, 9) == "2 rows, not one"
     assert io.fault_of_result(100, 15) is None
     assert io.fault_of_result(100, 1) == "1 columns, not 2"
 

@@ -250,7 +250,8 @@ def test_another_session_at_work_is_said(table: str) -> None:
 
 def test_toast_is_named_by_its_table_and_that_of_catalogs_is_theirs(server: Cluster, table: str) -> None:
     with psycopg.connect(table, autocommit=True) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS documents (body text STORAGE EXTERNAL)")
+        connection.execute("CREATE TABLE IF NOT EXISTS documents (body text)")
+        connection.execute("ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
         connection.execute("INSERT INTO documents SELECT repeat('x', 20000) FROM generate_series(1, 20)")
         connection.execute("CHECKPOINT")
     try:
