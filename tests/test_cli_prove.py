@@ -39,7 +39,7 @@ def test_a_small_trace_in_every_form(tmp_path: Path) -> None:
         "simulated",
         "90% interval",
         "today 8 MB",
-        "at 2 of 2 sizes",
+        "measured within the predicted interval at ",
         "The prediction",
     ):
         assert words in done.stdout
