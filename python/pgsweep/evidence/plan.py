@@ -154,7 +154,7 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
         texts = {"SUMMARY": summary_query(version_num, schema).decode()} if version_num >= 160000 else {}
         memory = (
             "memory",
-            "at random times; between them in pairs a few milliseconds apart",
+            "at a random time in each interval",
             f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
         )
         steps = _statements(_PEEK, version_num, texts) + _system_calls(
