@@ -220,7 +220,7 @@ def test_no_reason_is_cut() -> None:
         for setting in advise(facts):
             assert setting.reason == setting.reason.strip(), setting.name
     (oom,) = (s for s in advise(WELL) if s.name == "oom_score_adj of the postmaster")
-    assert oom.reason.endswith("its end is the end of the server")
+    assert oom.reason.endswith("the server stops when the postmaster is killed")
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -116,7 +116,7 @@ def test_what_disagrees_is_not_believed(server: Cluster, database: str) -> None:
         assert peek._unknown_names(pool, by_the_server, relations, databases) is None
         other_size = msgspec.structs.replace(by_the_server, shared_buffers_blocks=4096)
         reported = disagreement(pool, other_size, None, None)
-        assert reported == "the pool has 2048 buffers there, shared_buffers is 4096"
+        assert reported == "the pool has 2 048 buffers there, shared_buffers is 4 096"
         assert "databases" in str(peek._unknown_names(pool, by_the_server, relations, {7: "other"}))
         shifted: Any = {**pool, "rel": pool["rel"] + np.uint32(100000)}
         assert "relations" in str(peek._unknown_names(shifted, by_the_server, relations, databases))
@@ -133,7 +133,7 @@ def test_the_servers_own_count_must_agree(
     monkeypatch.setattr(peek, "used_buffers", lambda _connection: 100_000)
     with pytest.raises(MissingAbility, match="does not show what the server says") as caught:
         record_peek(wheel18.conninfo(), tmp_path / "a.evidence", seconds=1)
-    assert "the server counts 100000" in str(caught.value.cause)
+    assert "the server counts 100 000" in str(caught.value.cause)
     assert "--source sql" in str(caught.value.hint)
     assert not (tmp_path / "a.evidence").exists()
 

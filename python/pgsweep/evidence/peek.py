@@ -29,11 +29,11 @@ from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import PoolGone, Recording, note_sample, sample_of
 from pgsweep.evidence.store import EvidenceWriter
-from pgsweep.host.postmaster import find_postmaster
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import Snapshot, snapshot_of, used_buffers
-from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server
+from pgsweep.pg.catalog import Relation, Server, read_server
 from pgsweep.pg.connect import Connection, session_lives
+from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent
@@ -118,12 +118,9 @@ class PeekView:
         self._connection = connection
         self._server = server
         self.sample = sample
-        process = read_postmaster(connection)
-        self.postmaster_pid = find_postmaster(*process)
+        self.postmaster_pid, start_time = local_postmaster(connection)
         with _abilities():
-            self._reader = PoolReader(
-                self.postmaster_pid, server.version_num, start_time=process.start_time_us
-            )
+            self._reader = PoolReader(self.postmaster_pid, server.version_num, start_time=start_time)
             self._reader.read()
         self._unsettled_hands = 0
         self._began_processor = time.thread_time()

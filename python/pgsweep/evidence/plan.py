@@ -16,12 +16,13 @@ import msgspec
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.evidence.trace_recording import COPY_SECONDS
-from pgsweep.host.postmaster import find_postmaster, search
+from pgsweep.host.postmaster import search
 from pgsweep.host.processor_time import COLD_READS, COPIES
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
 from pgsweep.pg.connect import INSPECTION, PIN, Connection, connect, explained
 from pgsweep.pg.counters import FRESH_STATISTICS
+from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.pg.queries import load, numbered
 from pgsweep.records.prediction import PlanStep, RecordPlan
 
@@ -154,7 +155,7 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
         texts = {"SUMMARY": summary_query(version_num, schema).decode()} if version_num >= 160000 else {}
         memory = (
             "memory",
-            "at random times; between them in pairs a few milliseconds apart",
+            "at a random time in each interval",
             f"open(/proc/{pid}/mem), pread the buffer descriptors, 64 bytes a buffer",
         )
         steps = _statements(_PEEK, version_num, texts) + _system_calls(
@@ -266,7 +267,7 @@ def _host_counters(pid: int) -> list[tuple[str, str, str]]:
 
 def _postmaster(connection: Connection) -> int:
     with explained():
-        return find_postmaster(*read_postmaster(connection))
+        return local_postmaster(connection).pid
 
 
 def _target(connection: Connection) -> str:

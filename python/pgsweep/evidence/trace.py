@@ -18,8 +18,8 @@ from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
-from pgsweep.host.postmaster import find_postmaster
-from pgsweep.pg.catalog import read_postmaster, read_server
+from pgsweep.pg.catalog import read_server
+from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.progress import Progress, Silent
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested
@@ -84,8 +84,7 @@ def record_trace(
                 cause=newer,
                 hint="use --source sql",
             )
-        process = read_postmaster(connection)
-        postmaster_pid = find_postmaster(*process)
+        postmaster_pid, start_time = local_postmaster(connection)
         with _abilities():
             cost_seconds = trace_event_cost_seconds(attachment)
         recording = TraceRecording(connection, server, postmaster_pid, progress, stop or threading.Event())
@@ -102,7 +101,7 @@ def record_trace(
                     databases=databases,
                     ring_bytes=ring_bytes,
                     attachment=attachment,
-                    start_time=process.start_time_us,
+                    start_time=start_time,
                 ),
                 cost_seconds,
                 expected,

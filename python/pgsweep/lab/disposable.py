@@ -20,7 +20,6 @@ from typing import Final
 from pgsweep.advice.apply import apply, kept_before, undo
 from pgsweep.errors import ClusterError, ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.host.postmaster import find_postmaster
 from pgsweep.lab.protocol import Disposable, NothingRuns
 from pgsweep.lab.shell import run_command
 from pgsweep.pg.alter_system import check_allowed, read_states
@@ -37,6 +36,7 @@ from pgsweep.pg.disposable import (
     other_clients,
     overridden,
 )
+from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.pg.rundir import postmaster_lines
 from pgsweep.plain import shown
 from pgsweep.progress import Progress
@@ -363,14 +363,10 @@ def _identifier(connection: Connection) -> str:
     return found[0]
 
 
-def _postmaster(connection: Connection) -> int:
-    return find_postmaster(*read_postmaster(connection))
-
-
 def _data_directory(connection: Connection) -> Path | None:
     """Return the data directory as it is seen from here; None where it is not."""
     try:
-        pid = _postmaster(connection)
+        pid = local_postmaster(connection).pid
         [state] = read_states(connection, ["data_directory"])
         path = Path(state.value)
         lines = postmaster_lines(path, path.stat().st_uid)
@@ -381,7 +377,7 @@ def _data_directory(connection: Connection) -> Path | None:
 
 def _why_not_dropped(connection: Connection) -> str | None:
     try:
-        files = find_data_files(_postmaster(connection), connection.info.server_version)
+        files = find_data_files(local_postmaster(connection).pid, connection.info.server_version)
     except MissingAbility as error:
         return error.message
     if not all(os.access(path, os.R_OK) for path in files.paths[:1]):
@@ -395,7 +391,7 @@ def _drop_files(connection: Connection) -> None:
     Raises:
         MissingAbility: the server runs elsewhere, or its files may not be opened.
     """
-    files = find_data_files(_postmaster(connection), connection.info.server_version)
+    files = find_data_files(local_postmaster(connection).pid, connection.info.server_version)
     if files.unreadable:
         raise MissingAbility(
             "the server's files cannot be dropped from the page cache",

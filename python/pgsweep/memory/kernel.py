@@ -337,8 +337,8 @@ def _oom(facts: KernelFacts) -> KernelSetting | None:
         "PG_OOM_ADJUST_VALUE=0"
     )
     reason = (
-        "when memory runs out the kernel should kill a backend, never the postmaster: its end is the end of "
-        "the server"
+        "when memory runs out the kernel should kill a backend and not the postmaster, because the server "
+        "stops when the postmaster is killed"
     )
     if spared and not children_not:
         reason += "; its children have the same score and would be spared too: PG_OOM_ADJUST_FILE is not set"

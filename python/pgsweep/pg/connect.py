@@ -429,6 +429,18 @@ def session_lives(connection: Connection) -> bool:
     return not connection.broken
 
 
+def require_session(connection: Connection) -> None:
+    """Check that a session is still there, without a statement.
+
+    After a crash the postmaster lives on and makes its memory anew, but the session is gone.
+
+    Raises:
+        ConnectionFailed: it is not.
+    """
+    if not session_lives(connection):
+        raise connection_lost()
+
+
 def _default_is_set(keyword: str) -> bool:
     """Return whether libpq's environment or service file sets an option."""
     return any(option.keyword.decode() == keyword and option.val for option in pq.Conninfo.get_defaults())

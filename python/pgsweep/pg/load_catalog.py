@@ -156,7 +156,7 @@ def read_catalog(connection: psycopg.Connection[Any], oid: int) -> Catalog | Non
 
     def rows(name: str) -> list[list[Any]]:
         found = connection.execute(load(name, version).encode(), {"oid": oid}).fetchall()
-        return [[_exact(value) for value in row] for row in found]
+        return [[exact_text(value) for value in row] for row in found]
 
     table = rows("load_table")
     if not table:
@@ -183,7 +183,7 @@ def read_facts(connection: psycopg.Connection[Any], oid: int) -> list[tuple[str,
     """Return all that the catalog says of a table and its partitions, by names and not by oids."""
     query = load("load_catalog", connection.info.server_version).encode()
     rows = connection.execute(query, {"oid": oid}).fetchall()
-    return [(_exact(title), _exact(facts)) for title, facts in rows]
+    return [(exact_text(title), exact_text(facts)) for title, facts in rows]
 
 
 def differences(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:
@@ -201,8 +201,12 @@ def _index(row: list[Any]) -> IndexFacts:
     return IndexFacts(**named)
 
 
-def _exact(value: Any) -> Any:
-    """Return text of bytes in UTF-8, and anything else as it is."""
+def exact_text(value: Any) -> Any:
+    """Return text of bytes in UTF-8, and anything else as it is.
+
+    Raises:
+        MissingAbility: the bytes are not UTF-8.
+    """
     if not isinstance(value, bytes):
         return value
     try:

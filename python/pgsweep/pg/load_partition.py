@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import sql
@@ -12,7 +12,7 @@ from psycopg import sql
 from pgsweep.errors import PgsweepError, UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import first_line
-from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, read_catalog
+from pgsweep.pg.load_catalog import Catalog, KeyFacts, TableFacts, exact_text, read_catalog
 from pgsweep.pg.load_work import Note, named, retried
 from pgsweep.pg.queries import load
 
@@ -33,6 +33,7 @@ def name_of_new(connection: Connection, table: str, schema: str) -> tuple[str, s
 
     Raises:
         UsageError: it is not a name, or there is such a table.
+        MissingAbility: a name is not UTF-8.
     """
     query = load("load_new", connection.info.server_version).encode()
     try:
@@ -43,15 +44,11 @@ def name_of_new(connection: Connection, table: str, schema: str) -> tuple[str, s
         raise UsageError(f"`{table}` is not the name of a table", hint="name it NAME or SCHEMA.NAME")
     if row[3]:
         raise UsageError(
-            f"{_text(row[2])} already exists",
+            f"{exact_text(row[2])} already exists",
             cause="--partition-of makes a new table",
             hint="name another, or load into it as it is: leave out --partition-of and --for-values",
         )
-    return _text(row[0]), _text(row[1]), _text(row[2])
-
-
-def _text(value: Any) -> str:
-    return bytes(value).decode("utf-8")
+    return exact_text(row[0]), exact_text(row[1]), exact_text(row[2])
 
 
 def make_partition(connection: Connection, parent: TableFacts, table: TableFacts, bound: str) -> Catalog:
@@ -64,7 +61,7 @@ def make_partition(connection: Connection, parent: TableFacts, table: TableFacts
         load("load_parent", connection.info.server_version).encode(), {"oid": parent.oid}
     ).fetchone()
     assert row is not None
-    key, tablespace, owner, same_owner = _text(row[0]), _text(row[1]), _text(row[2]), row[3]
+    key, tablespace, owner, same_owner = exact_text(row[0]), exact_text(row[1]), exact_text(row[2]), row[3]
     check = _check_of(connection, parent, key, bound)
     place = sql.SQL(" TABLESPACE {}").format(sql.Identifier(tablespace)) if tablespace else sql.SQL("")
     connection.execute(
@@ -116,7 +113,7 @@ def _check_of(connection: Connection, parent: TableFacts, key: str, bound: str) 
         ).fetchone()
     assert row is not None
     # Of a hash the condition names the partitioned table itself; ATTACH then reads the rows.
-    return None if row[0] is None or key.startswith("HASH") else _text(row[0])
+    return None if row[0] is None or key.startswith("HASH") else exact_text(row[0])
 
 
 def attach_partition(

@@ -17,7 +17,6 @@ import numpy as np
 from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
-from pgsweep.host.postmaster import find_postmaster
 from pgsweep.host.yama import who_may
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
@@ -25,12 +24,12 @@ from pgsweep.pg.catalog import (
     Database,
     Server,
     read_connectable,
-    read_postmaster,
     read_server,
     read_tablespaces,
     require_buffercache,
 )
 from pgsweep.pg.connect import Connection, connect, explained
+from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.records.cache import Missing
 from pgsweep.units import format_count
 
@@ -156,10 +155,8 @@ def server_gone() -> ConnectionFailed:
 
 
 def _find_process(access: Access) -> None:
-    process = read_postmaster(access.connection)
     try:
-        access.postmaster_pid = find_postmaster(*process)
-        access.start_time = process.start_time_us
+        access.postmaster_pid, access.start_time = local_postmaster(access.connection)
         find_data_files(access.postmaster_pid, access.server.version_num, databases=())
         access.sees_page_cache = True
     except MissingAbility as error:

@@ -16,9 +16,8 @@ from pgsweep.cache.top.live import SQL_SHARE, read_counters
 from pgsweep.cache.top.sample import Reading
 from pgsweep.pg.backends import read_backends
 from pgsweep.pg.catalog import read_databases
-from pgsweep.pg.connect import cancel, explained, session_lives
+from pgsweep.pg.connect import cancel, explained, require_session
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.failures import connection_lost
 from pgsweep.records.cache import Missing
 from pgsweep.records.top import TopBackends
 from pgsweep.residency.access import Access, may_read_pool
@@ -88,8 +87,7 @@ class CountersOnly:
             PgsweepError: a statement took too long.
         """
         access, begin = self._access, time.monotonic()
-        if not session_lives(access.connection):
-            raise connection_lost()
+        require_session(access.connection)
         if self._may_change and begin >= self._check_due:
             if may_read_pool(access):
                 return None

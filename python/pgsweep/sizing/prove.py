@@ -192,8 +192,9 @@ def _left_out(rows: Sequence[ProveRow]) -> str:
     """Return in words what rings and drops change, which the server did not make."""
     changes = [(row.as_predicted_miss_ratio or 0.0) - row.simulated_miss_ratio for row in rows]
     worst = int(np.argmax(np.abs(changes)))
+    change = format_percent(changes[worst], 2, sign=True)
     return (
-        f"with rings and drops the simulator's miss ratio is {changes[worst]:+.4f} at "
+        f"with rings and drops the simulator's miss ratio changes by {change} at "
         f"{format_bytes(rows[worst].shared_buffers_bytes)}, less elsewhere: so much of a difference between "
         "measured and predicted comes from what the proof leaves out"
     )

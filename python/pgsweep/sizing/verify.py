@@ -97,8 +97,10 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append(unsettled)
     elif changed:
         verdict = "workload changed"
-        held = "agrees all the same" if not wrong else "was made for the former load"
-        reasons.append(f"the load has changed, so the prediction cannot be judged; it {held}")
+        held = "the prediction applies to the earlier load only"
+        if not wrong:
+            held = "all measured values are within their intervals nevertheless"
+        reasons.append(f"the load has changed, so the prediction cannot be judged; {held}")
     elif wrong:
         verdict = "not as predicted"
         reasons.append("outside the interval: " + ", ".join(one.name for one in wrong))

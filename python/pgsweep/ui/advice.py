@@ -7,7 +7,7 @@ from typing import Final
 
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Gain, ReadsPoint, RuleOfThumb
 from pgsweep.ui.missing import missing_lines
-from pgsweep.ui.numbers import count, figure, format_bytes, percent, seconds
+from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, percent, seconds
 from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.relation_reads import relations_section
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section
@@ -166,7 +166,7 @@ def _throughput(point: ReadsPoint) -> tuple[str, str]:
     ratio, low, high = point.throughput_ratio, point.throughput_low, point.throughput_high
     if ratio is None or low is None or high is None:
         return "", ""
-    return f"{ratio:.2f} x", f"{low:.2f} to {high:.2f}"
+    return factor(ratio), factors(low, high)
 
 
 def _disk(result: AdviceResult, point: ReadsPoint) -> str:

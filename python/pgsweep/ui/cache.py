@@ -12,7 +12,7 @@ from pgsweep.ui.cache_map import WORDS, legend, map_section, map_text
 from pgsweep.ui.line import shortened_apart
 from pgsweep.ui.missing import missing_lines
 from pgsweep.ui.names import relation_name
-from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent
+from pgsweep.ui.numbers import count, format_bytes, format_seconds, known_bytes, percent, share
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Section
 from pgsweep.ui.table import Field, fitted_table
 from pgsweep.ui.terminal import Terminal
@@ -256,7 +256,7 @@ def _parts(row: CacheRelation) -> dict[str, int]:
 
 
 def _share(part: int | None, whole: int | None) -> str:
-    return "–" if part is None or not whole else f"{100 * part / whole:.1f}"
+    return "–" if part is None or not whole else share(part, whole)
 
 
 def _rows(result: CacheResult) -> Rows:

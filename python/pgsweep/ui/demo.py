@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
 from pgsweep.ui.chart import chart
-from pgsweep.ui.numbers import format_bytes, percent, points, seconds, server_name
+from pgsweep.ui.numbers import error_points, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section, made_on
 from pgsweep.ui.series import KINDS, interval_of, verdict_remarks, within, workload_series
 from pgsweep.ui.svg import curve_svg, error_svg
@@ -78,7 +78,8 @@ def workload_text(workload: DemoWorkload, terminal: Terminal) -> str:
         ("trace", workload.trace_mean_abs_error, workload.trace_max_abs_error),
     ):
         if mean is not None and most is not None:
-            summary.append(f"{name}: mean error {100 * mean:.2f}, worst {100 * most:.2f} percentage points")
+            errors = f"mean error {error_points(mean)}, worst {error_points(most)}"
+            summary.append(f"{name}: {errors} percentage points")
     if summary:
         parts.append("\n".join(summary))
     remarks = verdict_remarks(workload)
@@ -118,7 +119,7 @@ def _title(result: DemoResult) -> tuple[str, str]:
             if (value := interval_of(row, "snapshots" if kind == "snapshots" else "trace")) is not None
         ]
         if errors:
-            parts.append(f"{100 * sum(errors) / len(errors):.2f} {label}")
+            parts.append(f"{error_points(sum(errors) / len(errors))} {label}")
     title = "Predicted, then measured"
     if parts:
         title += f": mean error {' and '.join(parts)}, in percentage points"
@@ -140,7 +141,10 @@ def _section(workload: DemoWorkload) -> Section:
     ):
         if mean is not None and most is not None:
             facts.append(
-                Fact(f"{100 * mean:.2f}", f"mean error ({label}), percentage points; worst {100 * most:.2f}")
+                Fact(
+                    error_points(mean),
+                    f"mean error ({label}), percentage points; worst {error_points(most)}",
+                )
             )
     inside = [hit for row in workload.rows for kind in KINDS if (hit := within(row, kind)) is not None]
     if inside:
@@ -210,7 +214,7 @@ def _truth_note(row: DemoRow) -> str:
     """Return how well the measured value itself is known."""
     notes = []
     if row.measured_standard_error is not None:
-        notes.append(f"± {100 * row.measured_standard_error:.2f}")
+        notes.append(f"± {error_points(row.measured_standard_error)}")
     if row.measured_settled is False:
         notes.append("not settled")
     return ", ".join(notes)

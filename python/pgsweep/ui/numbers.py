@@ -10,6 +10,9 @@ __all__ = [
     "NONE",
     "byte_rate",
     "count",
+    "error_points",
+    "factor",
+    "factors",
     "figure",
     "format_bytes",
     "format_seconds",
@@ -20,6 +23,7 @@ __all__ = [
     "rough_seconds",
     "seconds",
     "server_name",
+    "share",
     "times",
 ]
 
@@ -47,6 +51,26 @@ def points(ratio: float | None) -> str:
         return "–"
     value = 100 * ratio
     return f"{value:+.2f}" if round(value, 2) != 0 else "0.00"
+
+
+def error_points(error_ratio: float, digits: int = 2) -> str:
+    """Return an error of ratios, which has no sign, in percentage points: `0.12`."""
+    return f"{100 * error_ratio:.{digits}f}"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part in percent with one decimal and without the unit, for columns: `14.6`."""
+    return format_percent(part / whole, 1).removesuffix("%")
+
+
+def factor(ratio: float, unit: str = "x") -> str:
+    """Return by what a value is multiplied: `1.24 x`, or with another unit `1.24 times`."""
+    return f"{ratio:.2f} {unit}"
+
+
+def factors(low: float, high: float) -> str:
+    """Return the interval of a factor: `1.07 to 1.28`."""
+    return f"{low:.2f} to {high:.2f}"
 
 
 def known_bytes(value: int | None) -> str:

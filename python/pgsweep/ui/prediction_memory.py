@@ -14,7 +14,7 @@ from pgsweep.records.prediction import (
     PredictResult,
     ThroughputPoint,
 )
-from pgsweep.ui.numbers import count, figure, format_bytes, known_bytes, percent
+from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
 from pgsweep.ui.served import (
     CAPTION,
@@ -207,7 +207,7 @@ def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> tuple[str, st
     found = loop.get(point.shared_buffers_bytes)
     if found is None:
         return "", ""
-    return f"{found.ratio:.2f} x", f"{found.low:.2f} to {found.high:.2f}"
+    return factor(found.ratio), factors(found.low, found.high)
 
 
 def _reasons(memory: MemoryPrediction) -> list[str]:
@@ -229,7 +229,7 @@ def memory_headline(result: PredictResult) -> str | None:
             size = format_bytes(best.shared_buffers_bytes)
             return (
                 f"{size} of shared_buffers instead of {format_bytes(today)}: "
-                f"{best.ratio:.2f} times the throughput ({best.low:.2f} to {best.high:.2f}), as predicted"
+                f"{factor(best.ratio, 'times')} the throughput ({factors(best.low, best.high)}), as predicted"
             )
         return f"No size predicted is certain to give more throughput than today's {format_bytes(today)}"
     least = min(memory.points, key=lambda point: point.disk_reads_per_second)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgsweep.records.proof import ProveResult
 from pgsweep.ui.chart import chart
-from pgsweep.ui.numbers import count, format_bytes, percent, points, seconds, server_name
+from pgsweep.ui.numbers import count, error_points, format_bytes, percent, points, seconds, server_name
 from pgsweep.ui.prediction import verdict_text
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Page, Predicted, Section, made_on
 from pgsweep.ui.series import prove_series, proven
@@ -64,10 +64,11 @@ def prove_text(result: ProveResult, terminal: Terminal) -> str:
         parts.append(chart(prove_series(result), terminal, today_bytes=today))
     inside = sum(proven(row) for row in result.rows)
     parts.append(
-        f"prediction: mean error {100 * result.mean_abs_error:.2f}, worst {100 * result.max_abs_error:.2f} "
+        f"prediction: mean error {error_points(result.mean_abs_error)}, "
+        f"worst {error_points(result.max_abs_error)} "
         f"percentage points\n"
         f"measured within the predicted interval at {inside} of {len(result.rows)} sizes\n"
-        f"simulator, from the same pool: worst error {100 * result.simulator_max_abs_error:.3f} "
+        f"simulator, from the same pool: worst error {error_points(result.simulator_max_abs_error, 3)} "
         "percentage points"
     )
     if result.verdict is not None:
@@ -96,8 +97,8 @@ def prove_page(result: ProveResult) -> Page:
 
 def _title(result: ProveResult) -> tuple[str, str]:
     title = (
-        f"Predicted, then replayed on a real server: mean error {100 * result.mean_abs_error:.2f}, "
-        f"worst {100 * result.max_abs_error:.2f} percentage points"
+        f"Predicted, then replayed on a real server: mean error {error_points(result.mean_abs_error)}, "
+        f"worst {error_points(result.max_abs_error)} percentage points"
     )
     lead = (
         f"{server_name(result.server_version)} on {result.machine}. A private server was "
@@ -113,12 +114,12 @@ def _section(result: ProveResult) -> Section:
     accesses = max((row.accesses for row in result.rows), default=0)
     facts = [
         Fact(
-            f"{100 * result.mean_abs_error:.2f}",
-            f"mean error, percentage points; worst {100 * result.max_abs_error:.2f}",
+            error_points(result.mean_abs_error),
+            f"mean error, percentage points; worst {error_points(result.max_abs_error)}",
         ),
         Fact(f"{inside} of {len(result.rows)}", "measured values within the predicted 90% interval"),
         Fact(
-            f"{100 * result.simulator_max_abs_error:.3f}", "worst error of the simulator, percentage points"
+            error_points(result.simulator_max_abs_error, 3), "worst error of the simulator, percentage points"
         ),
         Fact(count(accesses), "accesses counted at each size"),
     ]

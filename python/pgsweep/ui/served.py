@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pgsweep.ui.numbers import format_bytes, percent
+from pgsweep.ui.numbers import factor, factors, format_bytes, percent
 from pgsweep.ui.plot import Frame, hits, open_svg, ratio_grid, size_grid, spread, text_svg
 from pgsweep.ui.scales import RatioAxis, SizeAxis
 
@@ -154,8 +154,8 @@ def throughput_svg(points: Sequence[Loop], *, marks: Mapping[int, str], title: s
         out.append(f'<path class="mark k-trace" d="M{x:.1f} {y - 5.5:.1f}l5 9h-10Z"/>')
     out += _ends(frame, [(frame.y(y_axis.at(points[-1].ratio)), "predicted", "k-trace")])
     tips = {
-        one.size_bytes: f"{format_bytes(one.size_bytes)}\nthroughput {one.ratio:.2f} times today's\n"
-        f"90% interval {one.low:.2f} to {one.high:.2f}"
+        one.size_bytes: f"{format_bytes(one.size_bytes)}\nthroughput {factor(one.ratio, 'times')} today's\n"
+        f"90% interval {factors(one.low, one.high)}"
         for one in points
     }
     out += hits(frame, x_axis, tips)

@@ -26,6 +26,7 @@ from pgsweep.ui.numbers import (
     rough_percent,
     rough_seconds,
     server_name,
+    share,
 )
 from pgsweep.ui.subject import subject_line
 from pgsweep.ui.table import text_width
@@ -275,7 +276,7 @@ def _columns(sample: TopSample, terminal: Terminal) -> list[_Column]:
         _Column("kind", 9, cells(lambda r: "" if r.kind == FOLDED else r.kind), left=True),
         _Column("size", 7, cells(lambda r: known_bytes(r.size_bytes))),
         _Column("in pool", 0, cells(lambda r: known_bytes(r.shared_buffers_bytes)), "pool"),
-        _Column("%pool", 4, cells(lambda r: f"{100 * r.shared_buffers_bytes / pool:.1f}")),
+        _Column("%pool", 4, cells(lambda r: share(r.shared_buffers_bytes, pool))),
         _Column("change/s", 1, cells(_change), "change"),
         _Column("4-5", 2, cells(_hot_share), "hot"),
         _Column(

@@ -6,7 +6,7 @@ import textwrap
 from typing import Final
 
 from pgsweep.records.verification import VerifiedValue, VerifyResult, WorkloadChange
-from pgsweep.ui.numbers import count, format_bytes, percent
+from pgsweep.ui.numbers import count, factor, format_bytes, percent
 from pgsweep.ui.section import Cell, Group, Measured, Page, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Paint, Terminal
@@ -73,7 +73,7 @@ def _shown(value: VerifiedValue, number: float) -> str:
         return percent(number)
     if value.unit == "bytes per access":
         return f"{format_bytes(number)} an access"
-    return f"{number:.2f} x"
+    return factor(number)
 
 
 def _change_cells(one: WorkloadChange) -> list[str]:

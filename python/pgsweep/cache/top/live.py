@@ -30,9 +30,8 @@ from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import CacheSample, Reading, padded
 from pgsweep.errors import ConnectionFailed
 from pgsweep.pg.backends import read_backends
-from pgsweep.pg.connect import cancel, explained, ping, session_lives
+from pgsweep.pg.connect import cancel, explained, ping, require_session
 from pgsweep.pg.counters import Counter, CounterReader
-from pgsweep.pg.failures import connection_lost
 from pgsweep.records.cache import Missing, PoolState
 from pgsweep.records.top import TopBackends, TopRates, TopSample
 from pgsweep.residency.access import Access
@@ -129,9 +128,7 @@ class Live:
             PgsweepError: a statement took too long.
         """
         access = self._access
-        # After a crash the postmaster lives on and makes its memory anew, but our session is gone.
-        if not session_lives(access.connection):
-            raise connection_lost()
+        require_session(access.connection)
         pool = read_counts(access)
         now = time.monotonic()
         seconds = pool.seconds

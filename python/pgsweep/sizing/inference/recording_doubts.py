@@ -61,7 +61,8 @@ def load_doubts(totals: Totals, relations: Table) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "rough",
-                f"the load drifted: miss ratio {first:.3f} in the first half, {second:.3f} in the second",
+                f"the load drifted: miss ratio {format_percent(first, 2)} in the first half, "
+                f"{format_percent(second, 2)} in the second",
             )
         )
     return doubts

@@ -18,7 +18,7 @@ from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
 from pgsweep.sizing.inference.shared_replays import MakeRules, generator, replay_sizes_of
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
-from pgsweep.units import format_count, format_percent, format_plain
+from pgsweep.units import format_count, format_percent
 
 _Z90 = 1.645
 _SMALLEST_BLOCKS = 16
@@ -141,8 +141,8 @@ def estimate_cold(
     width = _Z90 * np.sqrt((left**2).sum(axis=1) + np.array([one.error for one in found]) ** 2) / total
     first = objects / len(pages)
     reasons = [
-        f"counted from an empty pool: {first:.4f} of the accesses are first ones, and count as misses; in a "
-        f"server that has run for long they need not miss, and the lower bounds leave them out"
+        f"counted from an empty pool: {_percent(first)} of the accesses are first ones, and count as misses; "
+        f"in a server that has run for long they need not miss, and the lower bounds leave them out"
     ]
     if sampled:
         reasons.append("replayed by samples of the pages, each in a pool that is smaller in proportion")
@@ -257,14 +257,14 @@ def _doubts(
     if lost_events:
         share = lost_events / (len(trace.pages) + lost_events)
         level = "refused" if share >= _TOO_MANY_LOST else "rough" if share >= _SOME_LOST else "reliable"
-        doubts.append(Doubt(level, f"{lost_events} events were lost ({format_percent(share, 2)})"))
+        doubts.append(Doubt(level, f"{lost_events} events were lost ({_percent(share)})"))
     doubts += _of_today(check)
     others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
     meetings = max((one.meetings for _, one in others), default=0.0)
     if meetings > _WIDE / 2:
         text = (
             "several sessions scan the same table at the same time and read for one another; how often they "
-            f"meet changes with the size: by up to {meetings:.3f} of the accesses"
+            f"meet changes with the size: by up to {_percent(meetings)} of the accesses"
         )
         doubts.append(Doubt("rough", text))
     for size, one in others:
@@ -276,14 +276,15 @@ def _doubts(
         size, share = max(unknown, key=lambda pair: pair[1])
         text = (
             f"at {_mib(size)} it is not known whether tables that were scanned once are still there at the "
-            f"next scan ({share:.3f} of the accesses): record for longer than scans are apart"
+            f"next scan ({_percent(share)} of the accesses): record for longer than scans are apart"
         )
         doubts.append(Doubt("rough", text))
     doubts += _of_unsteady(trace, pools, others)
     wide = [(size, one.half_width) for size, one in others if one.half_width > _WIDE]
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
-        text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{width:.3f}"
+        of = _percent(width)
+        text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{of}"
         doubts.append(Doubt("rough", text))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
 
@@ -295,7 +296,8 @@ def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Rep
     wider = found is not None and found.unsteady > _WRONG_TODAY
     there = ""
     if found is not None and wider:
-        there = f"; at {_mib(size)} between {max(found.low, 0.0):.4f} and {min(found.high, 1.0):.4f} may miss"
+        low, high = _percent(max(found.low, 0.0)), _percent(min(found.high, 1.0))
+        there = f"; at {_mib(size)} between {low} and {high} may miss"
     doubts = []
     if steadiness.together > 0:
         text = (
@@ -325,29 +327,33 @@ def _of_today(check: _Check) -> list[Doubt]:
         if check.exact_error > _WRONG_TODAY + noise:
             level = "refused" if check.exact_error > _VERY_WRONG_TODAY + noise else "rough"
             text = (
-                f"the accesses replayed from the pool's own contents miss {exact.ratio:.4f} at today's size, "
-                f"where {check.measured:.4f} was counted{_most_of_it(check)}"
+                f"the accesses replayed from the pool's own contents miss {_percent(exact.ratio)} at today's "
+                f"size, where {_percent(check.measured)} was counted{_most_of_it(check)}"
             )
             doubts.append(Doubt(level, text))
         elif check.apart > _WRONG_RELATION + 2 * noise:
             text = (
-                f"relations do not miss as they were counted ({check.apart:.4f} of the accesses at today's "
-                f"size){_most_of_it(check)}"
+                f"relations do not miss as they were counted ({_percent(check.apart)} of the accesses at "
+                f"today's size){_most_of_it(check)}"
             )
             doubts.append(Doubt("rough", text))
     if drawn is not None:
         noise = drawn.half_width
         if check.drawn_error > _WRONG_TODAY + noise:
             level = "refused" if check.drawn_error > _VERY_WRONG_TODAY + noise else "rough"
-            mark = f"{check.measured:.4f} was measured"
+            mark = f"{_percent(check.measured)} was measured"
             if exact is not None:
-                mark = f"the pool's own contents lead to {exact.ratio:.4f}"
+                mark = f"the pool's own contents lead to {_percent(exact.ratio)}"
             text = (
-                f"the warm state that is drawn for the beginning leads to {drawn.ratio:.4f} at today's size, "
-                f"where {mark}"
+                f"the warm state that is drawn for the beginning leads to {_percent(drawn.ratio)} at today's "
+                f"size, where {mark}"
             )
             doubts.append(Doubt(level, text))
     return doubts
+
+
+def _percent(ratio: float) -> str:
+    return format_percent(ratio, 2)
 
 
 def _most_of_it(check: _Check) -> str:
@@ -368,11 +374,14 @@ def _notes(
     if sampled:
         notes.append(
             "the trace is long: replayed by samples of its pages, each in a pool that is smaller in "
-            f"proportion; that others might be drawn is in the intervals, with up to ±{max(sampled):.4f}"
+            "proportion; that others might be drawn is in the intervals, "
+            f"with up to ±{_percent(max(sampled))}"
         )
     drifted = abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
     if drifted and replay.measured_misses.any():
-        notes.append(f"the miss ratio went from {early:.4f} in the first half to {late:.4f} in the second")
+        notes.append(
+            f"the miss ratio went from {_percent(early)} in the first half to {_percent(late)} in the second"
+        )
     width = [one.another_stretch for one in found]
     widest = int(np.argmax(width))
     if width[widest] > _WIDE:
@@ -380,9 +389,9 @@ def _notes(
         rare = replay.stretch.rare
         few = f" ({rare.min()} scans of one kind were seen)" if len(rare) else ""
         notes.append(
-            f"another stretch of {trace.duration_seconds:.0f} s may differ by ±{width[widest]:.3f} at "
+            f"another stretch of {trace.duration_seconds:.0f} s may differ by ±{_percent(width[widest])} at "
             f"{_mib(sizes_blocks[widest])}{few}; record for about {longer:.0f} s to have it within "
-            f"±{format_plain(_WIDE)}"
+            f"±{format_percent(_WIDE)}"
         )
     beyond = [
         size
@@ -403,8 +412,8 @@ def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> st
     group = max(lingering, key=lambda one: len(lingering[one].pages))
     return (
         f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
-        f"still finds: {found.fresh:.4f} holds just after a restart, {found.ratio:.4f} a minute later, "
-        f"{found.settled:.4f} after a long time"
+        f"still finds: {_percent(found.fresh)} holds just after a restart, {_percent(found.ratio)} a minute "
+        f"later, {_percent(found.settled)} after a long time"
     )
 
 

@@ -303,7 +303,7 @@ def budget(wanted_bytes: int | None, pool_bytes: int, size_bytes: int) -> int:
             raise UsageError(
                 f"the relations have {format_bytes(size_bytes)}, a quarter of shared_buffers is "
                 f"{format_bytes(default)}",
-                cause="to take this much of the pool from other relations must be asked for",
+                cause="without --budget the limit is a quarter of shared_buffers",
                 hint=f"--budget {default >> 20}MB keeps their hottest blocks; --budget may be up to "
                 f"{most >> 20}MB here",
             )

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from pgsweep.pg.agreement import MAX_USAGE_COUNT
 from pgsweep.pg.buffercache import Snapshot
-from pgsweep.pg.connect import Connection, explained, session_lives
+from pgsweep.pg.connect import Connection, explained, require_session
 from pgsweep.pg.counters import CounterReader
 from pgsweep.pg.failures import (
     DriverError,
     InvalidParameterValue,
     LockNotAvailable,
     SessionLost,
-    connection_lost,
 )
 from pgsweep.pg.keep import prepare_session, read_places, touch, touch_statements
 from pgsweep.pg.prewarm import require_prewarm
@@ -162,8 +161,7 @@ class Rounds:
         Raises:
             ConnectionFailed: the server has gone.
         """
-        if not session_lives(self._connection):
-            raise connection_lost()
+        require_session(self._connection)
         with explained():
             if now >= self._due["places"]:
                 self._due["places"] = now + _PLACES_SECONDS
