@@ -63,7 +63,7 @@ def test_the_text_shows_residence_and_cost_and_what_flatters(shop: str, tmp_path
 def test_a_dry_run_prints_the_statements(shop: str) -> None:
     done = keep("hot", "-d", shop, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "would keep 2.34 MB, budget 4 MB" in done.stdout
+    assert "Would keep 2.34 MB, budget 4 MB" in done.stdout
     assert "pg_try_advisory_lock(" in done.stdout
     assert "nothing was touched or read" in done.stderr
     plan = json.loads(keep("hot", "-d", shop, "--dry-run", "--json").stdout)
