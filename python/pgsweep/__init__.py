@@ -6,7 +6,8 @@
     result = pgsweep.predict(Path("shop.evidence"), sizes_bytes=[1 << 30, 2 << 30])
     print(result.verdict.level, result.points)
 
-Every command of the command line is a function here: typed arguments in, a record (`pgsweep.records`) out.
+The commands that give a result are functions here: typed arguments in, a record (`pgsweep.records`) out.
+docs/reference/python.md lists them, and what there is on the command line only.
 Names are loaded when they are first used, because all of them together take half a second.
 """
 

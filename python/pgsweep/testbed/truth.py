@@ -75,7 +75,7 @@ class Truth:
         shared_buffers_bytes: the size.
         miss_ratio: misses / accesses.
         standard_error: of the miss ratio, from the spread of the windows.
-        accesses: all counted block accesses.
+        accesses: all counted page accesses.
         misses: those that were not in shared_buffers.
         transactions: committed while counting.
         seconds: how long was counted.
