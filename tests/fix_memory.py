@@ -98,7 +98,7 @@ def seen(
     )
 
 
-def reckoned(
+def budget_of(
     memory: MemoryResult, connections: int = 100, settings: MemorySettings = SETTINGS, **options: Any
 ) -> BudgetResult:
     given = {"plan_nodes": 2, "own_tables_bytes": 80 * KB, "huge_page_bytes": 2 * MB, **options}

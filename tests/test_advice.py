@@ -25,7 +25,7 @@ from pgsweep.ui.advice import VIEW, alter_system, gain_text, postgresql_conf
 from pgsweep.ui.terminal import Terminal
 from pgsweep.units import as_setting
 from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
-from tests.fix_memory import reckoned, seen
+from tests.fix_memory import budget_of, seen
 
 
 def of(result: AdviceResult, name: str) -> AdvisedSetting:
@@ -277,7 +277,7 @@ def test_warming_is_priced_by_the_reads_that_it_saves() -> None:
 
 
 def test_what_gains_no_throughput_says_what_it_is_for() -> None:
-    result = advised(replace(growing(), budget=reckoned(seen()), huge_pages=pages(saved=GB, status="on")))
+    result = advised(replace(growing(), budget=budget_of(seen()), huge_pages=pages(saved=GB, status="on")))
     for name in ("effective_cache_size", "max_connections", "vm.nr_hugepages"):
         one = of(result, name)
         assert one.gain is None
@@ -355,7 +355,7 @@ def test_huge_pages_where_page_tables_are_large() -> None:
 
 
 def test_connections_come_from_the_budget() -> None:
-    budget = reckoned(seen())
+    budget = budget_of(seen())
     found = of(advised(replace(growing(), budget=budget)), "max_connections")
     assert str(budget.possible_connections) in found.reason
     assert "pooler" not in found.reason or found.action == "leave"

@@ -26,7 +26,7 @@ from pgsweep.ui.budget import budget_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
-from tests.fix_memory import GB, KB, MB, SETTINGS, reckoned, seen
+from tests.fix_memory import GB, KB, MB, SETTINGS, budget_of, seen
 from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 
@@ -42,7 +42,7 @@ def test_page_tables_are_an_entry_a_page_in_whole_tables() -> None:
 
 
 def test_every_part_is_what_the_settings_and_measurements_say() -> None:
-    found = parts(reckoned(seen()))
+    found = parts(budget_of(seen()))
     assert (found["shared memory"].now_bytes, found["shared memory"].high_bytes) == (512 * MB, 1024 * MB)
     assert "24 MB around it" in found["shared memory"].why
     tables = found["page tables"]
@@ -62,7 +62,7 @@ def test_every_part_is_what_the_settings_and_measurements_say() -> None:
 
 
 def test_huge_pages_take_the_page_tables_away() -> None:
-    huge, ordinary = (parts(reckoned(seen(huge=huge)))["page tables"].high_bytes for huge in (True, False))
+    huge, ordinary = (parts(budget_of(seen(huge=huge)))["page tables"].high_bytes for huge in (True, False))
     assert huge == pytest.approx(101 * 84 * KB, rel=0.01)
     assert huge < ordinary / 20
 
@@ -85,15 +85,15 @@ def test_vacuum_took_a_gigabyte_at_most_before_17() -> None:
     ],
 )
 def test_the_verdict(memory: int, connections: int, verdict: str) -> None:
-    result = reckoned(seen(memory), connections)
+    result = budget_of(seen(memory), connections)
     assert result.verdict == verdict
     # The numbers of connections are where the verdicts turn.
     possible, safe = result.possible_connections, result.safe_connections
     assert safe <= possible
-    assert reckoned(seen(memory), possible).verdict != "will be killed"
-    assert reckoned(seen(memory), possible + 1).verdict == "will be killed"
-    assert reckoned(seen(memory), max(1, safe)).page_cache_bytes[2] >= 0
-    assert reckoned(seen(memory), safe + 1).page_cache_bytes[2] < 0
+    assert budget_of(seen(memory), possible).verdict != "will be killed"
+    assert budget_of(seen(memory), possible + 1).verdict == "will be killed"
+    assert budget_of(seen(memory), max(1, safe)).page_cache_bytes[2] >= 0
+    assert budget_of(seen(memory), safe + 1).page_cache_bytes[2] < 0
 
 
 def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
@@ -101,12 +101,12 @@ def test_the_limit_of_a_cgroup_counts_instead_of_the_host() -> None:
     memory = seen(limit=2 * GB)
     private = (memory.totals.private_bytes or 0) + memory.totals.page_tables_bytes
     memory = seen(limit=2 * GB, used=700 * MB + private + 100 * MB)
-    result = reckoned(memory, cgroup_page_cache_bytes=700 * MB)
+    result = budget_of(memory, cgroup_page_cache_bytes=700 * MB)
     assert (result.capacity_bytes, result.limit_bytes) == (2 * GB, 2 * GB)
     assert parts(result)["everything else"].now_bytes == 100 * MB
     assert result.verdict == "tight"
     # A limit above the host's memory limits nothing.
-    assert reckoned(seen(limit=32 * GB)).capacity_bytes == 16 * GB
+    assert budget_of(seen(limit=32 * GB)).capacity_bytes == 16 * GB
 
 
 def test_settings_are_read_in_bytes(server: Cluster) -> None:
@@ -143,7 +143,7 @@ def test_a_work_mem_of_ones_own_is_reported(server: Cluster) -> None:
         ('role "re\'port" in database postgres', 1024 * MB),
         ('role "re\'port"', 256 * MB),
     ]
-    result = reckoned(seen(), settings=dataclasses.replace(SETTINGS, own_work_mem=own))
+    result = budget_of(seen(), settings=dataclasses.replace(SETTINGS, own_work_mem=own))
     assert any(
         'role "re\'port" has a work_mem of 256 MB, the server 4 MB' in reason for reason in result.reasons
     )
@@ -217,7 +217,7 @@ def test_the_number_of_connections_that_fit_is_about_right() -> None:
 
 
 def test_up_to_the_numbers_that_are_said_the_verdict_is_fits() -> None:
-    result = reckoned(seen(8 * GB))
+    result = budget_of(seen(8 * GB))
     most = result.fitting_work_mem_bytes
     assert most is not None
     assert result.fitting_connections is not None
@@ -229,21 +229,21 @@ def test_up_to_the_numbers_that_are_said_the_verdict_is_fits() -> None:
         (SETTINGS.work_mem, result.fitting_connections + 1, "tight"),
     ):
         settings = dataclasses.replace(SETTINGS, work_mem=work_mem)
-        assert reckoned(seen(8 * GB), connections, settings).verdict == verdict, (work_mem, connections)
-    assert reckoned(seen(GB)).fitting_work_mem_bytes is None
+        assert budget_of(seen(8 * GB), connections, settings).verdict == verdict, (work_mem, connections)
+    assert budget_of(seen(GB)).fitting_work_mem_bytes is None
     assert f"up to {result.fitting_connections} connections" in budget_text(result, Terminal())
 
 
 def test_what_does_not_fit_is_said_and_what_postgres_does_not_take_is_not_proposed() -> None:
-    none = reckoned(seen(GB))
+    none = budget_of(seen(GB))
     said = " ".join(budget_text(none, Terminal()).split())
     assert none.fitting_connections == 0
     assert "With work_mem 4 MB no number of connections would be judged fits; no work_mem makes" in said
     assert "up to 0 connections" not in said
-    vast = reckoned(seen(1 << 54))
+    vast = budget_of(seen(1 << 54))
     assert vast.fitting_connections == 262143
     assert vast.fitting_work_mem_bytes == (2**31 - 1) * KB
-    some = reckoned(seen(8 * GB), 700)
+    some = budget_of(seen(8 * GB), 700)
     assert (some.fitting_connections or 0) > 0
     assert some.fitting_work_mem_bytes is None
     assert "; no work_mem makes 700 connections fit." in " ".join(budget_text(some, Terminal()).split())
@@ -288,7 +288,7 @@ def test_the_command(wheel18: Cluster) -> None:
 
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_bar_is_as_long_as_the_memory(unicode: bool) -> None:
-    result = reckoned(seen(4 * GB))
+    result = budget_of(seen(4 * GB))
     text = budget_text(result, Terminal(width=80, unicode=unicode))
 
     def lines(name: str) -> list[str]:
@@ -304,7 +304,7 @@ def test_the_bar_is_as_long_as_the_memory(unicode: bool) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    result = reckoned(seen(4 * GB))
+    result = budget_of(seen(4 * GB))
     text = budget_text(result, Terminal(width=width, interactive=True))
     assert max(len(line) for line in text.splitlines()[1:]) <= width, text
     words = text.split()

@@ -16,7 +16,7 @@ import pytest
 from pgsweep.ui.results import to_json
 from pgsweep.ui.view import Result
 from tests.fix_cli import run
-from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_memory import budget_of, kernel_result, memory_result, seen
 from tests.fix_results import demo_result, doctor_result, predict_result, prove_result, record_result
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,7 +45,7 @@ def test_transcript(name: str, tmp_path: Path) -> None:
         "record": record_result(),
         "doctor": doctor_result(),
         "memory": memory_result(),
-        "budget": reckoned(seen()),
+        "budget": budget_of(seen()),
         "kernel": kernel_result(),
     }
     for file, result in results.items():

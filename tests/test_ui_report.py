@@ -19,7 +19,7 @@ from pgsweep.ui.report import to_html
 from pgsweep.ui.results import read_result
 from pgsweep.ui.view import Result
 from tests.fix_advice import advice_result
-from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_memory import budget_of, kernel_result, memory_result, seen
 from tests.fix_results import (
     cache_result,
     demo_result,
@@ -177,7 +177,7 @@ def test_no_page_is_cut_off(browser: Any, tmp_path: Path) -> None:
     On a telephone tables may be moved in a box of their own, and the page itself is no wider than it.
     """
     results = [read_result(path) for path in sorted((SEEDS / "result").glob("*.json"))]
-    results += [kernel_result(), memory_result(), reckoned(seen()), doctor_result(), cache_result()]
+    results += [kernel_result(), memory_result(), budget_of(seen()), doctor_result(), cache_result()]
     results += [predict_result(), advice_result(), load_result(), load_compare_result()]
     results += [lab_result(experiment=True), lab_compare_result(), lab_list_result(), lab_all_result()]
     assert len({result.schema for result in results}) >= 20

@@ -20,7 +20,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import Result
 from tests.fix_advice import advice_result
 from tests.fix_cli import run
-from tests.fix_memory import kernel_result, memory_result, reckoned, seen
+from tests.fix_memory import budget_of, kernel_result, memory_result, seen
 from tests.fix_results import (
     demo_result,
     doctor_result,
@@ -37,7 +37,7 @@ from tests.fix_results import (
 from tests.fuzz.targets import SEEDS
 
 RESULTS: list[Result] = [predict_result(), demo_result(), prove_result(), record_result(), doctor_result()]
-RESULTS += [memory_result(), reckoned(seen()), kernel_result(), load_result(), load_compare_result()]
+RESULTS += [memory_result(), budget_of(seen()), kernel_result(), load_result(), load_compare_result()]
 RESULTS += [advice_result(), lab_result(), lab_result(experiment=True), lab_compare_result()]
 RESULTS += [lab_list_result(), lab_all_result()]
 IDS = ["predict", "demo", "prove", "record", "doctor", "memory", "budget", "kernel", "load", "load-compare"]

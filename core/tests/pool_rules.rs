@@ -191,7 +191,7 @@ fn dropped_buffers_wait_for_the_hand_from_19() {
 }
 
 #[test]
-fn a_listed_frame_in_use_is_passed_over() {
+fn a_listed_buffer_in_use_is_passed_over() {
     let mut pool = Pool::filled(18, 32);
     let ring = pool.ring(); // 4 slots
     for page in 100..104 {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use pgsweep_core::pool::{Contents, NO_PAGE};
 use pgsweep_core::replay::{outcomes, replay, Request};
-use pgsweep_core::rules::{Policy, RingSettings, Rules, Strategy as Ring};
+use pgsweep_core::rules::{self, Policy, RingSettings, Rules};
 use pgsweep_core::trace::{Owners, Trace, DROP, EXTENSION, REPEAT, UNCOUNTED};
 use proptest::prelude::*;
 
@@ -132,9 +132,9 @@ impl Reference {
             return 3;
         }
         let n = self.buffers.len() as u32;
-        let strategy = Ring::from_class(access.flag & 7).unwrap();
+        let strategy = rules::Strategy::from_class(access.flag & 7).unwrap();
         let mut size = self.rules.ring_buffers(strategy, n);
-        if strategy == Ring::BulkRead && owner_blocks[access.owner as usize] <= n / 4 {
+        if strategy == rules::Strategy::BulkRead && owner_blocks[access.owner as usize] <= n / 4 {
             size = 0;
         }
         let ring = (size > 0).then_some((access.owner, size));

@@ -101,7 +101,7 @@ class JoinedEvidence:
                 cause="the recording has just begun, or the server was restarted or changed",
                 hint="wait a minute",
             )
-        parts = [_Piece(evidence, offset) for evidence, offset in opened]
+        parts = [_Recording(evidence, offset) for evidence, offset in opened]
         end = max(float(part.counters["seconds"].max(initial=0.0)) for part in parts)
         begin = max(end - seconds, 0.0)
         times = {name: np.concatenate([p.times[name] for p in parts]) for name in TABLES["snapshot_times"]}
@@ -141,7 +141,7 @@ class JoinedEvidence:
         return cls(meta, tables, warnings)
 
 
-class _Piece:
+class _Recording:
     """One recording, its times counted from the beginning of the oldest in the window."""
 
     def __init__(self, evidence: Evidence, offset: float) -> None:
@@ -216,7 +216,7 @@ def _drawn(rows: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
     return rows[[int(random.integers(a, b)) for a, b in itertools.pairwise(edges)]]
 
 
-def _rows_of(parts: Sequence[_Piece], snapshots: list[tuple[int, int, int]]) -> Table:
+def _rows_of(parts: Sequence[_Recording], snapshots: list[tuple[int, int, int]]) -> Table:
     """Return the rows of the chosen snapshots (piece, its number there, its new number), renumbered."""
     chunks: list[Table] = []
     for index, part in enumerate(parts):

@@ -29,7 +29,7 @@ from pgsweep.serve.counters_only import CountersSample
 _MOST_VIEWS: Final = 64
 
 
-class Shown:
+class SampleViews:
     """Views of one sample, each made once: of 20,000 relations one takes some milliseconds of processor time.
 
     Args:
@@ -65,7 +65,7 @@ class Watched:
         sample: the last sample; None until there is one, while the server is away, and while its buffers may
             not be read.
         counters: what is known instead while its buffers may not be read.
-        shown: what was made of it for pages and metrics.
+        views: what was made of it for pages and metrics.
         values: what the history got with it.
         totals: counters since this process began, for metrics: hits, reads, disk_read_bytes, evictions.
         curves: by window.
@@ -82,7 +82,7 @@ class Watched:
     place: str
     sample: CacheSample | None = None
     counters: CountersSample | None = None
-    shown: Shown | None = None
+    views: SampleViews | None = None
     at: float = 0.0
     failure: ServeFailure | None = None
     values: dict[str, float] = field(default_factory=dict)
@@ -153,12 +153,12 @@ class Board:
             watched = self.servers[key]
             sample = watched.sample
             if sample is None:
-                watched.shown = None
+                watched.views = None
                 return None
-            if watched.shown is None or watched.shown.of is not sample:
-                watched.shown = Shown(sample)
-            shown = watched.shown
-        return shown.view(view)
+            if watched.views is None or watched.views.of is not sample:
+                watched.views = SampleViews(sample)
+            views = watched.views
+        return views.view(view)
 
     def overview(self) -> ServeOverview:
         """Return all servers: those that are down, then those with most to be gained.

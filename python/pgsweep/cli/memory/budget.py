@@ -68,10 +68,10 @@ def command(
     from pgsweep.memory.budget import budget
     from pgsweep.memory.processes import opened
 
-    def reckoned(conninfo: str) -> BudgetResult:
+    def budget_of(conninfo: str) -> BudgetResult:
         with opened(conninfo) as server:
             return budget(
                 server, max_connections=max_connections, plan_nodes=plan_nodes, work_mem_bytes=work_mem
             )
 
-    output.write(with_provenance(target.use(reckoned), settings.arguments, server=target.server))
+    output.write(with_provenance(target.use(budget_of), settings.arguments, server=target.server))

@@ -48,11 +48,11 @@ def check(
     begun = time.monotonic()
     at = datetime.datetime.now(datetime.UTC)
     server = access.server
-    sight = look_around(access, heat)
-    targets = find_targets(heat, sight, server.block_size_bytes)
+    now = look_around(access, heat)
+    targets = find_targets(heat, now, server.block_size_bytes)
     with explained():
         pool = PoolReader(access).read()
-    pages = sight.pages if heat.meta.sees_page_cache else None
+    pages = now.pages if heat.meta.sees_page_cache else None
     state, relations = compare(targets, PoolNow(pool), pages, access)
     values = {name: getattr(state, name) for name in CONDITION_NAMES}
     return WarmCheckResult(
@@ -65,7 +65,7 @@ def check(
         state=state,
         relations=relations,
         conditions=[condition.text for condition in conditions if condition.holds(values)],
-        missing=sight.missing,
+        missing=now.missing,
     )
 
 

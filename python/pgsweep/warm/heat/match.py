@@ -66,7 +66,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class Sight:
+class ServerState:
     """What can be seen of a server besides its pool.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sight:
     started: datetime.datetime | None = None
 
 
-def look_around(access: Access, heat: SavedHeat) -> Sight:
+def look_around(access: Access, heat: SavedHeat) -> ServerState:
     """Read names, sizes and the page cache of a server, for what the heat is about.
 
     Raises:
@@ -98,19 +98,19 @@ def look_around(access: Access, heat: SavedHeat) -> Sight:
     with explained():
         cluster = read_cluster(access.connection)
     same = cluster is not None and cluster[0] == heat.meta.system_identifier
-    return Sight(names, same, pages, missing, None if cluster is None else cluster[1])
+    return ServerState(names, same, pages, missing, None if cluster is None else cluster[1])
 
 
-def find_targets(heat: SavedHeat, sight: Sight, block_bytes: int) -> list[Target]:
+def find_targets(heat: SavedHeat, state: ServerState, block_bytes: int) -> list[Target]:
     """Return every saved fork with its match on this server, in the order of the file."""
-    names = sight.names
+    names = state.names
     by_name = {name_of(named): named for named in names.relations.values()}
     by_file = dict(names.relations)
     database_oids = {name: oid for oid, name in names.databases.items()}
     targets = []
     for part, rows in heat.by_part():
         named = by_name.get(saved_name(part))
-        if named is None and sight.same_cluster:  # it was renamed since
+        if named is None and state.same_cluster:  # it was renamed since
             named = by_file.get((part.tablespace_oid, part.database_oid, part.filenode))
         saved = (heat.block[rows], heat.usage_count[rows], heat.page_cache[rows])
         if named is None:
@@ -118,11 +118,11 @@ def find_targets(heat: SavedHeat, sight: Sight, block_bytes: int) -> list[Target
             continue
         relation = named.relation
         fork = (relation.tablespace_oid, relation.database_oid, relation.filenode, FORKS.index(part.fork))
-        blocks = _size(named, fork, sight.pages, block_bytes)
+        blocks = _size(named, fork, state.pages, block_bytes)
         if blocks == 0:
             targets.append(_lost(part, "empty", saved))
             continue
-        match, found = _placed(part, fork, blocks, saved, same_cluster=sight.same_cluster)
+        match, found = _placed(part, fork, blocks, saved, same_cluster=state.same_cluster)
         targets.append(
             Target(
                 part=part,

@@ -119,7 +119,7 @@ def restore(
         with _marked(conninfo, listener if starts == 1 and not done.left else None, stop):
             _carry_out(conninfo, plan, options, stop, listener, done)
         now = patiently(look_again, PATIENCE_SECONDS, stop)
-        crowded, restarted = plan.touches_at_once, now.sight.started != plan.sight.started
+        crowded, restarted = plan.touches_at_once, now.state.started != plan.state.started
         ended = done.stopped or stop.is_set()
         plan = now
         if restarted and starts < _STARTS and not ended:

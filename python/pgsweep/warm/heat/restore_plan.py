@@ -25,7 +25,7 @@ from pgsweep.warm.capacity import page_cache_budget_of, restore_blocks
 from pgsweep.warm.files import FileReader, places_of
 from pgsweep.warm.heat.check import PoolNow, cached_now, compare, source_of
 from pgsweep.warm.heat.file import NOT_IN_POOL, SavedHeat
-from pgsweep.warm.heat.match import Sight, Target, find_targets, look_around
+from pgsweep.warm.heat.match import ServerState, Target, find_targets, look_around
 from pgsweep.warm.heat.order import (
     HeatCall,
     Part,
@@ -96,7 +96,7 @@ class RestorePlan:
     access: Access
     heat: SavedHeat
     options: RestoreOptions
-    sight: Sight
+    state: ServerState
     targets: list[Target]
     pool: Snapshot
 
@@ -172,7 +172,7 @@ class RestorePlan:
     @cached_property
     def compared(self) -> tuple[HeatState, list[HeatRelation]]:
         """What was resident, altogether and of each relation."""
-        pages = self.sight.pages if self.heat.meta.sees_page_cache else None
+        pages = self.state.pages if self.heat.meta.sees_page_cache else None
         return compare(self.targets, self.now, pages, self.access)
 
     @property
@@ -182,11 +182,11 @@ class RestorePlan:
     @cached_property
     def _cached(self) -> list[NDArray[np.bool_] | None]:
         whole = self.access.server.block_size_bytes // self.access.page_bytes
-        return [cached_now(target, self.sight.pages, whole) for target in self.targets]
+        return [cached_now(target, self.state.pages, whole) for target in self.targets]
 
     def _uncached(self) -> list[NDArray[np.int64]] | None:
         """Return the blocks of each target that are to come into the page cache, where that can be seen."""
-        if self.sight.pages is None:
+        if self.state.pages is None:
             return None
         return [
             target.block[target.page_cache & ~there]
@@ -206,13 +206,13 @@ def plan_restore(
     Raises:
         ConnectionFailed: the server has gone.
     """
-    sight = look_around(access, heat)
-    targets = find_targets(heat, sight, access.server.block_size_bytes)
+    state = look_around(access, heat)
+    targets = find_targets(heat, state, access.server.block_size_bytes)
     with explained():
         pool = PoolReader(access).read()
     if note is not None and access.pool_source == "sql":
         note(access.cost_note() + ", before and after each round")
-    return RestorePlan(access, heat, options, sight, targets, pool)
+    return RestorePlan(access, heat, options, state, targets, pool)
 
 
 def touches_left(plan: RestorePlan, access: Access) -> tuple[Iterator[HeatCall], int] | None:
@@ -267,7 +267,7 @@ def result_of(plan: RestorePlan, path: Path, at: datetime.datetime) -> WarmResto
         server_version=server.version,
         database=server.database,
         dry_run=True,
-        same_cluster=plan.sight.same_cluster,
+        same_cluster=plan.state.same_cluster,
         at=at.isoformat(timespec="milliseconds"),
         seconds=0.0,
         to_pool_bytes=plan.sums.read_blocks * block_bytes,
@@ -279,7 +279,7 @@ def result_of(plan: RestorePlan, path: Path, at: datetime.datetime) -> WarmResto
         before=before,
         after=None,
         relations=relations,
-        missing=plan.sight.missing,
+        missing=plan.state.missing,
     )
 
 
