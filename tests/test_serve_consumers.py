@@ -154,6 +154,11 @@ def test_without_the_extension_or_the_right_the_rest_is_shown(
         hidden = [each for each in Statements(session).read() if each.user != "watcher"]
         assert hidden
         assert all(each.query_id is None for each in hidden)
+        consumers = Consumers(session, texts=False)
+        consumers.remember_hidden(len(hidden))
+        enable = consumers.missing[0].enable or ""
+        assert "psql -h" in enable
+        assert "'GRANT pg_monitor TO \"watcher\"'" in enable
 
 
 def test_an_extension_that_is_a_strangers_is_not_used(shop: Cluster) -> None:

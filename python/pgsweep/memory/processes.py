@@ -26,10 +26,9 @@ from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.host.yama import who_may
 from pgsweep.pg.activity import Activity, read_activity
-from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.catalog import Server, read_postmaster, read_server
 from pgsweep.pg.connect import Connection, connect, explained
-from pgsweep.plain import sql_identifier
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryCost, MemoryHost, MemoryProcess, MemoryResult, MemoryTotals
 
@@ -276,12 +275,11 @@ def _missing(
         )
     hidden = sum(1 for entry in activity.values() if entry.hidden and entry.user is not None)
     if hidden:
-        grant = f"GRANT pg_monitor TO {sql_identifier(connection.info.user)}"
         missing.append(
             Missing(
                 what="what other roles' sessions do",
                 why=f"of {hidden} sessions: the role is not a member of pg_monitor",
-                enable=as_superuser(connection, [grant]),
+                enable=grant_to_session(connection, "pg_monitor"),
             )
         )
     return missing

@@ -1,10 +1,25 @@
-"""What allows a role to read relations, as a statement to paste."""
+"""What gives a role the rights that it lacks, as something to paste."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 from psycopg import sql
 
+from pgsweep.pg.administrator import as_superuser
+from pgsweep.plain import sql_identifier
+
 NO_RIGHT = "this role may not read it"
+
+
+def grant_to_session(connection: psycopg.Connection[Any], right: str) -> str:
+    """Return in words and as a command how the session's role gets a right.
+
+    Args:
+        right: as GRANT has it, such as `pg_monitor` or `USAGE ON SCHEMA public`.
+    """
+    return as_superuser(connection, [f"GRANT {right} TO {sql_identifier(connection.info.user)}"])
 
 
 def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:

@@ -32,7 +32,7 @@ import psycopg
 from psycopg.types.numeric import Oid
 
 from pgsweep.errors import MissingAbility, PgsweepError
-from pgsweep.pg.administrator import as_superuser
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.queries import load
 from pgsweep.plain import decode_name, sql_identifier
 
@@ -164,11 +164,11 @@ def make_journal(connection: psycopg.Connection[Any]) -> None:
             connection.execute(_TABLES)
             _check_trust(connection)
     except psycopg.errors.InsufficientPrivilege as error:
-        database, role = (sql_identifier(name) for name in (connection.info.dbname, connection.info.user))
+        database = sql_identifier(connection.info.dbname)
         raise MissingAbility(
             f"the journal of the load cannot be made in database `{connection.info.dbname}`",
             cause="the role may not create a schema there",
-            hint=as_superuser(connection, [f"GRANT CREATE ON DATABASE {database} TO {role}"])
+            hint=grant_to_session(connection, f"CREATE ON DATABASE {database}")
             + ", or load in one transaction, which needs no journal: --single-transaction",
         ) from error
 

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from pgsweep.errors import MissingAbility
 from pgsweep.pg.abilities import read_extension
 from pgsweep.pg.administrator import as_superuser
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.provider import provider_if_known
 from pgsweep.pg.queries import load
 from pgsweep.pg.userpath import creation_schema
@@ -184,11 +184,10 @@ def require_extension(connection: psycopg.Connection[Any], name: str, *, instead
     if found.schema is None:
         raise missing_extension(connection, name, installed=found.available is not None, instead=instead)
     if not found.usable:
-        role = sql.Identifier(connection.info.user).as_string(connection)
         raise MissingAbility(
             f"this role may not use {name} in database `{connection.info.dbname}`",
             cause=f"it may not enter schema {found.schema}, or not execute the function",
-            hint=as_superuser(connection, [f"GRANT USAGE ON SCHEMA {found.schema} TO {role}"]),
+            hint=grant_to_session(connection, f"USAGE ON SCHEMA {found.schema}"),
         )
     require_trusted(connection, name, (name,), instead=instead)
     return found.schema

@@ -19,7 +19,7 @@ from typing import Final
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.consumers import Statement, Statements, read_active
-from pgsweep.plain import sql_identifier
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess
 
@@ -84,6 +84,7 @@ class Consumers:
         self._statements: Statements | None = None
         self._last: dict[tuple[str, str, int | None], Statement] | None = None
         self._memory: dict[Key, float] | None = None
+        self._grant: str | None = None
         self.missing: list[Missing] = []
         self.texts: dict[int, str] = {}
 
@@ -134,9 +135,10 @@ class Consumers:
         """Take over of how many sessions the server does not say what they do."""
         self.missing = [missing for missing in self.missing if missing.what != _SESSIONS]
         if sessions:
-            grant = f"GRANT pg_monitor TO {sql_identifier(self._connection.info.user)}"
+            if self._grant is None:
+                self._grant = grant_to_session(self._connection, "pg_monitor")
             why = f"of {sessions} sessions: the role is not a member of pg_monitor, or they track no activity"
-            self.missing.append(Missing(what=_SESSIONS, why=why, enable=grant))
+            self.missing.append(Missing(what=_SESSIONS, why=why, enable=self._grant))
 
     def interval(self) -> tuple[float, dict[Key, Values]] | None:
         """Return the length and the consumers of the interval that is over; None before its end.
