@@ -5,8 +5,6 @@
 // pyo3 hands arguments over by value, and Python's keyword arguments are many.
 #![allow(clippy::needless_pass_by_value, clippy::too_many_arguments)]
 
-#[cfg(all(feature = "probe", target_os = "linux"))]
-mod ability;
 mod arrays;
 mod files;
 mod interchange;
@@ -31,9 +29,6 @@ mod _native {
     use pgsweep_core::trace;
     use pyo3::types::PyModuleMethods;
 
-    #[cfg(all(feature = "probe", target_os = "linux"))]
-    #[pymodule_export]
-    use crate::ability::{check_tracing, pool_buffers};
     #[pymodule_export]
     use crate::files::access_files;
     #[pymodule_export]
@@ -55,7 +50,7 @@ mod _native {
     use crate::split::RecordSplitter;
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
-    use crate::tracer::{trace_event_cost_seconds, Tracer};
+    use crate::tracer::{check_tracing, pool_buffers, trace_event_cost_seconds, Tracer};
 
     /// Return the build profile, `release` or `debug`, so that a benchmark can refuse a debug build.
     #[pyfunction]
