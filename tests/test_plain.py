@@ -193,7 +193,7 @@ class _Page(HTMLParser):
         self.tags: list[tuple[str, tuple[str, ...]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if (tag, attrs) == ("span", []):
+        if tag == "span" and attrs in ([], [("class", "long")]):
             return  # a word of a command, of which a name may have any number
         self.tags.append((tag, tuple(sorted(name for name, _ in attrs))))
 
