@@ -23,7 +23,7 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.ui.advice import VIEW, alter_system, gain_text, postgresql_conf
 from pgsweep.ui.terminal import Terminal
-from pgsweep.units import as_setting
+from pgsweep.units import as_setting, format_count
 from tests.fix_advice import GB, MB, SETTINGS, advised, facts, growing, pages, refusing, situation
 from tests.fix_memory import budget_of, seen
 
@@ -357,7 +357,7 @@ def test_huge_pages_where_page_tables_are_large() -> None:
 def test_connections_come_from_the_budget() -> None:
     budget = budget_of(seen())
     found = of(advised(replace(growing(), budget=budget)), "max_connections")
-    assert str(budget.possible_connections) in found.reason
+    assert format_count(budget.possible_connections) in found.reason
     assert "pooler" not in found.reason or found.action == "leave"
     assert of(advised(growing()), "max_connections").action == "unknown"
 

@@ -85,6 +85,8 @@ class TraceRecording:
         self._rows = 0
         self._database_accesses = 0
         self._snapshots = 0
+        # Before the probes and the first counters: statements of ours would be in one of them only.
+        self._unlike = self._compared()
 
     def meta(self) -> EvidenceMeta:
         """Return what is known at the beginning."""
@@ -154,7 +156,7 @@ class TraceRecording:
         try:
             started = tracer.start_ns() / 1e9
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
-            self._snapshot(writer, started, counted=True)
+            self._snapshot(writer, started)
             log.sample(full=True)
             log.add_of_host(self._postmaster_pid, time.monotonic() - started)
             # What the pool held at the beginning is on disk before anything can go wrong.
@@ -289,21 +291,23 @@ class TraceRecording:
             writer.flush()
         return writer.bytes_written < limit_bytes
 
-    def _snapshot(self, writer: EvidenceWriter, started: float, *, counted: bool = False) -> None:
-        """Store what lies in the buffers, if the memory shows what the server says of it.
-
-        Args:
-            writer: of the evidence.
-            started: when the recording began.
-            counted: compare the number of used buffers with the server's own count too.
-        """
+    def _compared(self) -> str | None:
+        """Return why the pool in the server's memory cannot be what the server says; None if it can."""
         try:
-            before = used_buffers(self._connection) if counted else None
+            before = used_buffers(self._connection)
             pool = read_pool(self._postmaster_pid, self._server.version_num)
-            after = used_buffers(self._connection) if counted else None
-            why = disagreement(pool, self._server, before, after)
+            return disagreement(pool, self._server, before, used_buffers(self._connection))
         except (RuntimeError, OSError) as error:
-            why = str(error.args[0])
+            return str(error.args[0])
+
+    def _snapshot(self, writer: EvidenceWriter, started: float) -> None:
+        """Store what lies in the buffers, if the memory shows what the server says of it."""
+        why = self._unlike
+        try:
+            pool = read_pool(self._postmaster_pid, self._server.version_num)
+            why = why or disagreement(pool, self._server, None, None)
+        except (RuntimeError, OSError) as error:
+            why = why or str(error.args[0])
         if why is not None:
             warning = f"the pool's contents are not in the evidence: {why}"
             if warning not in self._warnings:
