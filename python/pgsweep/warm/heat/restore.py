@@ -19,7 +19,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -292,6 +292,7 @@ def _carry_out(
 ) -> None:
     """Do what was planned: read into the page cache and into the pool, then touch."""
     sums, files = plan.sums, server_files(plan)
+    pages_first = plan.reads_pages_first(files)
     at_once = sums.touches if plan.touches_at_once else sums.first_touches
     block_bytes = plan.access.server.block_size_bytes
 
@@ -303,6 +304,9 @@ def _carry_out(
 
         probe = LatencyProbe(conninfo)
         how = options.work(block_bytes, pool=True)
+        if pages_first:
+            # Copies need no device to be kept busy, and the processors are the queries'.
+            how = replace(how, connections=max(1, options.connections // 2))
         work = Work(calls, reader, how, total_blocks=blocks, probe=probe)
         try:
             return work.run(stop, None if listener is None else listener.state)
@@ -313,7 +317,6 @@ def _carry_out(
         with opened(conninfo, options.source) as access:
             return touches_left(plan, access)
 
-    pages_first = plan.reads_pages_first(files)
     if pages_first:
         done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.read_blocks + at_once and not stop.is_set():
