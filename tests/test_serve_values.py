@@ -92,7 +92,7 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             passes = (blocks_read(connection) - before) / BUFFERS
     with serving(folder / "history", options=("--config", str(config))) as running:
         running.wait_for("/servers/shop/advice.json", lambda a: a["best"] is not None)
-        running.wait_for("/servers/shop/curves.json", lambda c: c["now"][0]["result"]["points"])
+        running.wait_for("/servers/shop/curves.json", lambda c: c["now"][0]["result"]["points"], 180.0)
         running.wait_for("/servers/shop/series.json", lambda s: len(s["at"]) >= 3)
         running.wait_for("/servers/shop/memory.json", lambda m: m is None or len(m["parts"]) == 8)
         pids = backends_of_pgsweep(cluster)
