@@ -18,7 +18,7 @@ from pgsweep.testbed.workloads import WORKLOADS, Script, Workload
 
 BLOCKS = 3000
 QUICK = Patience(
-    settle_windows=4, settle_limit_seconds=15, count_windows=3, count_error=0.003, count_limit_seconds=5
+    settle_windows=4, settle_limit_seconds=90, count_windows=3, count_error=0.003, count_limit_seconds=5
 )
 BRIEF = Patience(settle_limit_seconds=1, count_windows=1, count_limit_seconds=1)
 
