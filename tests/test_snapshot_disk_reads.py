@@ -80,6 +80,9 @@ def test_what_comes_from_disk_has_its_interval_at_each_size(predicted: PredictRe
         assert point.page_cache_low_bytes < point.page_cache_bytes < MEMORY_BYTES
     # Nothing of the host was seen: the intervals are wide, and the reasons say what is assumed.
     assert any("the server's host was not looked at" in reason for reason in memory.reasons)
+    assert memory.throughput is not None
+    assert memory.throughput.points == []
+    assert "the processors of the server's host were not looked at" in memory.throughput.reasons[0]
     assert sum(one.points[1].disk_reads_per_second for one in memory.relations) == pytest.approx(
         memory.points[1].disk_reads_per_second
     )
@@ -147,5 +150,13 @@ def test_disk_reads_are_those_that_the_kernel_counts(tmp_path: Path) -> None:
     assert 0.7 * low <= measured <= 1.4 * high, (low, measured, high)
     assert high < 3 * low, "an interval that says nothing"
     assert any("a miss takes" in reason for reason in result.memory.reasons)
+    loop = result.memory.throughput
+    assert loop is not None
+    if loop.points:
+        assert [one.ratio for one in loop.points if one.shared_buffers_bytes == 8 * MB] == [1.0]
+        assert loop.processor_seconds is not None
+        assert 10e-6 < loop.processor_seconds < 0.1
+    else:  # beside other tests the processors are taken, and a statement's time is mostly waiting for one
+        assert "of the processors" in loop.reasons[0] or "of the time that statements take" in loop.reasons[0]
     advice = advise(path)
     assert (advice.disk_reads_from, advice.costs_kind) == ("simulated", "measured")

@@ -16,10 +16,12 @@ import msgspec
 import numpy as np
 
 from pgsweep.evidence.names import relation_names
+from pgsweep.records.prediction import Throughput
 from pgsweep.sizing.disk_reads import Change, Found, Simulation
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import with_savings
 from pgsweep.sizing.read_times import costs_by_times, read_times
+from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent, format_plain
 
 if TYPE_CHECKING:
@@ -95,7 +97,13 @@ def predict_memory_of_snapshots(
     use = None if facts.assumed else facts.use
     memory = msgspec.structs.replace(simulation.predict(), use=use)
     costs = costs_by_times(evidence, memory, result.observed.shared_buffers_bytes)
-    return msgspec.structs.replace(result, memory=with_savings(memory, result.points, result.observed, costs))
+    memory = with_savings(memory, result.points, result.observed, costs)
+    if facts.assumed:
+        why = "throughput is not predicted: the processors of the server's host were not looked at"
+        loop = Throughput(points=[], reasons=[why])
+    else:
+        loop = predict_throughput(evidence, result.observed, result.points, memory)
+    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))
 
 
 def _without(result: PredictResult, why: str) -> PredictResult:

@@ -1,4 +1,4 @@
-"""Transactions per second at each size, as a ratio to today's, from a trace of the server's host.
+"""Transactions per second at each size, as a ratio to today's, from evidence of the server's host.
 
 A transaction needs processor time, waits for reads, and is delayed by what else there is. All three are
 known for today from counters over the recording:
@@ -113,7 +113,7 @@ def predict_throughput(
     """Return the throughput at each size that has disk reads, or why there is none.
 
     Args:
-        evidence: a trace.
+        evidence: a trace, or snapshots recorded on the server's host.
         observed: measured by it.
         curve: the miss ratios.
         memory: the disk reads.
