@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,7 +122,11 @@ def test_a_trace_keeps_the_latency_of_the_disk_by_depth(wheel18: Cluster) -> Non
     run_sql(wheel18, "CREATE TABLE latency AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
     run_sql(wheel18, "CHECKPOINT")
     try:
-        drop_page_cache(list((wheel18.data_directory / "base").glob("*/*")))
+        files = [file for file in (wheel18.data_directory / "base").glob("*/*") if file.is_file()]
+        for file in files:
+            with file.open("rb") as opened:  # the server has fsync off
+                os.fsync(opened.fileno())
+        drop_page_cache(files)
         kept = memory_facts(pid, wheel18.version_num, 8192, depths=True)
     finally:
         run_sql(wheel18, "DROP TABLE latency")

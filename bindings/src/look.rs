@@ -82,18 +82,18 @@ pub fn drop_page_cache(py: Python<'_>, paths: Vec<PathBuf>) -> Bound<'_, PyArray
         .into_pyarray(py)
 }
 
-/// Read blocks of files past the page cache, `depth` of them at once; return when each began, and how long it took.
+/// Read blocks of files past the page cache, `depth` of them at once; return how long each took, by their beginning.
 #[pyfunction]
 #[pyo3(signature = (paths, files, offsets, *, block_bytes, depth, seconds))]
-pub fn timed_reads<'py>(
-    py: Python<'py>,
+pub fn timed_reads(
+    py: Python<'_>,
     paths: Vec<PathBuf>,
     files: Vec<usize>,
     offsets: Vec<u64>,
     block_bytes: usize,
     depth: usize,
     seconds: f64,
-) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>)> {
+) -> PyResult<Bound<'_, PyArray1<f64>>> {
     let limit = Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err("seconds is not a time"))?;
     let blocks: Vec<Block> = files
@@ -102,7 +102,6 @@ pub fn timed_reads<'py>(
         .map(|(file, offset)| Block { file, offset })
         .collect();
     let reads = py.detach(|| depth::timed_reads(&paths, &blocks, block_bytes, depth, limit))?;
-    let begins: Vec<f64> = reads.iter().map(|r| r.begin_ns as f64 / 1e9).collect();
     let took: Vec<f64> = reads.iter().map(|r| r.took_ns as f64 / 1e9).collect();
-    Ok((begins.into_pyarray(py), took.into_pyarray(py)))
+    Ok(took.into_pyarray(py))
 }

@@ -110,11 +110,11 @@ pub fn timed_reads(
             let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 break;
             };
-            let begin = start.elapsed();
+            let begin = Instant::now();
             match buffer.read(&files[block.file], block.offset) {
                 Ok(came) if came == block_bytes => done.push(TimedRead {
-                    begin_ns: begin.as_nanos() as u64,
-                    took_ns: (start.elapsed() - begin).as_nanos() as u64,
+                    begin_ns: begin.duration_since(start).as_nanos() as u64,
+                    took_ns: begin.elapsed().as_nanos() as u64,
                 }),
                 Ok(_) => {}
                 Err(error) => {

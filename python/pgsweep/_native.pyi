@@ -503,8 +503,8 @@ def timed_reads(
     block_bytes: int,
     depth: int,
     seconds: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Read blocks past the page cache (O_DIRECT), `depth` at once; return when each began, and its seconds.
+) -> NDArray[np.float64]:
+    """Read blocks past the page cache (O_DIRECT), `depth` at once; return the seconds of each, by beginning.
 
     It ends when all are read, or after that time and the reads then in flight.
 

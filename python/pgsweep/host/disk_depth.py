@@ -66,7 +66,7 @@ def disk_latencies(paths: Sequence[str]) -> tuple[list[DiskLatency], str]:
         return [], f"all: fewer than {_FEWEST_BLOCKS} blocks of relations are not in the page cache"
 
     def read(numbers: NDArray[np.int64], depth: int) -> NDArray[np.float64]:
-        _, seconds = timed_reads(
+        return timed_reads(
             chosen,
             file[numbers].tolist(),
             (block[numbers] * _BLOCK_BYTES).tolist(),
@@ -74,15 +74,11 @@ def disk_latencies(paths: Sequence[str]) -> tuple[list[DiskLatency], str]:
             depth=depth,
             seconds=_MOST_SECONDS,
         )
-        return seconds
 
     try:
         return measured(read, len(file))
     except OSError as error:
-        return (
-            [],
-            f"all: the data's file system refuses reads past the page cache (O_DIRECT): {error.strerror}",
-        )
+        return [], f"all: reads past the page cache (O_DIRECT) failed: {error}"
 
 
 def measured(read: Reader, blocks: int) -> tuple[list[DiskLatency], str]:

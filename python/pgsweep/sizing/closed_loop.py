@@ -53,7 +53,8 @@ class Station:
 
     Attributes:
         seconds: that a transaction would need of it, were no other there.
-        slower: how much longer it takes with 1, 2, ... sessions there; up to one more than there are.
+        slower: how much longer it takes with 1, 2, ... sessions there; up to one more than there are, and not
+            so much that fewer are served in a second.
     """
 
     seconds: float
@@ -209,7 +210,7 @@ def _together(one: _Weights, other: _Weights, most: int) -> _Weights:
     """Return the convolution up to a number, without what is too small to matter."""
     (first, left), (second, right) = (_core(each) for each in (one, other))
     found = np.zeros(most + 1)
-    both = np.convolve(left, right)[: most + 1 - first - second]
+    both = np.convolve(left, right)[: max(0, most + 1 - first - second)]
     found[first + second : first + second + len(both)] = both
     return found
 

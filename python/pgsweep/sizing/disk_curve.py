@@ -152,7 +152,9 @@ def _alone(latencies: Sequence[DiskLatency], load: Load, measured: _Numbers) -> 
                 processors=max(1, round(load.processors)),
             )
             found.append(1 / float(np.sum(there / curve[probe - 1 : probe + sessions])))
-        seconds = never_falling(seconds * measured / np.array(found), [1] * len(probes))
+        corrected = never_falling(seconds * measured / np.array(found), [1] * len(probes))
+        # Nor do the reads per second fall as more are in flight: neighbours where they would are averaged.
+        seconds = depths / never_falling(depths / corrected, [1] * len(probes))
     return depths, seconds
 
 
@@ -161,6 +163,7 @@ def seconds_by_depth(depths: _Numbers, seconds: _Numbers, most: int, below: floa
 
     It is linear between the depths that are known. Beyond them it grows as between the last two; and where
     the device was seen to level off, as the depth: its reads per second are at most the most that were seen.
+    They never fall as more are in flight.
 
     Args:
         depths: at which it is known, ascending, two at least.
@@ -182,7 +185,7 @@ def seconds_by_depth(depths: _Numbers, seconds: _Numbers, most: int, below: floa
     shorter = seconds[0] - below * slope * (depths[0] - counts[fewer])
     # Fewer reads are not served at a higher rate.
     found[fewer] = np.maximum(shorter, seconds[0] * counts[fewer] / depths[0])
-    return found
+    return counts * np.minimum.accumulate(found / counts)
 
 
 def limit_of(depths: _Numbers, seconds: _Numbers) -> float | None:
