@@ -59,16 +59,16 @@ def latencies_of(host: Mapping[str, str]) -> tuple[list[DiskLatency], str]:
     Args:
         host: facts of the evidence.
     """
-    text = host.get(_LATENCIES, "")
-    if text.count(":") <= 3:
-        # Of one depth alone nothing follows.
-        return [], host.get(_NOT_MEASURED, "").removeprefix("all: ")[:300] or "an earlier pgsweep recorded it"
+    text, why = host.get(_LATENCIES, ""), host.get(_NOT_MEASURED, "").removeprefix("all: ")[:300]
+    if not text:
+        return [], why or "an earlier pgsweep recorded it"
     found = [_latency(entry) for entry in text.split(" ", _MOST_ENTRIES)]
     known = [one for one in found if one is not None]
     depths = [one.depth for one in known]
     if len(known) < len(found) or depths != sorted(set(depths)):
         return [], "what the evidence has of it cannot be"
-    return known, ""
+    # Of one depth alone nothing follows.
+    return (known, "") if len(known) > 1 else ([], why or "it has one depth only")
 
 
 def _latency(entry: str) -> DiskLatency | None:
