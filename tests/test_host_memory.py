@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgsweep._native import page_cache
+from pgsweep._native import drop_page_cache, page_cache
+from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.host_memory import facts_at_end, memory_counters, memory_facts
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.store import Evidence
 from pgsweep.host import cgroup, server_memory
-from pgsweep.host.cgroup import is_in_group, read_bytes_of_group
+from pgsweep.host.cgroup import is_in_group, read_bytes_of_group, reads_are_limited
 from pgsweep.host.server_memory import neighbours
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.memory_shares import MemoryFacts
@@ -91,6 +93,11 @@ def test_dry_runs_state_the_reads_that_are_timed(wheel18: Cluster, tmp_path: Pat
     for source in ("peek", "trace"):
         assert "pread of up to 200 blocks" in texts[source]["cold reads"]
         assert "POSIX_FADV_DONTNEED" in texts[source]["cold reads"]
+    # Only from a trace the throughput is predicted.
+    assert (
+        "O_DIRECT" in texts["trace"]["disk latency"] and "a second at most" in texts["trace"]["disk latency"]
+    )
+    assert "disk latency" not in texts["peek"]
     assert "every 0.5 seconds" in texts["trace"]["copies"]
     assert "every" not in texts["peek"]["copies"]
 
@@ -106,6 +113,31 @@ def test_what_may_not_be_read_is_named(wheel18: Cluster, monkeypatch: pytest.Mon
     assert "which pages came back" in kept["not_counted"]
     names = {counter.name for counter in memory_counters(wheel18.postmaster_pid)}
     assert "disk_read_bytes" not in names and "server_cpu_seconds" in names
+
+
+@needs_root
+def test_a_trace_keeps_the_latency_of_the_disk_by_depth(wheel18: Cluster) -> None:
+    pid = wheel18.postmaster_pid
+    assert pid is not None
+    run_sql(wheel18, "CREATE TABLE latency AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+    run_sql(wheel18, "CHECKPOINT")
+    try:
+        files = [file for file in (wheel18.data_directory / "base").glob("*/*") if file.is_file()]
+        for file in files:
+            with file.open("rb") as opened:  # the server has fsync off
+                os.fsync(opened.fileno())
+        drop_page_cache(files)
+        kept = memory_facts(pid, wheel18.version_num, 8192, depths=True)
+    finally:
+        run_sql(wheel18, "DROP TABLE latency")
+    found, why = latencies_of(kept)
+    if "O_DIRECT" in why or "cgroup" in why:
+        pytest.skip(why)
+    assert [one.depth for one in found][:2] == [1, 2], why
+    assert all(1e-6 < one.seconds < 1 and one.reads >= 3 for one in found)
+    # Where not all depths were tried, the evidence says why.
+    assert (len(found) < 6) == ("disk_latency_not_measured" in kept)
+    assert "disk_latency_by_depth" not in memory_facts(pid, wheel18.version_num, 8192)
 
 
 def test_the_end_of_a_server_leaves_no_facts(wheel18: Cluster) -> None:
@@ -139,6 +171,23 @@ def test_a_cgroup_counts_each_read_once(tmp_path: Path) -> None:
     # Where blkio has no device, it counts nothing.
     file.write_text("Total 0\n")
     assert read_bytes_of_group(7, proc, sys) is None
+
+
+def test_limits_of_what_a_cgroup_reads_are_seen(tmp_path: Path) -> None:
+    proc, mount, _ = captured(tmp_path / "v2", "cgroup2", "rw", "0::/pg/inner\n")
+    (mount / "pg/inner").mkdir(parents=True)
+    assert not reads_are_limited(7, proc)
+    for text, limited in (("", False), ("8:0 rbps=max wbps=1048576 riops=max wiops=max", False)):
+        (mount / "pg/io.max").write_text(text)
+        assert reads_are_limited(7, proc) is limited
+    (mount / "pg/io.max").write_text("8:0 rbps=max wbps=max riops=500 wiops=max\n")
+    assert reads_are_limited(7, proc)
+    proc, mount, _ = captured(tmp_path / "v1", "cgroup", "rw,blkio", "7:blkio:/pg\n0::/\n")
+    (mount / "pg").mkdir(parents=True)
+    (mount / "pg/blkio.throttle.read_iops_device").write_text("")
+    assert not reads_are_limited(7, proc)
+    (mount / "pg/blkio.throttle.read_iops_device").write_text("8:0 500\n")
+    assert reads_are_limited(7, proc)
 
 
 @pytest.fixture

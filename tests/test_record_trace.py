@@ -62,6 +62,8 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     assert result.accesses > 1000
     assert result.lost_events == 0
     assert result.snapshots == 2
+    facts = evidence.meta.host.keys()
+    assert facts & {"disk_latency_by_depth", "disk_latency_not_measured"}
     assert result.expected_overhead_ratio is not None
     assert np.all(np.diff(accesses["time_ns"].astype(np.int64)) > -1_000_000)
     assert {"t", "t_i_idx"} <= set(evidence.table("relations")["name"].tolist())

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pgsweep.records.prediction import (
+    DiskLatency,
     DiskPoint,
     MemoryPrediction,
     MemoryUse,
@@ -77,12 +78,23 @@ def test_throughput_stands_beside_the_disk_reads(result: PredictResult) -> None:
         ThroughputPoint(shared_buffers_bytes=16 * MB, ratio=1.25, low=1.1, high=1.4),
         ThroughputPoint(shared_buffers_bytes=64 * MB, ratio=1.0, low=1.0, high=1.0),
     ]
-    loop = Throughput(points=points, reasons=["throughput is for as many sessions as today"])
+    loop = Throughput(
+        points=points,
+        reasons=["throughput is for as many sessions as today"],
+        disk_depth=2.345,
+        disk_latencies=[
+            DiskLatency(depth=depth, seconds=depth * 1e-4, error_seconds=1e-6, reads=900) for depth in (1, 2)
+        ],
+        disk_most_reads_per_second=12_345.6,
+    )
     with_it = msgspec.structs.replace(result, memory=msgspec.structs.replace(result.memory, throughput=loop))
     shown = VIEW.text(with_it, Terminal(width=120, unicode=False))
     line = next(line for line in shown.splitlines() if "1.25 x" in line)
     assert "1.10 to 1.40" in line
     assert "throughput is for as many sessions as today" in shown
+    latency = " ".join(shown.split())
+    assert "2.35 sessions wait for the disk at once today; besides" in latency
+    assert "(measured), 1: 100, 2: 200; the disk serves 12 346 reads/s at most" in latency
     section = VIEW.page(with_it).sections[2]
     assert all(len(row) == len(section.head) for row in section.rows)
     rows = VIEW.rows(with_it)

@@ -35,7 +35,7 @@ mod _native {
     use crate::interchange::{NextAccesses, ObjectIds};
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
-    use crate::look::{drop_page_cache, page_cache};
+    use crate::look::{drop_page_cache, page_cache, timed_reads};
     #[pymodule_export]
     use crate::model::{clock_law, mixture_weights, mixture_weights_many};
     #[cfg(not(all(feature = "probe", target_os = "linux")))]

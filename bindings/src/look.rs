@@ -1,8 +1,10 @@
-//! The operating system's page cache, for Python.
+//! The operating system's page cache, and the disk below it, for Python.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use numpy::{IntoPyArray, PyArray1};
+use pgsweep_probe::depth::{self, Block};
 use pgsweep_probe::residency::{self, Method, Request, Residency};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -78,4 +80,28 @@ fn method_named(name: &str) -> PyResult<Method> {
 pub fn drop_page_cache(py: Python<'_>, paths: Vec<PathBuf>) -> Bound<'_, PyArray1<i32>> {
     py.detach(|| residency::drop_page_cache(&paths))
         .into_pyarray(py)
+}
+
+/// Read blocks of files past the page cache, `depth` of them at once; return how long each took, by their beginning.
+#[pyfunction]
+#[pyo3(signature = (paths, files, offsets, *, block_bytes, depth, seconds))]
+pub fn timed_reads(
+    py: Python<'_>,
+    paths: Vec<PathBuf>,
+    files: Vec<usize>,
+    offsets: Vec<u64>,
+    block_bytes: usize,
+    depth: usize,
+    seconds: f64,
+) -> PyResult<Bound<'_, PyArray1<f64>>> {
+    let limit = Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err("seconds is not a time"))?;
+    let blocks: Vec<Block> = files
+        .into_iter()
+        .zip(offsets)
+        .map(|(file, offset)| Block { file, offset })
+        .collect();
+    let reads = py.detach(|| depth::timed_reads(&paths, &blocks, block_bytes, depth, limit))?;
+    let took: Vec<f64> = reads.iter().map(|r| r.took_ns as f64 / 1e9).collect();
+    Ok(took.into_pyarray(py))
 }

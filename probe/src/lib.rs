@@ -7,7 +7,8 @@
 //! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
 //!
 //! Looking: [`loads`] finds a variable that has no symbol, [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
-//! them, [`hand`] follows the clock sweep, [`parallel`] shares the work among threads; [`residency`] asks the kernel what of a file is in the page cache.
+//! them, [`hand`] follows the clock sweep, [`parallel`] shares the work among threads; [`residency`] asks the kernel what of a file is in the page cache;
+//! [`depth`] times reads from the disk.
 
 pub mod ability;
 pub mod asm;
@@ -18,6 +19,7 @@ pub mod calibrate;
 pub mod clock;
 pub mod columns;
 pub mod decode;
+pub mod depth;
 pub mod descriptor;
 pub mod elf;
 pub mod error;

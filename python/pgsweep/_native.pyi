@@ -36,6 +36,7 @@ __all__ = [
     "read_pool",
     "replay",
     "replay_outcomes",
+    "timed_reads",
     "trace_event_cost_seconds",
 ]
 
@@ -492,6 +493,32 @@ def drop_page_cache(paths: Sequence[str | PathLike[str]]) -> NDArray[np.int32]:
     """Ask the kernel to forget these files' pages; return each file's errno, 0 where all went well.
 
     Pages not written to disk yet stay: sync the files first.
+    """
+
+def timed_reads(
+    paths: Sequence[str | PathLike[str]],
+    files: Sequence[int],
+    offsets: Sequence[int],
+    *,
+    block_bytes: int,
+    depth: int,
+    seconds: float,
+) -> NDArray[np.float64]:
+    """Read blocks past the page cache (O_DIRECT), `depth` at once; return the seconds of each, by beginning.
+
+    It ends when all are read, or after that time and the reads then in flight.
+
+    Args:
+        paths: files, opened for reading only.
+        files: of each block, the index of its file.
+        offsets: where each begins.
+        block_bytes: size of a block.
+        depth: reads in flight, at most 64.
+        seconds: of time.
+
+    Raises:
+        OSError: the file system refuses O_DIRECT, or a read failed.
+        ValueError: seconds is not a time.
     """
 
 def clock_law(

@@ -3,8 +3,8 @@
 Read at the beginning (facts; a trace times copies until its end) and at both ends (counters, and what the
 page cache holds of the data), from /proc, from the server's cgroups and by one cachestat(2) or mincore(2)
 for each segment file: some microseconds for each process and file; and by at most 200 reads of blocks
-that are not in the page cache, for what such a read takes of a processor. docs/concepts/evidence.md lists the
-names.
+that are not in the page cache, for what such a read takes of a processor; a trace also times reads that are
+in flight at once (disk_latency.py). docs/concepts/evidence.md lists the names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
+from pgsweep.evidence.disk_latency import latency_facts
 from pgsweep.host.cgroup import read_bytes_of_group
 from pgsweep.host.datafiles import DataFiles, find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
@@ -43,7 +44,7 @@ _REFUSED: Final = (1, 13)
 
 
 def memory_facts(
-    postmaster_pid: int, version_num: int, block_bytes: int, *, timed: bool = True
+    postmaster_pid: int, version_num: int, block_bytes: int, *, timed: bool = True, depths: bool = False
 ) -> dict[str, str]:
     """Return the facts about the memory of the server's host; what cannot be read is missing.
 
@@ -52,6 +53,7 @@ def memory_facts(
         version_num: of the server.
         block_bytes: size of its blocks.
         timed: time reads too (`TIMED_READS`).
+        depths: and reads that are in flight at once (`TIMED_DEPTHS` of disk_latency.py).
     """
     found: dict[str, str] = {}
     with suppress(OSError, ValueError):
@@ -86,6 +88,8 @@ def memory_facts(
     cold = None if files is None else cold_read_seconds(files.paths)
     if cold is not None:
         found["cold_read_nanoseconds"] = str(round(cold * 1e9))
+    if depths:
+        found |= latency_facts(postmaster_pid, [] if files is None else files.paths)
     return found | copy_facts(copy_seconds(PROC / str(postmaster_pid) / "exe"))
 
 

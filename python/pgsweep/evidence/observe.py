@@ -50,6 +50,7 @@ def first_meta(
     *,
     postmaster_pid: int | None = None,
     timed: bool = True,
+    depths: bool = False,
     host: dict[str, str] | None = None,
     sampling: dict[str, float] | None = None,
 ) -> EvidenceMeta:
@@ -61,6 +62,7 @@ def first_meta(
         server: that is observed.
         postmaster_pid: where it runs on this host, which is then described.
         timed: reads are timed there too (host_memory.py).
+        depths: and those that are in flight at once (disk_latency.py).
         host: more of it.
         sampling: what is kept of each snapshot.
     """
@@ -70,7 +72,9 @@ def first_meta(
             "kernel": platform.release(),
             "processors": str(os.cpu_count() or 1),
             "postmaster_pid": str(postmaster_pid),
-            **memory_facts(postmaster_pid, server.version_num, server.block_size_bytes, timed=timed),
+            **memory_facts(
+                postmaster_pid, server.version_num, server.block_size_bytes, timed=timed, depths=depths
+            ),
         }
     cluster = read_cluster(connection)
     return EvidenceMeta(

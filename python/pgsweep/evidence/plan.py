@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.evidence.disk_latency import DEPTH_READS
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.evidence.trace_recording import COPY_SECONDS
@@ -183,6 +184,11 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
         _symbols(pid),
         _host_memory(pid),
         *_timed_reads(pid),
+        (
+            "disk latency",
+            f"{_ONCE}, for a second at most",
+            f"open(O_RDONLY | O_DIRECT) and pread of {DEPTH_READS}",
+        ),
         (
             "copies",
             f"every {COPY_SECONDS:g} seconds, for less than a millisecond",

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
+from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns
 from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
@@ -92,7 +93,12 @@ class TraceRecording:
         """Return what is known at the beginning."""
         recovery = {} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}
         return first_meta(
-            self._connection, "trace", self._server, postmaster_pid=self._postmaster_pid, host=recovery
+            self._connection,
+            "trace",
+            self._server,
+            postmaster_pid=self._postmaster_pid,
+            depths=True,
+            host=recovery,
         )
 
     def _find_recovery(self) -> int | None:
@@ -129,8 +135,8 @@ class TraceRecording:
             f"{format_percent(share, 1)} of {processors} processors"
         )
         self._progress.note(
-            f"once before: {TIMED_READS}; every {COPY_SECONDS:g} s {COPIES} more such reads of the "
-            "program, less than a millisecond"
+            f"once before: {TIMED_READS}; {TIMED_DEPTHS}; every {COPY_SECONDS:g} s {COPIES} more reads of "
+            "the program, less than a millisecond"
         )
         return share
 

@@ -270,6 +270,29 @@ def read_bytes_of_group(pid: int, proc: Path = Path("/proc"), sys: Path = Path("
     return sum(found) if found else None
 
 
+def reads_are_limited(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Return whether a cgroup of a process, or one above it, limits what it reads from a disk.
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    place = _place_of(pid, "blkio", proc)
+    if place is None:
+        return False
+    folder, top, version = place
+    # Version 1 has a line for each device with a limit; version 2: `8:0 rbps=max wbps=1048576 riops=max ...`.
+    names = [f"blkio.throttle.read_{what}_device" for what in ("bps", "iops")] if version == 1 else ["io.max"]
+    for group in _upwards(folder, top):
+        for name in names:
+            with suppress(OSError):
+                words = (group / name).read_text().split()
+                limits = [word for word in words if word.startswith(("rbps=", "riops="))]
+                if any(not word.endswith("=max") for word in (words if version == 1 else limits)):
+                    return True
+    return False
+
+
 def _available(room: PageCacheRoom) -> int:
     return room.available_bytes
 

@@ -118,6 +118,22 @@ class ThroughputPoint(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
+class DiskLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """How long random reads of 8 kB from the disk took while a number of them was in flight: measured.
+
+    Attributes:
+        depth: that number, besides the server's own reads.
+        seconds: of one read, the mean.
+        error_seconds: standard error of the mean.
+        reads: that were timed.
+    """
+
+    depth: int
+    seconds: float
+    error_seconds: float
+    reads: int
+
+
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """What disk reads make of the throughput.
 
@@ -127,6 +143,12 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
         processor_seconds: of a transaction: measured.
         disk_read_seconds: that a session waits for one read from disk: measured, but for the number of reads.
         copy_seconds: of a read from the page cache: measured on the host.
+        disk_depth: sessions that wait for a disk read at once, on average, today: measured, but for the
+            number of reads; null where there is no prediction, and in results of earlier versions.
+        disk_latencies: by depth, ascending; none where they were not measured, and then a read is assumed to
+            take as long at each depth.
+        disk_most_reads_per_second: that the disk was seen to serve, those of the server included; null where
+            it was not seen to level off.
         points: by size; none where it is refused.
         reasons: sentences; why it is refused, or what it holds for.
     """
@@ -136,6 +158,9 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     processor_seconds: float | None = None
     disk_read_seconds: float | None = None
     copy_seconds: float | None = None
+    disk_depth: float | None = None
+    disk_latencies: list[DiskLatency] = []
+    disk_most_reads_per_second: float | None = None
     points: list[ThroughputPoint]
     reasons: list[str]
 

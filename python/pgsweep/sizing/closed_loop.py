@@ -1,17 +1,32 @@
-"""Throughput of a closed loop of sessions, by exact mean value analysis.
+"""Throughput of a closed loop of sessions, exactly.
 
-Each of `sessions` thinks, then waits: for a processor, where it queues with the others, and for what delays
-it without a queue (reads, locks, the client). The processors are one station with several servers:
+Each session thinks, then waits: for a processor, where it queues with the others; for the disk, which may
+answer slower the more of them wait there; and for what delays it without a queue (locks, the client). Such a
+network has product form (Baskett, Chandy, Muntz and Palacios, JACM 1975). With delay Z, demand D, k
+processors, and V l(j) seconds at the disk where j sessions are,
 
-    R(i) = D/k (1 + Q(i-1) + sum_{j=0}^{k-2} (k-1-j) p_j(i-1)),   X(i) = i / (Z + R(i)),   Q(i) = X(i) R(i)
+    G(n) = sum over a + b + c = n of  Z^a / a!  *  prod_{i<=b} D / min(i, k)  *  prod_{i<=c} V l(i) / i
+    X(n) = G(n-1) / G(n)
 
-with demand D, k processors and p_j the probability of j sessions there (Reiser and Lavenberg, Mean-value
-analysis of closed multichain queuing networks, JACM 1980).
+(Buzen, Computational algorithms for closed queueing networks, CACM 1973). It is what mean value analysis
+computes, as a sum of positive terms: nothing cancels, where the recursion loses all digits with many sessions
+at several busy processors. By Little's law j is the depth, so throughput and depth come together; no fixed
+point is searched for. Where l is 1 throughout, the disk is a delay.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SMALLEST: Final = 1e-40
+_STEPS: Final = 50
+
+_Weights: TypeAlias = NDArray[np.float64]
 
 
 def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, processors: float) -> float:
@@ -23,37 +38,72 @@ def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, 
         demand_seconds: processor time of a transaction.
         processors: that serve them; a broken number, where others use a part of them, likewise.
     """
+    return flow(
+        sessions,
+        None,
+        delay_seconds=delay_seconds,
+        demand_seconds=demand_seconds,
+        processors=processors,
+    ).throughput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """The disk in the loop.
+
+    Attributes:
+        seconds: that a transaction would need of it, were no other there.
+        slower: how much longer it takes with 1, 2, ... sessions there; up to one more than there are, and not
+            so much that fewer are served in a second.
+    """
+
+    seconds: float
+    slower: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What goes through the loop.
+
+    Attributes:
+        throughput: transactions per second.
+        depth: sessions at the disk, on average.
+    """
+
+    throughput: float
+    depth: float
+
+    def towards(self, other: Flow, share: float) -> Flow:
+        """Return what lies between."""
+        return Flow(
+            self.throughput + (other.throughput - self.throughput) * share,
+            self.depth + (other.depth - self.depth) * share,
+        )
+
+
+def flow(
+    sessions: float,
+    station: Station | None,
+    *,
+    delay_seconds: float,
+    demand_seconds: float,
+    processors: float,
+) -> Flow:
+    """Return throughput and depth.
+
+    Args:
+        sessions: in the loop.
+        station: the disk; None where it is a part of the delay.
+        delay_seconds: of a transaction outside processors and disk.
+        demand_seconds: processor time of a transaction.
+        processors: that serve them.
+    """
     whole = math.floor(processors)
-    fewer = _for_whole(sessions, delay_seconds, demand_seconds, whole) if whole else 0.0
+    fewer = _flow(sessions, station, delay_seconds, demand_seconds, whole) if whole else Flow(0.0, 0.0)
     if whole == processors:
         return fewer
-    more = _for_whole(sessions, delay_seconds, demand_seconds, whole + 1)
-    return fewer + (more - fewer) * (processors - whole)
-
-
-def _for_whole(sessions: float, delay: float, demand: float, processors: int) -> float:
-    whole = math.floor(sessions)
-    below, above = _exact(whole + 1, delay, demand, processors)
-    return below + (above - below) * (sessions - whole)
-
-
-def _exact(sessions: int, delay: float, demand: float, processors: int) -> tuple[float, float]:
-    """Return the throughput with one session fewer, and with that many."""
-    queue, before, now = 0.0, 0.0, 0.0
-    busy = [1.0] + [0.0] * (processors - 1)
-    for i in range(1, sessions + 1):
-        idle = sum((processors - 1 - j) * busy[j] for j in range(processors - 1))
-        # Where all processors are busy rounding can take this below what one transaction needs.
-        response = max(demand, demand / processors * (1 + queue + idle))
-        before, now = now, i / max(delay + response, 1e-12)
-        queue = now * response
-        after = [0.0] * processors
-        for j in range(1, processors):
-            after[j] = demand * now / j * busy[j - 1]
-        used = demand * now + sum((processors - j) * after[j] for j in range(1, processors))
-        after[0] = max(0.0, 1 - used / processors)
-        busy = after
-    return before, now
+    more = _flow(sessions, station, delay_seconds, demand_seconds, whole + 1)
+    return fewer.towards(more, processors - whole)
 
 
 def delay_for(measured: float, *, sessions: float, demand_seconds: float, processors: float) -> float | None:
@@ -71,3 +121,102 @@ def delay_for(measured: float, *, sessions: float, demand_seconds: float, proces
         )
         low, high = (middle, high) if found > measured else (low, middle)
     return (low + high) / 2
+
+
+def station_for(
+    waited_seconds: float,
+    slower: NDArray[np.float64],
+    sessions: float,
+    *,
+    delay_seconds: float,
+    demand_seconds: float,
+    processors: float,
+) -> Station:
+    """Return the disk at which a transaction waits for that time, all else as in `flow`.
+
+    The waiting grows with what a transaction needs of the disk, and is at least that; so the interval is
+    halved a fixed number of times.
+    """
+    low, high = 0.0, waited_seconds
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        found = flow(
+            sessions,
+            Station(seconds=middle, slower=slower),
+            delay_seconds=delay_seconds,
+            demand_seconds=demand_seconds,
+            processors=processors,
+        )
+        more = found.depth > waited_seconds * found.throughput
+        low, high = (low, middle) if more else (middle, high)
+    return Station(seconds=(low + high) / 2, slower=slower)
+
+
+def sessions_at_disk(
+    sessions: int, station: Station, *, delay_seconds: float, demand_seconds: float, processors: int
+) -> NDArray[np.float64]:
+    """Return how likely 0, 1, ..., all sessions are at the disk."""
+    disk, rest, _ = _places(sessions, station, delay_seconds, demand_seconds, processors)
+    shares = disk * rest[::-1]
+    found: NDArray[np.float64] = shares / shares.sum()
+    return found
+
+
+def _flow(sessions: float, station: Station | None, delay: float, demand: float, processors: int) -> Flow:
+    whole = math.floor(sessions)
+    disk, rest, unit = _places(whole + 1, station, delay, demand, processors)
+    sums = [_ways(disk, rest, n) for n in (whole - 1, whole, whole + 1)]
+    if station is None:
+        depths = [0.0, 0.0]
+    else:
+        depths = [_ways(disk * np.arange(whole + 2), rest, whole + n) / sums[n + 1] for n in (0, 1)]
+    below, above = (Flow(sums[n] / sums[n + 1] / unit, depths[n]) for n in (0, 1))
+    return below.towards(above, sessions - whole)
+
+
+def _places(
+    most: int, station: Station | None, delay: float, demand: float, processors: int
+) -> tuple[_Weights, _Weights, float]:
+    """Return the weights of 0 to `most` sessions at the disk, and elsewhere, and their unit of time.
+
+    Without a disk they are those of the delay, and of the processors.
+    """
+    counts = np.arange(1, most + 1, dtype=float)
+    servers = np.minimum(counts, processors)
+    waits = np.zeros(most) if station is None else station.seconds * station.slower[:most] / counts
+    # In units of about the time in which a transaction ends, no weight is too large or too small.
+    alone = delay + demand + float(waits[0])
+    unit = max(alone / most, demand / processors, float(waits.min()), 1e-12)
+    delays, busy = _weights(delay / counts / unit), _weights(np.maximum(demand / unit, 1e-12) / servers)
+    if station is None:
+        return delays, busy, unit
+    return _weights(waits / unit), _together(delays, busy, most), unit
+
+
+def _ways(one: _Weights, other: _Weights, sessions: int) -> float:
+    """Return the sum of the weights of all ways to divide the sessions."""
+    return float(one[: sessions + 1] @ other[sessions::-1]) if sessions >= 0 else 0.0
+
+
+def _weights(ratios: NDArray[np.float64]) -> _Weights:
+    """Return the products of the first 0, 1, ... ratios, relative to the largest."""
+    with np.errstate(divide="ignore"):
+        logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    weights: _Weights = np.exp(logs - logs.max())
+    return weights
+
+
+def _together(one: _Weights, other: _Weights, most: int) -> _Weights:
+    """Return the convolution up to a number, without what is too small to matter."""
+    (first, left), (second, right) = (_core(each) for each in (one, other))
+    found = np.zeros(most + 1)
+    both = np.convolve(left, right)[: max(0, most + 1 - first - second)]
+    found[first + second : first + second + len(both)] = both
+    return found
+
+
+def _core(weights: _Weights) -> tuple[int, _Weights]:
+    """Return where the weights begin to matter, and those from there to where they no longer do."""
+    matters = np.flatnonzero(weights > _SMALLEST)
+    first, last = int(matters[0]), int(matters[-1])
+    return first, weights[first : last + 1]

@@ -18,10 +18,14 @@ Where sessions write, a smaller page cache makes the waiting grow too: pages tha
 go to the device more often, and reads wait behind them; at most as much as the page cache is smaller, for the
 share of the evicted pages that were dirty.
 
-The closed loop of the sessions then gives the throughput (closed_loop.py). Only the ratio is shown. For the
-interval, each of what is not known exactly is set to its ends by itself, and the deviations that follow are
-added in quadrature, since their causes are independent: the disk reads at the size and those of today, what a
-read takes of the processors, how the cost grows, what writing adds, and the model itself.
+The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
+where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
+that at today's depth. Where it was not measured a read is taken to wait as long at each depth.
+
+Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
+the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
+size and those of today, what a read takes of the processors, how the cost grows, what writing adds, the
+latency by depth, and the model itself.
 
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
@@ -35,9 +39,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.schema import STATISTICS_RESET
-from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
-from pgsweep.sizing.closed_loop import delay_for, throughput
+from pgsweep.records.prediction import DiskLatency, MemoryPrediction, Observed, Throughput, ThroughputPoint
+from pgsweep.sizing.closed_loop import Station, delay_for, flow, station_for, throughput
+from pgsweep.sizing.disk_curve import CURVE_ENDS, Load, curves_of
 from pgsweep.sizing.inference.totals import gained, series_of
 from pgsweep.units import BLOCK_BYTES, format_percent
 
@@ -93,6 +99,8 @@ class Loop:
         copy_seconds: of one read from the page cache.
         cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
         dirty_share: of the pages that leave the pool, those that were written out for it.
+        latencies: of the disk by depth; none where they were not measured.
+        no_latencies: why not.
     """
 
     sessions: float
@@ -105,6 +113,8 @@ class Loop:
     copy_seconds: float
     cold_read_seconds: float | None
     dirty_share: float
+    latencies: list[DiskLatency]
+    no_latencies: str
 
 
 def predict_throughput(
@@ -161,6 +171,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
         raise _Refused(f"others use {format_percent(others / count)} of the processors")
     if sessions > _MOST_SESSIONS or active <= 0:
         raise _Refused("the sessions' times cannot be")
+    latencies, no_latencies = latencies_of(meta.host)
     return Loop(
         sessions=sessions,
         transactions_per_second=commits,
@@ -172,6 +183,8 @@ def measure_loop(evidence: TraceTables) -> Loop:
         copy_seconds=copy,
         cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
         dirty_share=_dirty_share(rate),
+        latencies=latencies,
+        no_latencies=no_latencies,
     )
 
 
@@ -264,9 +277,17 @@ def _crowded(then_bytes: int, now_bytes: int, dirty_share: float) -> float:
 
 
 def _assumed(loop: Loop) -> list[str]:
-    if loop.cold_read_seconds is not None:
-        return []
-    return ["what a read from disk takes of a processor was not measured: 30 microseconds are assumed"]
+    found = []
+    if loop.cold_read_seconds is None:
+        found.append(
+            "what a read from disk takes of a processor was not measured: 30 microseconds are assumed"
+        )
+    if not loop.latencies:
+        found.append(
+            "a read from disk is assumed to take as long at each depth, which is too good where more are in "
+            f"flight than today: the latency by depth was not measured ({loop.no_latencies})"
+        )
+    return found
 
 
 def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
@@ -283,6 +304,102 @@ def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], 
         return grown / span if span > 0 and grown >= 0 else None
 
     return rate
+
+
+class _DiskWaits:
+    """What waiting for the disk makes of the throughput.
+
+    Args:
+        loop: of today.
+        read_seconds: that a transaction waits for reads from disk.
+        delay_seconds: that it takes outside the processors, this included.
+        now: the disk reads of today.
+    """
+
+    def __init__(self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk) -> None:
+        cold = loop.cold_read_seconds
+        self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
+        self.unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
+        self._loop = loop
+        self._reads = read_seconds
+        self._delay = delay_seconds
+        waited = self.waited(now)
+        self.depth = loop.transactions_per_second * waited
+        found = curves_of(
+            loop.latencies,
+            Load(
+                sessions=loop.sessions,
+                waited_seconds=waited,
+                rest_seconds=delay_seconds - waited,
+                demand_seconds=loop.demand_seconds,
+                processors=loop.processors,
+            ),
+        )
+        self._curves = found.curves
+        self.most_reads_per_second = found.most_reads_per_second
+        self._known: dict[tuple[float, int], tuple[Station, float]] = {}
+
+    @property
+    def curve_ends(self) -> list[tuple[int, int]]:
+        """The numbers of curves that are the two ends of what is not known exactly of the likely one, 0."""
+        return [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
+
+    def waited(self, now: _Disk) -> float:
+        """Return the waiting of a transaction today, without the processor time in it.
+
+        Where reads seem to take more than all, they take all that is not processor time.
+        """
+        busy = now.reads / self._loop.transactions_per_second * self.cold_seconds
+        return min(max(0.0, self._reads - busy), self._delay)
+
+    def ratio(self, waited: float, longer: float, demand: float, curve: int) -> float:
+        """Return the throughput, divided by that of today.
+
+        Args:
+            waited: today.
+            longer: by which factor a transaction waits longer, were the depth the same.
+            demand: processor time of a transaction.
+            curve: which of the curves.
+        """
+        loop = self._loop
+        slower = self._curves[curve]
+        if slower is None:
+            base, changed = (
+                throughput(
+                    loop.sessions,
+                    delay_seconds=seconds,
+                    demand_seconds=processor,
+                    processors=loop.processors,
+                )
+                for seconds, processor in (
+                    (self._delay, self.unrecorded),
+                    (self._delay - waited + waited * longer, demand),
+                )
+            )
+            return changed / base
+        rest = self._delay - waited
+
+        def through(station: Station, demand: float) -> float:
+            return flow(
+                loop.sessions,
+                station,
+                delay_seconds=rest,
+                demand_seconds=demand,
+                processors=loop.processors,
+            ).throughput
+
+        if (waited, curve) not in self._known:
+            today = station_for(
+                waited,
+                slower,
+                loop.sessions,
+                delay_seconds=rest,
+                demand_seconds=loop.demand_seconds,
+                processors=loop.processors,
+            )
+            self._known[waited, curve] = today, through(today, self.unrecorded)
+        today, base = self._known[waited, curve]
+        return through(Station(seconds=today.seconds * longer, slower=slower), demand) / base
 
 
 def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: MemoryPrediction) -> Throughput:
@@ -314,28 +431,14 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             "processor time nor reads, but locks, WAL, the network or waiting for a processor"
         )
 
-    cold = _COLD_READ_SECONDS if loop.cold_read_seconds is None else loop.cold_read_seconds
-    unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
-    base = throughput(
-        loop.sessions, delay_seconds=delay, demand_seconds=unrecorded, processors=loop.processors
-    )
-
-    def ratio(now: _Disk, miss: float, beyond: float, grown: float, longer: float) -> float:
-        # The waiting without the processor time in it; where reads seem to take more than all, they take all
-        # that is not processor time.
-        waited = min(max(0.0, reads - now.reads / loop.transactions_per_second * cold), delay)
-        changed = delay - waited + waited * longer
-        demand = unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
-        demand += (grown - 1) * now.blocks / loop.transactions_per_second * cold * beyond
-        found = throughput(
-            loop.sessions,
-            delay_seconds=changed,
-            demand_seconds=max(demand, unrecorded / 10),
-            processors=loop.processors,
-        )
-        return found / base
-
     now, now_low, now_high = _today(today, memory)
+    disk = _DiskWaits(loop, reads, delay, now)
+
+    def ratio(now: _Disk, miss: float, beyond: float, grown: float, longer: float, curve: int) -> float:
+        demand = disk.unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
+        demand += (grown - 1) * now.blocks / loop.transactions_per_second * disk.cold_seconds * beyond
+        return disk.ratio(disk.waited(now), longer, max(demand, disk.unrecorded / 10), curve)
+
     least, usual, most = _BEYOND_READER
 
     def predicted(point: DiskPoint) -> ThroughputPoint:
@@ -348,10 +451,11 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             beyond: float = usual,
             growth: Growth = "likely",
             writes: float = math.sqrt(crowded),
+            curve: int = 0,
         ) -> float:
             miss = misses[point.shared_buffers_bytes]
             grown = _grown(then, now)[growth]
-            return ratio(now, miss, beyond, grown, grown * writes)
+            return ratio(now, miss, beyond, grown, grown * writes, curve)
 
         likely = value()
         ends = [
@@ -360,6 +464,7 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             [value(beyond=end) for end in (least, most)],
             [value(growth=end) for end in ("blocks", "reads")],
             [value(writes=end) for end in (1.0, crowded)],
+            *([value(curve=end) for end in pair] for pair in disk.curve_ends),
             [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
         ]
         return ThroughputPoint(
@@ -381,6 +486,9 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         processor_seconds=loop.demand_seconds,
         disk_read_seconds=reads * loop.transactions_per_second / today.disk_reads_per_second,
         copy_seconds=loop.copy_seconds,
+        disk_depth=disk.depth,
+        disk_latencies=loop.latencies,
+        disk_most_reads_per_second=disk.most_reads_per_second,
         points=points,
         reasons=[
             "throughput is for as many sessions as today, each with the pauses of today",

@@ -12,6 +12,7 @@ from pgsweep.records.prediction import (
     MemoryPrediction,
     MemoryUse,
     PredictResult,
+    Throughput,
     ThroughputPoint,
 )
 from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, known_bytes, percent
@@ -211,7 +212,21 @@ def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> tuple[str, st
 
 
 def _reasons(memory: MemoryPrediction) -> list[str]:
-    return [*memory.reasons, *([] if memory.throughput is None else memory.throughput.reasons)]
+    loop = memory.throughput
+    return [*memory.reasons, *([] if loop is None else [*loop.reasons, *_depth_words(loop)])]
+
+
+def _depth_words(loop: Throughput) -> list[str]:
+    """Return how long reads take by the number of them in flight; nothing where it was not measured."""
+    if loop.disk_depth is None or not loop.disk_latencies:
+        return []
+    latencies = ", ".join(f"{count(one.depth)}: {figure(one.seconds * 1e6)}" for one in loop.disk_latencies)
+    limit = loop.disk_most_reads_per_second
+    levels = "" if limit is None else f"; the disk serves {count(limit)} reads/s at most"
+    return [
+        f"{figure(loop.disk_depth)} sessions wait for the disk at once today; besides them a read of 8 kB "
+        f"took, in µs by the number of such reads in flight (measured), {latencies}{levels}"
+    ]
 
 
 def memory_headline(result: PredictResult) -> str | None:
