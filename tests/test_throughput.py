@@ -129,7 +129,7 @@ def test_the_interval_follows_that_of_the_disk_reads() -> None:
     ("recorded", "words"),
     [
         (Recorded(timing="off"), "track_io_timing = on"),
-        (Recorded(host={"copy_nanoseconds": ""}), "an earlier pgsweep"),
+        (Recorded(host={"copy_nanoseconds": ""}), "what a copy from the page cache takes was not measured"),
         (Recorded(host_cpu_seconds=40.0), "others use 75% of the processors"),
         (Recorded(xact_commit=10.0), "too few transactions"),
         (Recorded(blk_read_time=2_000.0), "locks, WAL, the network"),

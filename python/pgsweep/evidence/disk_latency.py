@@ -61,7 +61,7 @@ def latencies_of(host: Mapping[str, str]) -> tuple[list[DiskLatency], str]:
     """
     text, why = host.get(_LATENCIES, ""), host.get(_NOT_MEASURED, "").removeprefix("all: ")[:300]
     if not text:
-        return [], why or "an earlier pgsweep recorded it"
+        return [], why or "only a trace measures it, since this version"
     found = [_latency(entry) for entry in text.split(" ", _MOST_ENTRIES)]
     known = [one for one in found if one is not None]
     depths = [one.depth for one in known]

@@ -148,7 +148,12 @@ def measure_loop(evidence: TraceTables) -> Loop:
         )
     copy = copy_of(meta)
     processors = meta.host.get("processors", "")
-    if copy is None or not (processors.isdecimal() and 0 < int(processors) < 10_000):
+    if copy is None:
+        raise _Refused(
+            "what a copy from the page cache takes was not measured (record on the server's host, with "
+            "--source peek or trace)"
+        )
+    if not (processors.isdecimal() and 0 < int(processors) < 10_000):
         raise _Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
     counters = evidence.table("counters")
     counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
