@@ -36,11 +36,17 @@ class Trace:
         databases: tuple[int, ...] = (),
         ring_bytes: int = 64 << 20,
         attachment: str = "auto",
+        buffer_states: bool = True,
     ) -> None:
         pid = cluster.postmaster_pid
         assert pid is not None
         self.tracer = Tracer(
-            pid, cluster.version_num, databases=databases, ring_bytes=ring_bytes, attachment=attachment
+            pid,
+            cluster.version_num,
+            databases=databases,
+            ring_bytes=ring_bytes,
+            attachment=attachment,
+            buffer_states=buffer_states,
         )
         self.tables: dict[str, dict[str, NDArray[Any]]] = {}
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.advise.bench import PREDICTIONS, RESULTS, SAMPLES
 from benchmarks.advise.cases import SIZES_BYTES, Samples, sizes_of, stand_in
 from benchmarks.advise.judge import summary, truths
 from benchmarks.advise.tables import page
 from benchmarks.replay.traces import zipf_trace
+from benchmarks.restore.bench import early_hits
 from benchmarks.run import names
 from benchmarks.samples import keep
+from tools.figures import (
+    ARMS,
+    NOT_PREDICTED,
+    REFUSED,
+    cold_transactions,
+    errors,
+    pages,
+    restore_runs,
+    samples_of,
+    transactions,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,3 +86,82 @@ def test_sizes_that_are_asked_for_are_measured_once() -> None:
     assert sizes_of(advice) == sorted({*SIZES_BYTES, far})
     assert stand_in(near, SIZES_BYTES) == SIZES_BYTES[2]
     assert stand_in(far, SIZES_BYTES) is None
+
+
+KEPT = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/samples.json"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_samples_have_the_summary_that_their_benchmark_prints(name: str) -> None:
+    content = samples_of(name)
+    assert content["samples"]
+    assert content["machine"]["processors"] >= 1
+    assert {"at", "command", "versions"} <= content.keys()
+    written = _literal_keys(ROOT / "benchmarks" / name / "bench.py")
+    assert written <= content["summary"].keys()
+    assert content["summary"]
+
+
+def _literal_keys(bench: Path) -> set[str]:
+    """Return the keys of a benchmark's summary that stand in it as a literal, not those that are computed."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(bench.read_text("utf-8"))):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if not any(isinstance(target, ast.Name) and target.id == "summary" for target in node.targets):
+            continue
+        found |= {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
+    return found
+
+
+def test_literal_keys_of_a_summary_are_found() -> None:
+    assert "error_max" in _literal_keys(ROOT / "benchmarks/page_cache/bench.py")
+    assert "steady_tps" in _literal_keys(ROOT / "benchmarks/restore/bench.py")
+
+
+def test_the_figures_of_the_pages_are_those_of_the_samples() -> None:
+    """`python -m tools.figures` writes them."""
+    for path, text in pages().items():
+        assert path.read_text("utf-8") == text, f"{path.name} differs: run `python -m tools.figures`"
+
+
+def test_summaries_are_those_of_their_samples() -> None:
+    demo = samples_of("demo")
+    for workload in demo["samples"]["workloads"]:
+        summary = demo["summary"][workload["name"]]
+        assert summary == {name: workload[name] for name in summary}
+        for source in ("trace", "snapshots"):
+            pairs = [(row[source], row["measured_miss_ratio"]) for row in workload["rows"]]
+            off = [abs(one["miss_ratio"] - truth) for one, truth in pairs if one is not None]
+            # A prediction that is refused has no numbers.
+            assert (errors(summary, source) == REFUSED) == (not off)
+            if off:
+                assert summary[f"{source}_max_abs_error"] == pytest.approx(max(off))
+                assert summary[f"{source}_mean_abs_error"] == pytest.approx(statistics.fmean(off))
+    restored, runs = samples_of("restore")["summary"], restore_runs()
+    for arm in ARMS:
+        prefix = "" if arm == "restore" else f"{arm}_"
+        hits = statistics.median([early_hits(run) for run in runs[arm]])
+        assert restored[f"{prefix}early_hit_ratio"] == pytest.approx(hits, abs=1e-3)
+        done = statistics.median(transactions(runs[arm], 5.0))
+        assert restored[f"{prefix}first_transactions"] == pytest.approx(done, abs=1e-2)
+
+
+def test_the_sentences_beside_the_figures_of_restoring_hold() -> None:
+    """docs/guides/move-the-heat.md compares the arms in words."""
+    runs = restore_runs()
+    for seconds in (5.0, 10.0):
+        warmed = [statistics.median(transactions(runs[arm], seconds)) for arm in ARMS]
+        assert cold_transactions(runs, seconds) < min(warmed)
+    hits = {arm: statistics.median([early_hits(run) for run in runs[arm]]) for arm in ARMS}
+    assert max(ARMS, key=hits.__getitem__) == "autoprewarm"
+    ends = {arm: statistics.median([run.warm_seconds or 0.0 for run in runs[arm]]) for arm in ARMS}
+    assert min(ARMS, key=ends.__getitem__) == "autoprewarm"
+    for seconds in (5.0, 30.0):
+        found = [transactions(runs[arm], seconds) for arm in ARMS]
+        assert max(min(one) for one in found) < min(max(one) for one in found), "they do not overlap any more"
+
+
+def test_sizes_that_are_not_predicted_are_explained() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert ("A size that is not predicted is one" in readme) == (f"| {NOT_PREDICTED} |" in readme)

@@ -227,6 +227,8 @@ def test_what_is_refused(owned: Owned, tmp_path: Path) -> None:
     with psycopg.connect(owned.cluster.conninfo(), autocommit=True) as connection:
         connection.execute("DROP DATABASE pgsweep_lab")
     assert "there is a database `pgsweep_lab` that pgsweep did not make" in theirs.stderr
+    assert f"psql -h {owned.cluster.socket_directory} -p 5432 -U postgres -d " in theirs.stderr
+    assert "-c 'ALTER DATABASE pgsweep_lab RENAME TO another'" in theirs.stderr
     assert owned.restarts == before
     assert not (tmp_path / "grid.samples.jsonl").exists()
 

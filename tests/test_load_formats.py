@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.load.compare import COPY, TOGETHER, compare_practices
@@ -362,8 +363,11 @@ def test_what_cannot_be_loaded_is_refused(conninfo: str, tmp_path: Path) -> None
     try:
         with pytest.raises(UsageError, match="is not a table"):
             plan_load(conninfo, [str(path)], "v", LoadOptions())
-        with pytest.raises(MissingAbility, match="may not insert"):
+        with pytest.raises(MissingAbility, match="may not insert") as refused:
             plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions())
+        place = conninfo_to_dict(conninfo)
+        assert f"psql -h {place['host']} -p {place['port']} -U postgres -d " in str(refused.value.hint)
+        assert """'GRANT INSERT ON public.t TO "loader_without_rights"'""" in str(refused.value.hint)
         ask(conninfo, "GRANT INSERT, SELECT ON t TO loader_without_rights")
         plan = plan_load(f"{conninfo} user=loader_without_rights", [str(path)], "t", LoadOptions()).plan
         assert {entry.action for entry in plan.objects} == {"keep"}

@@ -305,7 +305,7 @@ def test_watching_ends_with_ctrl_c(wheel18: Cluster) -> None:
         assert process.stdout is not None
         seen = 0
         for line in process.stdout:
-            seen += line.startswith("PostgreSQL ")
+            seen += line.startswith("PostgreSQL ") and f" at {wheel18.socket_directory}, port " in line
             if seen == 3:
                 break
         process.send_signal(signal.SIGINT)

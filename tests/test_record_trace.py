@@ -321,11 +321,20 @@ def test_memory_that_contradicts_the_server_is_not_in_the_evidence(
         server = read_server(connection)
         return msgspec.structs.replace(server, shared_buffers_blocks=server.shared_buffers_blocks + 1)
 
+    states: list[object] = []
+
+    def tracer(*arguments: Any, **options: Any) -> Tracer:
+        states.append(options["buffer_states"])
+        return Tracer(*arguments, **options)
+
     monkeypatch.setattr("pgsweep.evidence.trace.read_server", other_size)
+    monkeypatch.setattr("pgsweep.evidence.trace.Tracer", tracer)
     result = record_trace(wheel18.conninfo(), tmp_path / "x.evidence", seconds=0.5)
     assert result.snapshots == 0
     [warning] = [text for text in result.warnings if "the pool's contents are not in the evidence" in text]
     assert "buffers there, shared_buffers is" in warning
+    assert warning.endswith("; the probes read no states of buffers either")
+    assert states == [False]
     assert not Evidence.open(tmp_path / "x.evidence").has("snapshots")
 
 

@@ -141,6 +141,9 @@ def test_what_cannot_be_used_is_refused(wheel18: Cluster, watching: str, case: s
         with pytest.raises(PgsweepError, match=words) as caught:
             History(postgres_store(conninfo), most_bytes=1 << 30)
         assert caught.value.hint
+        if case in ("powerless", "encoding"):
+            assert f"psql -h {wheel18.socket_directory} -p 5432 -U postgres -d " in caught.value.hint
+            assert " -c 'CREATE " in caught.value.hint or ' -c "CREATE ' in caught.value.hint
         assert case == "newer" or isinstance(caught.value, MissingAbility)
 
 

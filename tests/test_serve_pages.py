@@ -130,6 +130,7 @@ def test_values_on_the_page_are_those_of_the_records(tab: Tab, served: Served) -
 def test_it_updates_by_itself(tab: Tab, served: Served) -> None:
     page = tab.page
     page.goto(f"{served.address}/servers/shop?range=15m")
+    assert page.locator("p.note").first.inner_text().endswith(", database paged")
     page.wait_for_selector("[data-chart=reads] canvas")
     with page.expect_response(re.compile("/servers/shop/facts")):
         pass

@@ -175,7 +175,7 @@ def test_the_screen_shows_what_pg_buffercache_says(source: str) -> None:
         shop_of(server) as quiet,
         screen_of("top", quiet, "--source", source, "--filter", "public.") as screen,
     ):
-        screen.wait_for("hits", "%", "big ", "hot ", without="rates come")
+        screen.wait_for("hits", "%", "big ", "hot ", " at ", ", topped", without="rates come")
         with psycopg.connect(quiet, autocommit=True) as connection:
             rows = connection.execute(_TRUTH).fetchall()
 

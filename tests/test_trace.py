@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from pgsweep._native import Tracer
-from pgsweep.evidence.schema import FLAG_SCAN
+from pgsweep.evidence.schema import FLAG_PINNED, FLAG_SCAN
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import own_server_files
 from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing
@@ -68,6 +68,23 @@ def test_hits_and_misses_are_those_that_the_server_counts(server: Cluster, attac
     assert after[0] - before[0] == hits - shared
     assert after[1] - before[1] == misses
     assert trace.tracer.lost() == 0
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_states_of_buffers_are_read_only_where_they_are_asked_for(server: Cluster, states: bool) -> None:
+    """A page that is accessed twice in a row was not pinned meanwhile; only its buffer's state shows that."""
+    with database(server, "stated") as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS i")
+        connection.execute("PREPARE once AS SELECT i FROM t WHERE ctid = '(0,1)'")
+        for _ in range(6):
+            connection.execute("EXECUTE once")
+        with tracing(server, buffer_states=states) as trace:
+            for _ in range(200):
+                connection.execute("EXECUTE once")
+        mine = trace.of(connection.info.backend_pid, rel=file_of(connection, "t"), kind=HIT)
+    pinned = int(np.count_nonzero(mine["flags"] & FLAG_PINNED))
+    assert len(mine["kind"]) >= 200
+    assert pinned < 5 if states else pinned > 150
 
 
 def test_sessions_that_scan_side_by_side_are_counted_as_the_server_counts_them(server: Cluster) -> None:

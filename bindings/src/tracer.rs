@@ -92,7 +92,8 @@ impl Tracer {
     /// Put the probes on the server whose postmaster has this process id.
     #[new]
     #[pyo3(signature = (
-        postmaster_pid, version_num, *, databases, ring_bytes, attachment, start_time=None
+        postmaster_pid, version_num, *, databases, ring_bytes, attachment, start_time=None,
+        buffer_states=true
     ))]
     fn new(
         py: Python<'_>,
@@ -102,6 +103,7 @@ impl Tracer {
         ring_bytes: u32,
         attachment: &str,
         start_time: Option<i64>,
+        buffer_states: bool,
     ) -> PyResult<Self> {
         let attachment = attachment_named(attachment)?;
         if !ring_bytes.is_power_of_two() || ring_bytes < 4096 {
@@ -114,6 +116,7 @@ impl Tracer {
             databases,
             ring_bytes,
             attachment,
+            buffer_states,
         };
         py.detach(|| {
             let server = open(postmaster_pid, start_time)?;

@@ -10,6 +10,7 @@ use crate::pool;
 use crate::programs::{self, Common, Words};
 use crate::server::Server;
 use crate::site::{self, Calls, Site};
+use crate::tracer::Options;
 
 /// One probe as it was attached.
 #[derive(Debug, Clone)]
@@ -91,7 +92,7 @@ impl Probes {
     pub fn attach(
         server: &Server,
         common: &Common,
-        version_num: u32,
+        options: &Options,
         attachment: Attachment,
     ) -> Result<Self> {
         let mut probes = Self {
@@ -99,7 +100,7 @@ impl Probes {
             infos: Vec::new(),
             attachment,
         };
-        probes.attach_all(server, common, version_num)?;
+        probes.attach_all(server, common, options)?;
         Ok(probes)
     }
 
@@ -122,7 +123,7 @@ impl Probes {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn attach_all(&mut self, server: &Server, common: &Common, version_num: u32) -> Result<()> {
+    fn attach_all(&mut self, server: &Server, common: &Common, options: &Options) -> Result<()> {
         // The rare ones first, so that no access is seen before what explains it.
         for &(kind, names, words) in RARE {
             if let Some((name, symbol)) = find(server, names) {
@@ -141,7 +142,7 @@ impl Probes {
             )?;
         }
         // Extending a relation looks like a miss up to version 15, where it goes through BufferAlloc.
-        if version_num < 160_000 {
+        if options.version_num < 160_000 {
             if let Some((name, symbol)) = find(server, &["smgrextend"]) {
                 self.attach_entry(
                     server,
@@ -163,7 +164,10 @@ impl Probes {
         })?;
         let lookup = server.require(&["BufTableLookup"])?;
         if let Some(site) = site::choose_at_result(&server.executable, lookup) {
-            let descriptors = pool::descriptors(server, version_num);
+            let descriptors = options
+                .buffer_states
+                .then(|| pool::descriptors(server, options.version_num))
+                .flatten();
             let words = Words::Entry(site.argument, site.return_address_offset, descriptors);
             return self.attach_chosen(server, common, Kind::Hit, "BufTableLookup", |_| {
                 Ok((site, words))

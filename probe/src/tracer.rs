@@ -38,6 +38,8 @@ pub struct Options {
     pub ring_bytes: u32,
     /// How the programs are attached; nothing: the fastest that this kernel has.
     pub attachment: Option<Attachment>,
+    /// Whether hits read the states of their buffers; not where the server's memory is not as its version has it.
+    pub buffer_states: bool,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +115,7 @@ impl Tracer {
             databases: options.databases.clone(),
             ignored_callers: probes::ignored_callers(server),
         };
-        let probes = Probes::attach(server, &common, options.version_num, attachment)?;
+        let probes = Probes::attach(server, &common, options, attachment)?;
         let start_ns = monotonic_ns();
         let shared = Arc::<Shared>::default();
         let decoder = Decoder::new(start_ns, options.version_num);

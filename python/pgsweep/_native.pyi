@@ -398,6 +398,7 @@ class Tracer:
         ring_bytes: size of the kernel's buffer, a power of two.
         attachment: `link`, `perf_event`, or `auto`.
         start_time: as for PoolReader.
+        buffer_states: whether hits read the states of their buffers from the server's memory.
 
     Raises:
         RuntimeError: (what, hint): this kernel, server or user cannot.
@@ -413,6 +414,7 @@ class Tracer:
         ring_bytes: int,
         attachment: str,
         start_time: int | None = None,
+        buffer_states: bool = True,
     ) -> Tracer: ...
     def poll(self, timeout_seconds: float) -> TraceTables | None:
         """Wait at most this long for a batch of decoded tables; None when there is none.

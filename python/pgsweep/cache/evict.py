@@ -1,7 +1,8 @@
 """Take one relation out of both caches, on request: `pgsweep cache --evict`.
 
 The only thing that `cache` changes, and only what lies in caches: the next access reads from disk. Buffers go
-by pg_buffercache's own functions; the page cache by posix_fadvise(2), POSIX_FADV_DONTNEED, file by file.
+by pg_buffercache's own functions, which PostgreSQL has since 17: before, they stay. The page cache goes by
+posix_fadvise(2), POSIX_FADV_DONTNEED, file by file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pgsweep.errors import UsageError
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.pg.catalog import RelationPlace, find_relation
 from pgsweep.pg.connect import connect, explained
-from pgsweep.pg.evict import evict, evict_statement
+from pgsweep.pg.evict import cannot_evict, evict, evict_statement
 from pgsweep.pg.prewarm import written_out
 from pgsweep.residency.access import Access
 
@@ -24,13 +25,13 @@ class Evicted:
     """What was taken out.
 
     Attributes:
-        buffers: evicted from shared_buffers.
+        buffers: evicted from shared_buffers; None where this release cannot evict any, so that they stay.
         pinned: buffers that stay, as somebody uses them.
         files: whose pages the kernel was asked to drop; None where the page cache cannot be seen from here.
         refused: files among them that it refused for.
     """
 
-    buffers: int
+    buffers: int | None
     pinned: int
     files: int | None
     refused: int
@@ -45,12 +46,18 @@ def evict_relation(access: Access, name: str) -> Evicted:
 
     Raises:
         UsageError: there is no such relation, or it has no storage of its own.
-        MissingAbility: the server cannot do it, or not for this role.
+        MissingAbility: the server cannot do it, or not for this role; one that is too old to evict buffers
+            only where the page cache cannot be reached either.
     """
     place = _place(access, name)
-    with connect(access.conninfo, inspection=False) as connection, explained():
-        buffers, pinned = evict(connection, evict_statement(connection, place))
+    buffers, pinned = None, 0
+    reason = cannot_evict(access.server.version_num)
+    if reason is None:
+        with connect(access.conninfo, inspection=False) as connection, explained():
+            buffers, pinned = evict(connection, evict_statement(connection, place))
     paths = _paths(access, place)
+    if reason is not None and paths is None:
+        raise reason
     if paths is None:
         return Evicted(buffers, pinned, None, 0)
     for path in paths:
@@ -67,9 +74,12 @@ def evict_relation(access: Access, name: str) -> Evicted:
 def written_plan(access: Access, name: str) -> list[str]:
     """Return the statement and the system calls by which `evict_relation` would do it; it raises the same."""
     place = _place(access, name)
+    paths, reason = _paths(access, place), cannot_evict(access.server.version_num)
+    calls = [f"posix_fadvise({path}, 0, 0, POSIX_FADV_DONTNEED)" for path in paths or []]
+    if reason is not None and paths is not None:
+        return [f"-- {reason.message}: its buffers stay", *calls]
     with connect(access.conninfo) as connection, explained():
         statement = written_out(connection, evict_statement(connection, place))
-    calls = [f"posix_fadvise({path}, 0, 0, POSIX_FADV_DONTNEED)" for path in _paths(access, place) or []]
     return [f"{statement};", *calls]
 
 

@@ -57,7 +57,8 @@ _MAP_CELLS = 512
     "evicted",
     metavar="RELATION",
     shell_complete=relation_names,
-    help="First evict a relation of DBNAME from both caches; asks. PostgreSQL 17 and later, as a superuser.",
+    help="First evict a relation of DBNAME from both caches; asks. From shared_buffers: as a superuser, "
+    "PostgreSQL 17 and later; before, from the page cache only.",
 )
 @click.option("-y", "--yes", is_flag=True, help="With --evict: do not ask.")
 @click.option(
@@ -178,7 +179,14 @@ def _evict(access: Access, relation: str) -> str:
     from pgsweep.cache.evict import evict_relation
 
     done = evict_relation(access, relation)
-    text = f"evicted `{relation}`: {format_count(done.buffers)} buffers"
+    if done.buffers is None:
+        release = access.server.version_num // 10000
+        text = (
+            f"`{relation}`: its buffers stay in shared_buffers, as PostgreSQL {release} cannot evict them "
+            "(17 and later can)"
+        )
+    else:
+        text = f"evicted `{relation}`: {format_count(done.buffers)} buffers"
     if done.pinned:
         text += f", {format_count(done.pinned)} stay because they are in use"
     if done.files is None:

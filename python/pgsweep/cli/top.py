@@ -134,7 +134,8 @@ def command(
             if once:
                 _print(live, interval_seconds, view, settings, as_json=as_json, server=target.server)
             else:
-                _watch(_First(live, stack.pop_all(), opener), interval_seconds, view, settings)
+                opened_first = _First(live, stack.pop_all(), opener)
+                _watch(opened_first, interval_seconds, view, settings, server=target.server)
 
     target.use(watched)
 
@@ -204,7 +205,9 @@ def _print(
         write_stdout(once_text(plain(sample), settings.terminal(), sort=view.sort, reverse=False))
 
 
-def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Settings) -> None:
+def _watch(
+    reopen: _First, interval_seconds: float, view: TopView, settings: Settings, *, server: str
+) -> None:
     from pgsweep.cache.top.feed import Feed
     from pgsweep.ui.top import TopApp
 
@@ -219,4 +222,6 @@ def _watch(reopen: _First, interval_seconds: float, view: TopView, settings: Set
     ) -> Feed[CacheSample]:
         return Feed(reopen, interval_seconds, show, fail, give_up)
 
-    TopApp(feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode).show()
+    TopApp(
+        feed_of, interval_seconds=interval_seconds, view=view, unicode=terminal.unicode, server=server
+    ).show()

@@ -102,6 +102,7 @@ def record_trace(
                     ring_bytes=ring_bytes,
                     attachment=attachment,
                     start_time=start_time,
+                    buffer_states=recording.pool_is_as_expected,
                 ),
                 cost_seconds,
                 expected,

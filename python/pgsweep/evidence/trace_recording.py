@@ -89,6 +89,11 @@ class TraceRecording:
         # Before the probes and the first counters: statements of ours would be in one of them only.
         self._unlike = self._compared()
 
+    @property
+    def pool_is_as_expected(self) -> bool:
+        """Return whether the memory shows what the server says; only then buffers are read from it."""
+        return self._unlike is None
+
     def meta(self) -> EvidenceMeta:
         """Return what is known at the beginning."""
         recovery = {} if self._recovery_pid is None else {"recovery_pid": str(self._recovery_pid)}
@@ -316,6 +321,8 @@ class TraceRecording:
             why = why or str(error.args[0])
         if why is not None:
             warning = f"the pool's contents are not in the evidence: {why}"
+            if not self.pool_is_as_expected:
+                warning += "; the probes read no states of buffers either"
             if warning not in self._warnings:
                 self._warnings.append(warning)
             return

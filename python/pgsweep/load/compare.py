@@ -112,7 +112,7 @@ def _compare(
 ) -> LoadCompareResult:
     original = read_catalog(connection, resolve_relation(connection, table))
     assert original is not None
-    prepared = prepare(original, inputs, options, host=connection.info.host, role=connection.info.user)
+    prepared = prepare(original, inputs, options, connection)
     path = session_path(connection)
     document = LoadDocument(
         table=original.table,

@@ -30,11 +30,12 @@ from pgsweep.load.options import LoadOptions
 from pgsweep.load.rows import json_columns, parquet_columns
 from pgsweep.load.source import Input, read_first, splitter_for, terminator_of
 from pgsweep.load.unlogged import GIVEN_UP, check_unlogged, unlogged_choice
+from pgsweep.pg.connect import Connection
+from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.load_catalog import Catalog, IndexFacts, KeyFacts
 from pgsweep.pg.load_copy import CopyTarget
 from pgsweep.pg.load_journal import UNLOGGED, JournalObject
 from pgsweep.pg.load_work import unlogged_change
-from pgsweep.plain import sql_identifier
 from pgsweep.records.load import LoadChoice, LoadEstimate, LoadFile, LoadObject, LoadPlan
 from pgsweep.units import format_bytes, parse_bytes
 
@@ -67,7 +68,7 @@ class Prepared:
     measure: bool
 
 
-def check_table(catalog: Catalog, role: str) -> None:
+def check_table(catalog: Catalog, connection: Connection) -> None:
     """Refuse a table that cannot be loaded.
 
     Raises:
@@ -94,7 +95,7 @@ def check_table(catalog: Catalog, role: str) -> None:
     if not table.may_insert:
         raise MissingAbility(
             f"this role may not insert into {table.quoted}",
-            hint=f"as the table's owner: GRANT INSERT ON {table.quoted} TO {sql_identifier(role)}",
+            hint=grant_to_session(connection, f"INSERT ON {table.quoted}"),
         )
     if table.row_security:
         raise MissingAbility(
@@ -107,7 +108,7 @@ def check_table(catalog: Catalog, role: str) -> None:
 
 
 def prepare(
-    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, *, host: str, role: str
+    catalog: Catalog, inputs: Sequence[Input], options: LoadOptions, connection: Connection
 ) -> Prepared:
     """Return the plan.
 
@@ -115,13 +116,12 @@ def prepare(
         catalog: of the table.
         inputs: the files.
         options: of the user.
-        host: of the server, as libpq has it.
-        role: that loads.
+        connection: the session that loads.
 
     Raises:
         MissingAbility, UsageError, InputError: it cannot be loaded like this.
     """
-    check_table(catalog, role)
+    check_table(catalog, connection)
     table = catalog.table
     kind = inputs[0].format
     columns, headers, mean_bytes, stray = _look(catalog, inputs, options)
@@ -164,7 +164,7 @@ def prepare(
             what="sessions", choice=f"1 or {jobs}, measured on a sample" if measure else str(jobs), reason=why
         )
     )
-    memory = _memory(catalog, options, host)
+    memory = _memory(catalog, options, connection.info.host)
     if dropping:
         choices.append(
             LoadChoice(

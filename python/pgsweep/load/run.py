@@ -63,7 +63,7 @@ def plan_load(conninfo: str, files: Sequence[str], table: str, options: LoadOpti
             return _result(connection, prepared, None)
         catalog = _catalog_of(connection, table)
         _refuse_unfinished(connection, catalog.table.oid, table)
-        prepared = prepare(catalog, inputs, options, host=connection.info.host, role=connection.info.user)
+        prepared = prepare(catalog, inputs, options, connection)
         return _result(connection, prepared, None)
 
 
@@ -107,7 +107,7 @@ def load_files(
             )
             return _result(control, prepared, outcome)
         catalog = _catalog_of(control, table)
-        prepared = prepare(catalog, inputs, options, host=control.info.host, role=control.info.user)
+        prepared = prepare(catalog, inputs, options, control)
         oid = catalog.table.oid
         _refuse_unfinished(control, oid, table)
         if prepared.plan.strategy == "one transaction":
@@ -281,7 +281,7 @@ def _prepared_partition(
     """Return a new partition, the options with which it is filled, and the plan."""
     partition = plan_partition(connection, table, options)
     alone = partition_options(options)
-    prepared = prepare(partition.catalog, inputs, alone, host=connection.info.host, role=connection.info.user)
+    prepared = prepare(partition.catalog, inputs, alone, connection)
     return partition, alone, partition_plan(prepared, partition)
 
 

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.activity import read_activity
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.connect import Connection, connect, explained, set_for_session
 from pgsweep.pg.queries import load
 
@@ -111,6 +112,6 @@ def check_database(connection: Connection) -> bool:
         raise PgsweepError(
             f"there is a database `{DATABASE}` that pgsweep did not make",
             cause="the lab makes one of this name, and drops it at the end",
-            hint=f"rename it: ALTER DATABASE {DATABASE} RENAME TO another",
+            hint="rename it, " + as_superuser(connection, [f"ALTER DATABASE {DATABASE} RENAME TO another"]),
         )
     return row is not None

@@ -18,6 +18,16 @@ _OLDEST: Final = 170000
 _NAME: Final = "pg_buffercache"
 
 
+def cannot_evict(version_num: int) -> MissingAbility | None:
+    """Return why servers of a release cannot evict a relation's buffers; None if they can."""
+    if version_num >= _OLDEST:
+        return None
+    return MissingAbility(
+        f"PostgreSQL {version_num // 10000} cannot evict a relation from shared_buffers",
+        cause="pg_buffercache has functions for it since PostgreSQL 17",
+    )
+
+
 def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -> tuple[bytes, list[int]]:
     """Return the statement that evicts a relation's buffers, and its arguments.
 
@@ -30,11 +40,9 @@ def evict_statement(connection: psycopg.Connection[Any], place: RelationPlace) -
             for this role.
     """
     version_num = connection.info.server_version
-    if version_num < _OLDEST:
-        raise MissingAbility(
-            f"PostgreSQL {version_num // 10000} cannot evict a relation from shared_buffers",
-            cause="pg_buffercache has functions for it since PostgreSQL 17",
-        )
+    reason = cannot_evict(version_num)
+    if reason is not None:
+        raise reason
     function = "pg_buffercache_evict" if version_num < 180000 else "pg_buffercache_evict_relation"
     found = read_extension(connection, _NAME, function)
     if found.created is None or found.schema is None:

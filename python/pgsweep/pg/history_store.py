@@ -26,6 +26,7 @@ import psycopg
 from psycopg import sql
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
+from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.answers import CheckedConnection
 from pgsweep.pg.connect import Connection, connect, describe, explained, set_for_session, with_name
 from pgsweep.pg.failures import ends_session, first_line
@@ -174,7 +175,9 @@ class PostgresStore:
             raise MissingAbility(
                 f"the history cannot be kept in {self.name}",
                 cause=f"its encoding is {encoding}, and names of all servers must fit in",
-                hint="CREATE DATABASE pgsweep_history ENCODING 'UTF8' TEMPLATE template0",
+                hint=as_superuser(
+                    connection, ["CREATE DATABASE pgsweep_history ENCODING 'UTF8' TEMPLATE template0"]
+                ),
             )
         try:
             with connection.transaction():
@@ -196,8 +199,10 @@ class PostgresStore:
             raise MissingAbility(
                 f"the history cannot be kept in {self.name}: {first_line(error)}",
                 cause="the role may not make a schema there, or may not write the tables in it",
-                hint=f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {sql_identifier(connection.info.user)} "
-                "-- as the owner of the database",
+                hint=as_superuser(
+                    connection,
+                    [f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {sql_identifier(connection.info.user)}"],
+                ),
             ) from error
 
     def _check_owner(self, connection: Connection) -> bool:

@@ -214,7 +214,8 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
                 raise PgsweepError(
                     f"another load of this table is at work (process {row[1] or '?'} of the server)",
                     cause="two loads of one table would take each other's indexes away",
-                    hint="wait for it, or end it: SELECT pg_terminate_backend(PROCESS)",
+                    hint="wait for it, or end it: psql -d NAME -c "
+                    f"'SELECT pg_terminate_backend({row[1] or 'PROCESS'})'",
                 )
             time.sleep(0.1)
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])

@@ -95,6 +95,7 @@ class TopApp(App[None]):
         interval_seconds: from one look to the next, at first.
         view: the order at first.
         unicode: whether the terminal shows more than ASCII.
+        server: where it is, in words, for the bar.
     """
 
     CSS = """
@@ -158,8 +159,10 @@ class TopApp(App[None]):
         interval_seconds: float = 1.0,
         view: TopView | None = None,
         unicode: bool = True,
+        server: str = "",
     ) -> None:
         super().__init__(ansi_color=True)
+        self._server = server
         self._control = control_of(self._take, self._tell, self._break)
         self._interval_seconds = interval_seconds
         view = view or TopView()
@@ -408,7 +411,7 @@ class TopApp(App[None]):
         states = ["LOST"] if self._trouble is not None else []
         states += ["PAUSED"] if self._paused else []
         states += [f"filter {shown(self._wanted)}"] if self._wanted else []
-        return title_bar(self._sample, self._interval_seconds, states, terminal)
+        return title_bar(self._sample, self._interval_seconds, states, terminal, server=self._server)
 
     def _notices(self, sample: TopSample) -> list[Line]:
         lines: list[Line] = []

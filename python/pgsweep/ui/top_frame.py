@@ -9,30 +9,47 @@ from rich.text import Text
 
 from pgsweep.plain import shown
 from pgsweep.records.top import TopSample
-from pgsweep.ui.line import Line, cut
-from pgsweep.ui.numbers import count
+from pgsweep.ui.line import Line, cut, shortened
+from pgsweep.ui.numbers import count, server_name
 from pgsweep.ui.terminal import Terminal
-from pgsweep.ui.top_text import KEYS, title
+from pgsweep.ui.top_text import KEYS
+
+_LEAST_PLACE = 8
 
 
 def title_bar(
-    sample: TopSample | None, interval_seconds: float, states: Sequence[str], terminal: Terminal
+    sample: TopSample | None,
+    interval_seconds: float,
+    states: Sequence[str],
+    terminal: Terminal,
+    *,
+    server: str = "",
 ) -> Text:
     """Return the bar: what is looked at and how often, and the states that the screen is in.
+
+    Where there is no room for all of it, the command's name is left out and the server's place shortened.
 
     Args:
         sample: the last look, where there was one.
         interval_seconds: as asked for; the bar names the longer one where looks are held back.
         states: words such as PAUSED.
         terminal: as wide as the bar.
+        server: where it is, in words.
     """
     left, right = " pgsweep top ", ""
     if sample is not None:
-        left += f" {title(sample)}"
         at = datetime.datetime.fromisoformat(sample.at).astimezone()
         every = max(sample.interval_seconds if sample.held_back else 0, interval_seconds)
         right = f"{sample.pool_source}  every {count(every)} s  {at:%H:%M:%S} "
     right = "".join(f"{state}  " for state in states) + right
+    if sample is not None:
+        version, database = server_name(shown(sample.server_version)), shown(sample.database)
+        room = terminal.width - len(right) - len(f"  {version} at , {database} ")
+        whole = shown(server)
+        if room < len(left) + len(whole):
+            left = ""
+        place = shortened(whole, room - len(left), terminal) if room - len(left) >= _LEAST_PLACE else ""
+        left += f" {version} at {place}, {database}" if place else f" {version}, {database}"
     space = max(1, terminal.width - len(left) - len(right))
     bar = Text(shown(left), style="bold reverse")
     bar.append(" " * space + right)

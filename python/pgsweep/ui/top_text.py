@@ -25,7 +25,6 @@ from pgsweep.ui.numbers import (
     known_bytes,
     rough_percent,
     rough_seconds,
-    server_name,
     share,
 )
 from pgsweep.ui.subject import subject_line
@@ -343,11 +342,6 @@ def missing_line(sample: TopSample, index: int) -> str:
     entry = sample.missing[index]
     text = f"not seen: {shown(entry.what)}: {shown(entry.why)}"
     return text + (f"; {shown(entry.enable)}" if entry.enable else "")
-
-
-def title(sample: TopSample) -> str:
-    """Return server and database."""
-    return f"{server_name(shown(sample.server_version))}, {shown(sample.database)}"
 
 
 def once_text(sample: TopSample, terminal: Terminal, *, sort: str, reverse: bool) -> str:

@@ -80,13 +80,18 @@ def command(
 
     def looked(conninfo: str) -> MemoryResult | None:
         with opened(conninfo) as server:
+
+            def once() -> MemoryResult:
+                result = look(server, top=top, queries=queries)
+                return with_provenance(result, settings.arguments, server=target.server)
+
             if watching:
                 from pgsweep.cli.watch import watch
 
-                watch(lambda: look(server, top=top, queries=queries), interval, settings)
+                watch(once, interval, settings)
                 return None
-            return look(server, top=top, queries=queries)
+            return once()
 
     result = target.use(looked)
     if result is not None:
-        output.write(with_provenance(result, settings.arguments, server=target.server))
+        output.write(result)
