@@ -262,6 +262,10 @@ class MemoryFacts:
             "page cache"
         ]
 
+    def with_sessions(self, sessions: float) -> MemoryFacts:
+        """Return the facts with the processes of that many sessions, where processes were not counted."""
+        return replace(self, processes=round(sessions) + _OTHER_PROCESSES)
+
     def changed(self, *, huge_pages: bool | None, sessions_factor: float) -> MemoryFacts:
         """Return the facts with huge pages or without, and with another number of sessions.
 
