@@ -14,6 +14,7 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.traces import ChangedTrace
@@ -178,6 +179,15 @@ def test_more_sessions_take_memory_from_the_page_cache(on_host: Path) -> None:
     assert found.changed.memory.throughput is not None and not found.changed.memory.throughput.points
     assert "how long sessions wait" in found.changed.memory.throughput.reasons[0]
     assert after.disk_reads_per_second > before.disk_reads_per_second
+
+
+def test_a_session_takes_what_the_processes_of_today_do() -> None:
+    facts = replace(MemoryFacts.supposed(1 << 30, 16 * MB), processes=28)
+    # 20 of the processes are sessions; ten more of them.
+    assumed = facts.changed(huge_pages=None, sessions_factor=1.5)
+    assert assumed.other_bytes - facts.other_bytes == 10 * SESSION_BYTES
+    measured = replace(facts, private_bytes=28 * MB).changed(huge_pages=None, sessions_factor=1.5)
+    assert measured.other_bytes - facts.other_bytes == 10 * MB
 
 
 @pytest.mark.parametrize("kind", ["trace", "sql"])
