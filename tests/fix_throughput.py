@@ -8,7 +8,7 @@ import numpy as np
 
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import CurvePoint, MemoryPrediction, Observed, Throughput
-from pgsweep.sizing.throughput import predict_throughput
+from pgsweep.sizing.throughput import Then, predict_throughput
 from tests.fix_advice import GB, _disk_point
 
 
@@ -85,21 +85,28 @@ def predicted(
     *,
     measured: float | None = None,
     blocks: dict[int, float] | None = None,
+    sessions_factor: float = 1.0,
+    then: dict[int, float] | None = None,
 ) -> Throughput:
+    """Return the throughput; `then` are the disk reads with more sessions or another memory."""
+
     # 2000 disk reads a second today, and 1200 copies.
-    memory = MemoryPrediction(
-        memory_bytes=16 * GB,
-        memory_from="host",
-        other_bytes=GB,
-        measured_disk_bytes_per_second=measured,
-        simulated_disk_bytes_per_second=None if measured is None else 1000.0,
-        policy="two-lists",
-        points=[
-            _disk_point(size, count, width, count if blocks is None else blocks[size])
-            for size, count in reads.items()
-        ],
-        reasons=[],
-    )
+    def memory(reads: dict[int, float]) -> MemoryPrediction:
+        return MemoryPrediction(
+            memory_bytes=16 * GB,
+            memory_from="host",
+            other_bytes=GB,
+            measured_disk_bytes_per_second=measured,
+            simulated_disk_bytes_per_second=None if measured is None else 1000.0,
+            policy="two-lists",
+            points=[
+                _disk_point(size, count, width, count if blocks is None else blocks[size])
+                for size, count in reads.items()
+            ],
+            reasons=[],
+        )
+
     curve = [CurvePoint(shared_buffers_bytes=size, miss_ratio=0.032, low=0.03, high=0.034) for size in reads]
     observed = Observed(shared_buffers_bytes=GB, miss_ratio=0.032, accesses=1_000_000, seconds=10.0)
-    return predict_throughput(recorded, observed, curve, memory)  # type: ignore[arg-type]
+    other = None if then is None else Then(sessions_factor=sessions_factor, curve=curve, memory=memory(then))
+    return predict_throughput(recorded, observed, curve, memory(reads), other)  # type: ignore[arg-type]

@@ -170,8 +170,45 @@ class Load:
             writer.close(meta)
         return path
 
-    def write_snapshots(self, path: Path, count: int = 200_000, snapshots: int = 40) -> Path:
-        """Write snapshots of a pool of `POOL` blocks, and the counters."""
+    def disk_share(self, pool_blocks: int, cache_blocks: int, count: int = 800_000) -> float:
+        """Return which share of the misses waits for the disk behind a page cache of that size."""
+        pages, owner = self.accesses(count, seed=99)
+        if self.kept:
+            begin, many = self.first(self.kept)
+            others = (pages < begin) | (pages >= begin + many)
+            pages, owner, pool_blocks = pages[others], owner[others], pool_blocks - many
+        at = np.flatnonzero(owner >= 0)
+        scans: dict[str, Any] = {}
+        if len(at):
+            blocks = np.full(int(owner.max()) + 1, self.first(self.scanned)[1], dtype=np.uint32)
+            scans = {
+                "flags": (owner >= 0).astype(np.uint8),
+                "owner_access": at.astype(np.uint64),
+                "owner": owner[at].astype(np.uint32),
+                "owner_blocks": blocks,
+            }
+        missed = np.flatnonzero(_native.replay_outcomes(pages, pool_blocks, _RULES, **scans)["outcomes"] == 1)
+        seconds = missed / len(pages) * count / PER_SECOND
+        begins = np.cumsum([0, *(one.pages for one in self.relations)])
+        seen = _native.access_files(
+            pages[missed],
+            begins.astype(np.uint32),
+            capacity_pages=2 * cache_blocks,
+            # 128 kB in pages of 4 kB.
+            readahead_pages=32,
+            gathered=np.searchsorted(seconds, np.arange(0, seconds[-1], 2.0)).astype(np.uint64),
+        )
+        late = missed >= len(pages) // 2
+        return float((seen["missing_pages"][late] > 0).mean())
+
+    def write_snapshots(
+        self, path: Path, count: int = 200_000, snapshots: int = 40, *, host: dict[str, str] | None = None
+    ) -> Path:
+        """Write snapshots of a pool of `POOL` blocks, and the counters.
+
+        Args:
+            host: facts about the machine.
+        """
         random = np.random.default_rng(2)
         pages, _ = self.accesses(2 * count, seed=1)
         pool = _native.replay_outcomes(pages[:count], POOL, _RULES)
@@ -179,7 +216,7 @@ class Load:
         rel, _ = self._file(pages)
         cuts = ((np.arange(snapshots) + random.random(snapshots)) / snapshots * count).astype(int).tolist()
         missed, previous = np.zeros(count, dtype=bool), 0
-        meta = _meta("sql", count / PER_SECOND)
+        meta = msgspec.structs.replace(_meta("sql", count / PER_SECOND), host=host or {})
         with EvidenceWriter(path, meta) as writer:
             writer.replace("relations", self._relations())
             writer.append("counters", self._counters(0, 0.0, rel[:0], missed[:0]))

@@ -20,6 +20,7 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
+from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 
 
@@ -104,6 +105,10 @@ def test_it_is_evidence_and_can_be_predicted_from(pieces: list[Path], tmp_path: 
     assert answer.result is not None, answer.why
     assert answer.result.observed.shared_buffers_bytes == 16 << 20
     assert answer.covered_seconds > 8
+    # Disk reads are those that the command line predicts from the same evidence.
+    alone = predict(tmp_path / "joined.evidence")
+    assert (answer.result.points, answer.result.memory) == (alone.points, alone.memory)
+    assert answer.result.memory is not None or alone.verdict.level == "refused"
     assert predict_pieces([], 900).why is not None
 
 

@@ -15,7 +15,7 @@ from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_se
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing import throughput as throughput_of
 from pgsweep.sizing import verify
-from pgsweep.sizing.closed_loop import delay_for, throughput
+from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
 from pgsweep.sizing.throughput import others_share
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
@@ -123,6 +123,45 @@ def test_the_interval_follows_that_of_the_disk_reads() -> None:
         known = predicted(Recorded(), {GB: 2000.0, 2 * GB: 1000.0}, width=0.1, measured=measured).points[1]
         assert known.ratio == then.ratio
         assert (known.high - known.low < then.high - then.low) is narrower
+
+
+def test_more_sessions_wait_in_a_queue_or_not() -> None:
+    """Between reads that wait as long as today's and a device that serves one after the other."""
+    now, twice = {GB: 2000.0}, {GB: 4000.0}
+    [point] = predicted(Recorded(), now, sessions_factor=2.0, then=twice).points
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    without_queue = exact(8, delay, 0.001, 4) / 1000
+    loop = {"delay_seconds": delay - 0.002, "demand_seconds": 0.001, "processors": 4}
+    device = station_for(0.002, np.arange(1.0, 10.0), 4, **loop)
+    one_by_one = flow(8, device, **loop).throughput / flow(4, device, **loop).throughput
+    assert 1 < one_by_one < without_queue < 2
+    assert point.ratio == pytest.approx(math.sqrt(one_by_one * without_queue), rel=0.01)
+    assert point.low < one_by_one < without_queue < point.high
+    # With a page cache that holds all, four processors are the limit.
+    [point] = predicted(Recorded(), now, sessions_factor=50.0, then={GB: 0.0}).points
+    assert point.ratio == pytest.approx(4, rel=0.06)
+    [half] = predicted(Recorded(), now, sessions_factor=0.5, then={GB: 1000.0}).points
+    assert half.low < half.ratio < half.high < 1
+
+
+def test_where_hardly_anything_is_read_the_processors_are_the_limit() -> None:
+    recorded = Recorded(blk_read_time=12.0, active_time=12_000.0)
+    [point] = predicted(recorded, {GB: 1.0}, sessions_factor=3.0, then={GB: 3.0}).points
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    assert point.ratio == pytest.approx(exact(12, delay, 0.001, 4) / 1000, rel=0.03)
+    assert "almost nothing" in predicted(recorded, {GB: 1.0}, sessions_factor=3.0, then={GB: 90.0}).reasons[0]
+    locked = predicted(Recorded(blk_read_time=2_000.0), {GB: 2000.0}, sessions_factor=2.0, then={GB: 4000.0})
+    assert locked.points == []
+    assert "locks, WAL, the network" in locked.reasons[0]
+
+
+def test_more_memory_is_compared_with_the_memory_of_today() -> None:
+    [point] = predicted(Recorded(), {GB: 2000.0}, then={GB: 1000.0}).points
+    same = predicted(Recorded(), {GB: 2000.0, 2 * GB: 1000.0}).points[1]
+    assert point.ratio == pytest.approx(same.ratio, rel=0.01)
+    assert point.ratio > 1.1
 
 
 @pytest.mark.parametrize(

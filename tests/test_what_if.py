@@ -14,6 +14,7 @@ import pytest
 from pgsweep.errors import UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.prediction import PredictResult
+from pgsweep.sizing.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
 from pgsweep.sizing.what_if.traces import ChangedTrace
@@ -119,26 +120,41 @@ def test_a_named_size_is_added_to_the_curve(evidence: dict[str, Path]) -> None:
 
 
 def test_memory_that_the_evidence_does_not_know_is_refused(evidence: dict[str, Path]) -> None:
-    with pytest.raises(UsageError, match="`ram 64GB` cannot be asked of evidence made of snapshots"):
-        predict(evidence["sql"], what_if=["ram 64GB"])
     with pytest.raises(UsageError, match="does not say how the memory"):
         predict(evidence["trace"], sizes_bytes=[8 * MB], what_if=["huge_pages on"])
+    with pytest.raises(UsageError, match="what huge pages change is not known"):
+        predict(evidence["sql"], sizes_bytes=[8 * MB], memory_bytes=64 * MB, what_if=["huge_pages on"])
+
+
+HOST = {
+    "memory_bytes": str(76 * MB), "memory_other_bytes": str(40 * MB), "memory_shared_bytes": str(10 * MB),
+    "memory_page_cache_bytes": str(26 * MB), "memory_page_tables_bytes": str(12 * MB),
+    "server_processes": "28", "readahead_bytes": "131072", "folio_order": "0", "huge_pages": "off",
+}  # fmt: skip
+"""76 MB, of which 40 MB serve neither cache, a part of them page tables."""
 
 
 @pytest.fixture(scope="module")
 def with_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a trace of a host with 76 MB, of which 40 MB serve neither cache, a part of them page tables."""
-    host = {
-        "memory_bytes": str(76 * MB), "memory_other_bytes": str(40 * MB), "memory_shared_bytes": str(10 * MB),
-        "memory_page_cache_bytes": str(26 * MB), "memory_page_tables_bytes": str(12 * MB),
-        "server_processes": "28", "readahead_bytes": "131072", "folio_order": "0", "huge_pages": "off",
-    }  # fmt: skip
-    return LOAD.write_trace(tmp_path_factory.mktemp("host") / "x.evidence", 60_000, host=host)
+    """Give a trace of that host."""
+    return LOAD.write_trace(tmp_path_factory.mktemp("host") / "x.evidence", 60_000, host=HOST)
 
 
+@pytest.fixture(scope="module")
+def seen_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give snapshots of that host."""
+    return LOAD.write_snapshots(tmp_path_factory.mktemp("seen") / "x.evidence", host=HOST)
+
+
+@pytest.fixture
+def on_host(request: pytest.FixtureRequest, kind: str) -> Path:
+    return Path(request.getfixturevalue("with_host" if kind == "trace" else "seen_on_host"))
+
+
+@pytest.mark.parametrize("kind", ["trace", "sql"])
 @pytest.mark.parametrize("asked", ["ram 192MB", "huge_pages on"])
-def test_more_memory_means_a_larger_page_cache_and_the_same_misses(with_host: Path, asked: str) -> None:
-    found = predict(with_host, sizes_bytes=[8 * MB], what_if=[asked])
+def test_more_memory_means_a_larger_page_cache_and_the_same_misses(on_host: Path, asked: str) -> None:
+    found = predict(on_host, sizes_bytes=[8 * MB], what_if=[asked])
     assert found.changed is not None and found.changed.memory is not None and found.memory is not None
     assert found.changed.points == found.points
     assert found.changed.verdict == found.verdict
@@ -152,23 +168,78 @@ def test_more_memory_means_a_larger_page_cache_and_the_same_misses(with_host: Pa
         assert after.page_tables_bytes == 0
 
 
-def test_more_sessions_take_memory_from_the_page_cache(with_host: Path) -> None:
-    found = predict(with_host, sizes_bytes=[8 * MB], what_if=["connections 1.2x"])
+@pytest.mark.parametrize("kind", ["trace", "sql"])
+def test_more_sessions_take_memory_from_the_page_cache(on_host: Path) -> None:
+    found = predict(on_host, sizes_bytes=[8 * MB], what_if=["connections 1.2x"])
     assert found.changed is not None and found.changed.memory is not None and found.memory is not None
     [before], [after] = found.memory.points, found.changed.memory.points
     # Four more sessions of 5 MB and their page tables.
     assert before.page_cache_bytes - after.page_cache_bytes >= 20 * MB
+    # The evidence has no times of its sessions.
     assert found.changed.memory.throughput is not None and not found.changed.memory.throughput.points
+    assert "how long sessions wait" in found.changed.memory.throughput.reasons[0]
     assert after.disk_reads_per_second > before.disk_reads_per_second
 
 
-def test_a_changed_load_has_disk_reads_of_its_own(with_host: Path) -> None:
+def test_a_session_takes_what_the_processes_of_today_do() -> None:
+    facts = replace(MemoryFacts.supposed(1 << 30, 16 * MB), processes=28)
+    # 20 of the processes are sessions; ten more of them.
+    assumed = facts.changed(huge_pages=None, sessions_factor=1.5)
+    assert assumed.other_bytes - facts.other_bytes == 10 * SESSION_BYTES
+    measured = replace(facts, private_bytes=28 * MB).changed(huge_pages=None, sessions_factor=1.5)
+    assert measured.other_bytes - facts.other_bytes == 10 * MB
+
+
+@pytest.mark.parametrize("kind", ["trace", "sql"])
+def test_a_changed_load_has_disk_reads_of_its_own(on_host: Path) -> None:
     asked = ["orders grows 3x", "keep log warm"]
-    found = predict(with_host, sizes_bytes=[8 * MB], what_if=asked)
+    found = predict(on_host, sizes_bytes=[8 * MB], what_if=asked)
     assert found.changed is not None and found.changed.memory is not None and found.memory is not None
     [before], [after] = found.memory.points, found.changed.memory.points
     assert after.page_cache_bytes == before.page_cache_bytes
     assert after.disk_reads_per_second > 1.2 * before.disk_reads_per_second
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        (["without orders"], LOAD.without("orders")),
+        (["orders grows 2x"], LOAD.grown("orders", 2)),
+        (["keep log warm"], replace(LOAD, kept="log")),
+        (["scan orders every 1s"], replace(LOAD, scanned="orders", every=PER_SECOND)),
+        (["connections 1.2x", "ram 100MB"], LOAD),
+    ],
+    ids=lambda value: " and ".join(value) if isinstance(value, list) else "",
+)
+def test_fitted_rates_say_what_the_changed_load_reads_from_disk(
+    seen_on_host: Path, asked: list[str], changed: Load
+) -> None:
+    """Both caches of the changed load are simulated access by access, with a page cache of that size."""
+    found = predict(seen_on_host, sizes_bytes=[8 * MB], what_if=asked)
+    assert found.changed is not None and found.changed.memory is not None and found.memory is not None
+    [point] = found.changed.memory.points
+    share = changed.disk_share(8 * MB // 8192, point.page_cache_bytes // 8192)
+    assert 1 - point.page_cache_hit_ratio == pytest.approx(share, abs=0.05)
+    assert point.page_cache_hit_low <= 1 - share <= point.page_cache_hit_high
+    misses = found.changed.points[0].miss_ratio * found.changed.accesses_per_second
+    assert point.disk_reads_per_second == pytest.approx(misses * (1 - point.page_cache_hit_ratio), rel=0.01)
+    assert point.disk_reads_low < point.disk_reads_per_second < point.disk_reads_high
+
+
+def test_another_memory_than_the_named_one(evidence: dict[str, Path]) -> None:
+    """Where the host was not looked at, --ram is today's memory, and a what-if another one."""
+    found = predict(
+        evidence["sql"], sizes_bytes=[8 * MB], memory_bytes=32 * MB, what_if=["ram 48MB", "connections 2x"]
+    )
+    assert found.changed is not None and found.changed.memory is not None and found.memory is not None
+    [before], [after] = found.memory.points, found.changed.memory.points
+    assert (found.memory.memory_bytes, found.changed.memory.memory_bytes) == (32 * MB, 48 * MB)
+    assert after.page_cache_bytes - before.page_cache_bytes == 16 * MB
+    assert any("how many sessions" in reason for reason in found.changed.memory.reasons)
+    alone = predict(evidence["sql"], sizes_bytes=[8 * MB], what_if=["ram 48MB"])
+    assert alone.memory is None
+    assert alone.changed is not None and alone.changed.memory is not None
+    assert any("not checked by today" in reason for reason in alone.changed.memory.reasons)
 
 
 def test_the_memory_is_named_once(with_host: Path) -> None:
@@ -190,14 +261,18 @@ def test_both_curves_are_shown_side_by_side(with_host: Path, tmp_path: Path) -> 
     assert "nobody accesses orders" in html
     assert json.loads(found)["changed"]["verdict"]["level"] == "rough"
     head, *lines = rows.splitlines()
-    assert head.split(",")[-6:-3] == ["what_if_miss_ratio", "what_if_low", "what_if_high"]
-    assert len(lines) == 3 and all(float(line.split(",")[-6]) > 0 for line in lines)
+    columns = head.split(",")
+    at = columns.index("what_if_miss_ratio")
+    assert columns[at + 1 : at + 3] == ["what_if_low", "what_if_high"]
+    assert columns[-3] == "what_if_throughput_ratio"
+    assert len(lines) == 3 and all(float(line.split(",")[at]) > 0 for line in lines)
     text = VIEW.text(msgspec.json.decode(found, type=PredictResult), Terminal(width=120, unicode=False))
     assert "What if (assumed):" in text and "nobody accesses orders" in text
     assert "With the what-ifs: " in text and "disk reads/s" in text
     # The curve, the memory, the disk reads, what is saved, and the what-if.
     tables = [line for line in text.splitlines() if line.startswith("         12 MB")]
     assert len(tables) == 5
+    assert "throughput is not predicted for another load" in " ".join(text.split())
 
 
 def test_a_relation_that_is_not_there_is_refused_with_those_that_are_near(

@@ -121,7 +121,9 @@ def advise_window(evidence: JoinedEvidence, name: str, *, seed: int = 0) -> tupl
     meta = evidence.meta
     contents = _contents(evidence)
     memory = _Memory.of(meta, None, contents)
-    prediction = predict_window(evidence, sizes_bytes=memory.sizes_for_bounds, seed=seed)
+    prediction = predict_window(
+        evidence, sizes_bytes=memory.sizes_for_bounds, memory_sizes_bytes=memory.candidates, seed=seed
+    )
     situation = _situation(evidence, memory, contents, prediction)
     points, basis = reads_by_size(situation)
     decision = decide_size(situation, points, basis)

@@ -247,7 +247,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         policy: `two-lists`, or `mglru`, which is bounded by FIFO and CLOCK.
         points: by size; sizes that leave no page cache have none.
         reasons: sentences on how far it may be trusted.
-        throughput: null from snapshots, and in results of earlier versions.
+        throughput: null in results of earlier versions.
         relations: those with the most disk reads, and the others together.
         costs: what reads take; null, as `use`, in results of earlier versions.
         use: what the memory was used for when the evidence was recorded.

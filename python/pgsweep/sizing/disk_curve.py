@@ -89,16 +89,17 @@ class DiskCurves:
     most_reads_per_second: float | None
 
 
-def curves_of(latencies: Sequence[DiskLatency], load: Load) -> DiskCurves:
+def curves_of(latencies: Sequence[DiskLatency], load: Load, most: int | None = None) -> DiskCurves:
     """Return the curves; where nothing was measured a read takes as long at each depth.
 
     Args:
         latencies: at two depths at least, or none; ascending by depth.
         load: beside which they were measured.
+        most: reads in flight that the curves must know; one more than there are sessions by default.
     """
     if not latencies:
         return DiskCurves([None] * 5, None)
-    most = math.floor(load.sessions) + 1
+    most = math.floor(load.sessions) + 1 if most is None else most
     means = np.array([one.seconds for one in latencies])
     errors = np.array([one.error_seconds for one in latencies]) * _NINETY_PERCENT
     weights = [one.reads for one in latencies]

@@ -30,7 +30,7 @@ from pgsweep.records.prediction import (
 )
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
-from pgsweep.sizing.throughput import predict_throughput
+from pgsweep.sizing.throughput import Then, predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -68,14 +68,18 @@ class Change:
     Attributes:
         recorded: the prediction without the change, where there is one: its simulation was compared with what
             was measured.
+        before: the whole prediction that `recorded` is part of.
         of_load: the load differs, not only the memory.
+        same_transactions: each session does what one of today does, however many there are.
         huge_pages: None as they are.
         sessions_factor: this many times the sessions.
         kept_blocks: of the pool, held by what is kept in it.
     """
 
     recorded: MemoryPrediction | None = None
+    before: PredictResult | None = None
     of_load: bool = False
+    same_transactions: bool = False
     huge_pages: bool | None = None
     sessions_factor: float = 1.0
     kept_blocks: int = 0
@@ -131,15 +135,36 @@ def predict_memory(
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
     memory = msgspec.structs.replace(simulation.predict(), use=use)
-    if change.of_load:
-        why = "throughput is not predicted for another load than the one that was recorded"
-        found = Throughput(points=[], reasons=[why])
-        # What a read takes is known from the load that was recorded.
-        known = None if change.recorded is None else change.recorded.throughput
+    before = change.before
+    if before is None:
+        found = predict_throughput(evidence, result.observed, result.points, memory)
     else:
-        known = found = predict_throughput(evidence, result.observed, result.points, memory)
+        found = throughput_with(evidence, change, result.points, memory)
+    # What a read takes is known from the load that was recorded.
+    known = found if before is None else None if before.memory is None else before.memory.throughput
     memory = with_savings(memory, result.points, result.observed, read_costs(evidence.meta, known))
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
+
+
+def throughput_with(
+    evidence: TraceTables, change: Change, curve: list[CurvePoint], memory: MemoryPrediction
+) -> Throughput:
+    """Return the throughput with a change, as a ratio to today's without, or why there is none.
+
+    Args:
+        evidence: as for `predict_throughput`.
+        change: `before` is known.
+        curve: the miss ratios with it; `memory` the disk reads.
+    """
+    before = change.before
+    if change.of_load and not change.same_transactions:
+        why = "throughput is not predicted for another load than the one that was recorded"
+    elif before is None or before.memory is None:
+        why = "throughput is not predicted: what comes from disk today is not"
+    else:
+        then = Then(sessions_factor=change.sessions_factor, curve=curve, memory=memory)
+        return predict_throughput(evidence, before.observed, before.points, before.memory, then)
+    return Throughput(points=[], reasons=[why])
 
 
 def disk_bytes_per_second(evidence: TraceTables) -> float | None:

@@ -27,7 +27,8 @@ _OWN_TABLES_BYTES: Final = 150_000
 """Page tables of a process that touched no shared memory."""
 
 SESSION_BYTES: Final = 5 << 20
-"""What one more session takes beside page tables: assumed (catalog caches, plans, a little of work_mem)."""
+"""What one more session takes beside page tables, where private memory was not measured: assumed (catalog
+caches, plans, a little of work_mem)."""
 
 _ASSUMED_OTHER: Final = 0.1
 """The share of the memory that serves neither the pool nor cached files, where it was not measured."""
@@ -262,19 +263,26 @@ class MemoryFacts:
             "page cache"
         ]
 
+    def with_sessions(self, sessions: float) -> MemoryFacts:
+        """Return the facts with the processes of that many sessions, where processes were not counted."""
+        return replace(self, processes=round(sessions) + _OTHER_PROCESSES)
+
     def changed(self, *, huge_pages: bool | None, sessions_factor: float) -> MemoryFacts:
         """Return the facts with huge pages or without, and with another number of sessions.
 
-        A session takes `SESSION_BYTES` of its own, and page tables as those of today do.
+        A session takes as much private memory and page tables as a process of today on average;
+        `SESSION_BYTES` where private memory was not measured.
         """
         facts = self
         if sessions_factor != 1.0:
             sessions = max(self.processes - _OTHER_PROCESSES, 1)
             added = sessions * (sessions_factor - 1)
             tables = round(self.page_tables_bytes / max(self.processes, 1) * added)
+            private = self.private_bytes
+            own = SESSION_BYTES if private is None else private / max(self.processes, 1)
             facts = replace(
                 facts,
-                other_bytes=max(facts.other_bytes + round(added * SESSION_BYTES) + tables, 0),
+                other_bytes=max(facts.other_bytes + round(added * own) + tables, 0),
                 page_tables_bytes=max(facts.page_tables_bytes + tables, 0),
                 processes=max(round(facts.processes + added), 1),
             )

@@ -103,7 +103,8 @@ def predict(
     from pgsweep.sizing.what_if.grammar import check_memory, parse
 
     asked = parse(what_if)
-    check_memory(asked, memory_bytes)
+    if memory_bytes is not None and _knows_memory(evidence):
+        check_memory(asked)
     found = judge(evidence, sizes_bytes=sizes_bytes, seed=seed, asked=asked, executor=executor)
     if found.snapshots is not None:
         from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
@@ -114,7 +115,7 @@ def predict(
         )
     elif found.recorded is None or found.trace is None:
         if memory_bytes is not None:
-            raise no_memory(found.source, "--ram")
+            raise no_memory("--ram")
         result = result_of(found)
     else:
         from pgsweep.sizing.disk_reads import predict_memory
@@ -130,14 +131,19 @@ def predict(
     return with_what_if(found, result, asked, memory_bytes=memory_bytes, seed=seed)
 
 
-def no_memory(source: str, what: str) -> UsageError:
-    """Return the error for a question about the memory that the evidence cannot answer."""
-    if source in SNAPSHOTS:
-        return UsageError(
-            f"{what} cannot be asked of evidence made of snapshots",
-            hint="name the memory with --ram, or record a trace on the server's host: "
-            "sudo pgsweep record --source trace -o NAME.evidence",
-        )
+def _knows_memory(evidence: Path) -> bool:
+    """Return whether evidence says how much memory its server's host has; true for a trace of others."""
+    from pgsweep.evidence.store import Evidence
+    from pgsweep.sizing.memory_shares import MemoryFacts
+
+    if evidence.is_file():
+        return True
+    meta = Evidence.open(evidence).meta
+    return meta.source not in SNAPSHOTS or MemoryFacts.of(meta) is not None
+
+
+def no_memory(what: str) -> UsageError:
+    """Return the error for a question about the memory that a trace of others cannot answer."""
     return UsageError(
         f"a trace recorded by others does not say what comes from disk, so {what} is not possible",
         hint="record a trace on the server's host: sudo pgsweep record --source trace -o NAME.evidence",
@@ -197,21 +203,42 @@ def judge(
 
 
 def predict_window(
-    evidence: JoinedEvidence, *, sizes_bytes: Sequence[int] | None = None, seed: int = 0
+    evidence: JoinedEvidence,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+    memory_sizes_bytes: list[int] | None = None,
+    seed: int = 0,
 ) -> PredictResult:
     """Predict from a window over recordings of snapshots.
 
     Args:
         evidence: the window.
         sizes_bytes: sizes to predict; without, an eighth to eight times today's.
+        memory_sizes_bytes: those at which disk reads are predicted, where the evidence says how much memory
+            there is; all by default.
         seed: as for `predict`.
 
     Raises:
         EvidenceError: it holds no access.
     """
+    from pgsweep.sizing.memory_shares import MemoryFacts
+    from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
+
     _check_threads()
     sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
-    return result_of(_from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None))
+    found = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
+    result = result_of(found)
+    if MemoryFacts.of(evidence.meta) is None:
+        # Nobody can name it with --ram here.
+        return result
+    return predict_memory_of_snapshots(
+        evidence,
+        result,
+        found.estimate.fitted,
+        rules_of(evidence.meta),
+        sizes_bytes=memory_sizes_bytes,
+        seed=seed,
+    )
 
 
 def _warnings(evidence: TraceTables | JoinedEvidence) -> list[str]:
@@ -272,7 +299,7 @@ def _from_snapshots(
     meta = evidence.meta
     check_server(meta)
     relations = evidence.table("relations")
-    changes = changes_of(asked, relations, meta) if asked else None
+    changes = changes_of(asked, relations, meta) if any(one.of_load for one in asked) else None
     counters = evidence.table("counters")
     columns = ["snapshot", "frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty"]
     rate = BlockSample.from_meta(meta.sampling).rate

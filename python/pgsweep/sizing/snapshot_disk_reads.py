@@ -9,19 +9,20 @@ readahead and its lists may be.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
+from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import Throughput
-from pgsweep.sizing.disk_reads import Change, Found, Simulation
+from pgsweep.sizing.disk_reads import Change, Found, Simulation, throughput_with
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
-from pgsweep.sizing.read_costs import with_savings
+from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.read_times import costs_by_times, read_times
-from pgsweep.sizing.throughput import predict_throughput
+from pgsweep.sizing.throughput import counter_rates, predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent, format_plain
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ _FAR_AHEAD_BYTES: Final = 8 << 20
 _LARGE_ORDER: Final = 9
 """How far ahead devices are set to read at most, and the largest folio, where neither is known."""
 
+_NOT_LOOKED_AT: Final = Throughput(
+    points=[],
+    reasons=["throughput is not predicted: the processors of the server's host were not looked at"],
+)
+
 _RARELY_TOO_LARGE: Final = 0.25
 """Pages that are visited rarely are hardly ever found too frequent (interval.py)."""
 
@@ -55,6 +61,7 @@ def predict_memory_of_snapshots(
     memory_bytes: int | None = None,
     sizes_bytes: list[int] | None = None,
     seed: int = 0,
+    changed: Changed | None = None,
 ) -> PredictResult:
     """Return the prediction with what the page cache makes of the misses, or with the reason why not.
 
@@ -66,22 +73,35 @@ def predict_memory_of_snapshots(
         memory_bytes: all there is to share; what the evidence says by default.
         sizes_bytes: only at these; at all sizes of the curve by default.
         seed: for all draws.
+        changed: what differs from what was recorded; `result` and `fitted` are with it.
 
     Raises:
         EvidenceError: what the evidence says of its host cannot be.
+        UsageError: a change is asked for that the evidence cannot answer.
     """
     facts = MemoryFacts.of(evidence.meta)
     if not result.points:
         return result
+    if changed is not None and changed.change.huge_pages is not None and facts is None:
+        raise UsageError(
+            "what huge pages change is not known: the evidence does not say what page tables take on the "
+            "server's host",
+            hint="record on the server's host: pgsweep record --source peek -o NAME.evidence",
+        )
     if facts is None and memory_bytes is None:
         return _without(
             result, "the evidence does not say how much memory the server's host has; name it with --ram"
         )
     if fitted is None:
         return _without(result, "nothing was evicted, so how often pages are used is not known")
+    if fitted.best.classes().pages.sum() <= 0:
+        return _without(result, "nothing is left of the load")
     if facts is None:
-        assert memory_bytes is not None
-        facts = MemoryFacts.supposed(memory_bytes, result.observed.shared_buffers_bytes)
+        now_bytes = memory_bytes if changed is None else changed.memory_bytes or memory_bytes
+        assert now_bytes is not None
+        facts = MemoryFacts.supposed(now_bytes, result.observed.shared_buffers_bytes)
+    if changed is not None:
+        return _with_change(evidence, result, fitted, rules, facts, memory_bytes, seed, changed)
     wanted = result.points
     if sizes_bytes is not None:
         wanted = [point for point in wanted if point.shared_buffers_bytes in sizes_bytes]
@@ -99,11 +119,74 @@ def predict_memory_of_snapshots(
     costs = costs_by_times(evidence, memory, result.observed.shared_buffers_bytes)
     memory = with_savings(memory, result.points, result.observed, costs)
     if facts.assumed:
-        why = "throughput is not predicted: the processors of the server's host were not looked at"
-        loop = Throughput(points=[], reasons=[why])
+        loop = _NOT_LOOKED_AT
     else:
         loop = predict_throughput(evidence, result.observed, result.points, memory)
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What differs from what was recorded.
+
+    Attributes:
+        change: the load and the memory; `recorded` is None where today's memory is not known.
+        fitted: the load as it is; None where that is not known either.
+        memory_bytes: what pool and page cache share today, where that was named; None where not.
+    """
+
+    change: Change
+    fitted: Fitted | None
+    memory_bytes: int | None
+
+
+def _with_change(
+    evidence: Evidence | JoinedEvidence,
+    result: PredictResult,
+    fitted: Fitted,
+    rules: _native.Rules,
+    facts: MemoryFacts,
+    memory_bytes: int | None,
+    seed: int,
+    changed: Changed,
+) -> PredictResult:
+    """Return the prediction with the disk reads of another load or memory."""
+    change, recorded = changed.change, changed.change.recorded
+    facts.check_asked(memory_bytes)
+    today = None
+    if recorded is not None and read_times(evidence) is not None:
+        now = result.observed.shared_buffers_bytes
+        at_now = [point for point in recorded.points if point.shared_buffers_bytes == now]
+        if at_now and recorded.memory_bytes == facts.memory_bytes:
+            today = 1 - at_now[0].page_cache_hit_ratio
+        elif changed.fitted is not None:
+            as_is = _OfSnapshots(evidence, result, changed.fitted, rules, facts, None, seed)
+            today = as_is.share_today()
+    then, unknown = _changed_facts(evidence, facts, change)
+    simulation = _OfSnapshots(evidence, result, fitted, rules, then, memory_bytes, seed, change, today)
+    memory = simulation.predict()
+    memory = msgspec.structs.replace(
+        memory, use=None if facts.assumed else facts.use, reasons=[*memory.reasons, *unknown]
+    )
+    costs = None if recorded is None else recorded.costs
+    costs = costs or read_costs(evidence.meta, None)
+    memory = with_savings(memory, result.points, result.observed, costs)
+    loop = _NOT_LOOKED_AT if facts.assumed else throughput_with(evidence, change, result.points, memory)
+    return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))
+
+
+def _changed_facts(
+    evidence: Evidence | JoinedEvidence, facts: MemoryFacts, change: Change
+) -> tuple[MemoryFacts, list[str]]:
+    """Return the facts with the change, and what of it is not known."""
+    if facts.assumed and change.sessions_factor != 1:
+        rate = counter_rates(evidence.table("counters"))
+        milliseconds = rate("database", evidence.meta.database, "session_time")
+        if milliseconds is None:
+            why = "how many sessions there are is not known, so what more of them take is left out"
+            return facts, [why]
+        facts = facts.with_sessions(milliseconds / 1000)
+    return facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor), []
 
 
 def _without(result: PredictResult, why: str) -> PredictResult:
@@ -124,8 +207,12 @@ class _OfSnapshots(Simulation):
         facts: MemoryFacts,
         memory_bytes: int | None,
         seed: int,
+        change: Change | None = None,
+        share_today: float | None = None,
     ) -> None:
-        super().__init__(evidence, result, facts, memory_bytes, Change())
+        super().__init__(evidence, result, facts, memory_bytes, change or Change())
+        self._is_changed = change is not None
+        self._share_today = share_today
         self._fitted = fitted
         self._rules = rules
         self._seed = seed
@@ -160,6 +247,10 @@ class _OfSnapshots(Simulation):
             large = replace(large, readahead_bytes=0)
         others += [small, large]
         caches = self._caches(0)
+        if np.isinf(caches.of_closed_form(self._fitted.best, blocks, small.capacity_bytes)[1]):
+            # All fits at the least that it may be: no rule, draw or write makes a difference then.
+            (best,) = caches.at(blocks, [small])
+            return Found(share=share, best=best, others=[])
         best, reference, *rest = caches.at(blocks, [likely, plain, *others])
         rest += self._caches(1).at(blocks, [likely])
         if self._writes:
@@ -224,9 +315,16 @@ class _OfSnapshots(Simulation):
         names = relation_names(self._evidence.table("relations"))
         return [names[group.relations[0]] for group in self._fitted.groups[:-2]]
 
+    def share_today(self) -> float:
+        """Return which share of the misses comes from disk at today's size and memory, as simulated."""
+        return self._today({}).disk_share
+
     def _against_measured(
         self, found: dict[int, Found], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
+        if self._is_changed and self._change.recorded is None:
+            reasons.append("what the memory is today was not named: the simulation is not checked by today")
+            return 1.0, None, None
         said: list[str] = []
         factor, measured, simulated = super()._against_measured(found, said)
         times = read_times(self._evidence)
@@ -234,7 +332,7 @@ class _OfSnapshots(Simulation):
             reasons += said
             return factor, measured, simulated
         least, most = times.disk_share
-        share = self._today(found).disk_share
+        share = self._today(found).disk_share if self._share_today is None else self._share_today
         text = (
             f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today (measured"
             f"{', as sessions wait for it' if times.waits else ''}): so between {format_percent(least)} and "

@@ -22,6 +22,11 @@ The closed loop of the sessions then gives the throughput (closed_loop.py). How 
 where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
 that at today's depth. Where it was not measured a read is taken to wait as long at each depth.
 
+For another number of sessions the loop has that many. Where the latency by depth was not measured, reads wait
+at best as long as today, at worst as at a device that serves one after the other, and likely the geometric
+mean of both.
+Locks, WAL and the network delay a transaction at most as many times longer as there are more sessions.
+
 Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
 the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
 size and those of today, what a read takes of the processors, how the cost grows, what writing adds, the
@@ -45,7 +50,7 @@ from pgsweep.records.prediction import DiskLatency, MemoryPrediction, Observed, 
 from pgsweep.sizing.closed_loop import Station, delay_for, flow, station_for, throughput
 from pgsweep.sizing.disk_curve import CURVE_ENDS, Load, curves_of
 from pgsweep.sizing.inference.totals import gained, series_of
-from pgsweep.units import BLOCK_BYTES, format_percent
+from pgsweep.units import BLOCK_BYTES, format_percent, format_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +83,21 @@ The interrupt at its end, and reclaim of the page whose room it takes, come on t
 
 
 Growth: TypeAlias = Literal["blocks", "likely", "reads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Then:
+    """Another memory, or another number of sessions, each of which does what one of today does.
+
+    Attributes:
+        sessions_factor: this many times the sessions.
+        curve: the miss ratios.
+        memory: the disk reads, of this many times the accesses.
+    """
+
+    sessions_factor: float
+    curve: list[CurvePoint]
+    memory: MemoryPrediction
 
 
 class _Refused(Exception):
@@ -118,7 +138,11 @@ class Loop:
 
 
 def predict_throughput(
-    evidence: TraceTables, observed: Observed, curve: list[CurvePoint], memory: MemoryPrediction
+    evidence: TraceTables,
+    observed: Observed,
+    curve: list[CurvePoint],
+    memory: MemoryPrediction,
+    then: Then | None = None,
 ) -> Throughput:
     """Return the throughput at each size that has disk reads, or why there is none.
 
@@ -127,9 +151,10 @@ def predict_throughput(
         observed: measured by it.
         curve: the miss ratios.
         memory: the disk reads.
+        then: what differs; the throughput is with it, as a ratio to today's without.
     """
     try:
-        return _predict(measure_loop(evidence), observed, curve, memory)
+        return _predict(measure_loop(evidence), observed, curve, memory, then)
     except _Refused as refused:
         return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
 
@@ -281,13 +306,19 @@ def _crowded(then_bytes: int, now_bytes: int, dirty_share: float) -> float:
     return 1 + dirty_share * (less - 1) if less >= 1 else 1 / (1 + dirty_share * (1 / less - 1))
 
 
-def _assumed(loop: Loop) -> list[str]:
+def _assumed(loop: Loop, factor: float) -> list[str]:
     found = []
     if loop.cold_read_seconds is None:
         found.append(
             "what a read from disk takes of a processor was not measured: 30 microseconds are assumed"
         )
-    if not loop.latencies:
+    if not loop.latencies and factor != 1:
+        found.append(
+            "the latency of the disk by depth was not measured "
+            f"({loop.no_latencies}): the interval goes from reads that wait as long as today to a device "
+            "that serves one after the other"
+        )
+    elif not loop.latencies:
         found.append(
             "a read from disk is assumed to take as long at each depth, which is too good where more are in "
             f"flight than today: the latency by depth was not measured ({loop.no_latencies})"
@@ -319,9 +350,12 @@ class _DiskWaits:
         read_seconds: that a transaction waits for reads from disk.
         delay_seconds: that it takes outside the processors, this included.
         now: the disk reads of today.
+        sessions: that there are then.
     """
 
-    def __init__(self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk) -> None:
+    def __init__(
+        self, loop: Loop, read_seconds: float, delay_seconds: float, now: _Disk, sessions: float
+    ) -> None:
         cold = loop.cold_read_seconds
         self.cold_seconds = _COLD_READ_SECONDS if cold is None else cold
         self.unrecorded = max(loop.demand_seconds - loop.recording_seconds, loop.demand_seconds / 2)
@@ -339,15 +373,23 @@ class _DiskWaits:
                 demand_seconds=loop.demand_seconds,
                 processors=loop.processors,
             ),
+            math.floor(max(sessions, loop.sessions)) + 1,
         )
+        self._then_sessions = sessions
         self._curves = found.curves
+        self._likely = [0]
+        if sessions != loop.sessions and not loop.latencies:
+            one_by_one = np.arange(1.0, math.floor(max(sessions, loop.sessions)) + 2)
+            self._likely.append(len(self._curves))
+            self._curves = [*self._curves, one_by_one]
         self.most_reads_per_second = found.most_reads_per_second
         self._known: dict[tuple[float, int], tuple[Station, float]] = {}
 
     @property
     def curve_ends(self) -> list[tuple[int, int]]:
         """The numbers of curves that are the two ends of what is not known exactly of the likely one, 0."""
-        return [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
+        pairs = [pair for pair in CURVE_ENDS if any(self._curves[end] is not None for end in pair)]
+        return pairs if len(self._likely) == 1 else [*pairs, (self._likely[0], self._likely[1])]
 
     def waited(self, now: _Disk) -> float:
         """Return the waiting of a transaction today, without the processor time in it.
@@ -357,38 +399,44 @@ class _DiskWaits:
         busy = now.reads / self._loop.transactions_per_second * self.cold_seconds
         return min(max(0.0, self._reads - busy), self._delay)
 
-    def ratio(self, waited: float, longer: float, demand: float, curve: int) -> float:
+    def ratio(
+        self, waited: float, longer: float, demand: float, curve: int | None, delayed: float = 0.0
+    ) -> float:
         """Return the throughput, divided by that of today.
 
         Args:
             waited: today.
             longer: by which factor a transaction waits longer, were the depth the same.
             demand: processor time of a transaction.
-            curve: which of the curves.
+            curve: which of the curves; the likely one by default.
+            delayed: seconds that a transaction is delayed longer.
         """
         loop = self._loop
+        if curve is None:
+            likely = [self.ratio(waited, longer, demand, one, delayed) for one in self._likely]
+            return math.prod(likely) ** (1 / len(likely))
         slower = self._curves[curve]
         if slower is None:
             base, changed = (
                 throughput(
-                    loop.sessions,
+                    sessions,
                     delay_seconds=seconds,
                     demand_seconds=processor,
                     processors=loop.processors,
                 )
-                for seconds, processor in (
-                    (self._delay, self.unrecorded),
-                    (self._delay - waited + waited * longer, demand),
+                for sessions, seconds, processor in (
+                    (loop.sessions, self._delay, self.unrecorded),
+                    (self._then_sessions, self._delay - waited + waited * longer + delayed, demand),
                 )
             )
             return changed / base
         rest = self._delay - waited
 
-        def through(station: Station, demand: float) -> float:
+        def through(sessions: float, station: Station, demand: float, delayed: float = 0.0) -> float:
             return flow(
-                loop.sessions,
+                sessions,
                 station,
-                delay_seconds=rest,
+                delay_seconds=rest + delayed,
                 demand_seconds=demand,
                 processors=loop.processors,
             ).throughput
@@ -402,23 +450,48 @@ class _DiskWaits:
                 demand_seconds=loop.demand_seconds,
                 processors=loop.processors,
             )
-            self._known[waited, curve] = today, through(today, self.unrecorded)
+            self._known[waited, curve] = today, through(loop.sessions, today, self.unrecorded)
         today, base = self._known[waited, curve]
-        return through(Station(seconds=today.seconds * longer, slower=slower), demand) / base
+        station = Station(seconds=today.seconds * longer, slower=slower)
+        return through(self._then_sessions, station, demand, delayed) / base
 
 
-def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: MemoryPrediction) -> Throughput:
+def _sessions(factor: float) -> str:
+    """Return for how many sessions the throughput is, and what is assumed of more."""
+    if factor == 1:
+        return "throughput is for as many sessions as today, each with the pauses of today"
+    return (
+        f"throughput is for {format_plain(factor)} times the sessions, each with the pauses of today; disk "
+        "reads per second are for that many times the accesses, which the server may not reach"
+    )
+
+
+def _predict(
+    loop: Loop,
+    observed: Observed,
+    curve: list[CurvePoint],
+    memory: MemoryPrediction,
+    then: Then | None,
+) -> Throughput:
+    factor = 1.0 if then is None else then.sessions_factor
+    if loop.sessions * factor > _MOST_SESSIONS:
+        raise _Refused(f"more than {_MOST_SESSIONS} sessions are not computed")
     size = observed.shared_buffers_bytes
     today = next((point for point in memory.points if point.shared_buffers_bytes == size), None)
     if today is None:
         raise _Refused("today's size is not among those predicted (--sizes)")
-    if today.disk_reads_per_second < _FEWEST_READS:
+    points = memory.points if then is None else then.memory.points
+    few = today.disk_reads_per_second < _FEWEST_READS
+    # Where hardly anything is read from disk with more sessions either, that is no part of the time.
+    if few and (then is None or any(one.disk_reads_per_second / factor >= _FEWEST_READS for one in points)):
         raise _Refused("almost nothing is read from disk today, so the time of such a read is not known")
     misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
     accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
     copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
     reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
-    if reads <= 0:
+    if few:
+        reads = max(reads, 0.0)
+    elif reads <= 0:
         raise _Refused("sessions wait for reads no longer than copies from the page cache take")
     delay = delay_for(
         loop.transactions_per_second,
@@ -437,17 +510,27 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
         )
 
     now, now_low, now_high = _today(today, memory)
-    disk = _DiskWaits(loop, reads, delay, now)
+    disk = _DiskWaits(loop, reads, delay, now, loop.sessions * factor)
+    after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
 
-    def ratio(now: _Disk, miss: float, beyond: float, grown: float, longer: float, curve: int) -> float:
+    def ratio(
+        now: _Disk,
+        miss: float,
+        beyond: float,
+        grown: float,
+        longer: float,
+        curve: int | None,
+        delayed: float,
+    ) -> float:
         demand = disk.unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
         demand += (grown - 1) * now.blocks / loop.transactions_per_second * disk.cold_seconds * beyond
-        return disk.ratio(disk.waited(now), longer, max(demand, disk.unrecorded / 10), curve)
+        least = max(demand, disk.unrecorded / 10)
+        return disk.ratio(disk.waited(now), longer, least, curve, max(rest, 0.0) * (delayed - 1))
 
     least, usual, most = _BEYOND_READER
 
     def predicted(point: DiskPoint) -> ThroughputPoint:
-        then, low, high = _disk(point)
+        then, low, high = (one.times(1 / factor) for one in _disk(point))
         crowded = _crowded(point.page_cache_bytes, today.page_cache_bytes, loop.dirty_share)
 
         def value(
@@ -456,11 +539,12 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             beyond: float = usual,
             growth: Growth = "likely",
             writes: float = math.sqrt(crowded),
-            curve: int = 0,
+            curve: int | None = None,
+            delayed: float = 1.0,
         ) -> float:
-            miss = misses[point.shared_buffers_bytes]
-            grown = _grown(then, now)[growth]
-            return ratio(now, miss, beyond, grown, grown * writes, curve)
+            miss = after[point.shared_buffers_bytes]
+            grown = 1.0 if few else _grown(then, now)[growth]
+            return ratio(now, miss, beyond, grown, grown * writes, curve, delayed)
 
         likely = value()
         ends = [
@@ -470,6 +554,7 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             [value(growth=end) for end in ("blocks", "reads")],
             [value(writes=end) for end in (1.0, crowded)],
             *([value(curve=end) for end in pair] for pair in disk.curve_ends),
+            [value(delayed=end) for end in (1.0, factor)],
             [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
         ]
         return ThroughputPoint(
@@ -479,24 +564,24 @@ def _predict(loop: Loop, observed: Observed, curve: list[CurvePoint], memory: Me
             high=likely + math.hypot(*(max(0.0, max(pair) - likely) for pair in ends)),
         )
 
-    points = [
+    ratios = [
         ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
-        if point.shared_buffers_bytes == size
+        if then is None and point.shared_buffers_bytes == size
         else predicted(point)
-        for point in memory.points
+        for point in points
     ]
     return Throughput(
         transactions_per_second=loop.transactions_per_second,
         sessions=loop.sessions,
         processor_seconds=loop.demand_seconds,
-        disk_read_seconds=reads * loop.transactions_per_second / today.disk_reads_per_second,
+        disk_read_seconds=None if few else reads * loop.transactions_per_second / today.disk_reads_per_second,
         copy_seconds=loop.copy_seconds,
         disk_depth=disk.depth,
         disk_latencies=loop.latencies,
         disk_most_reads_per_second=disk.most_reads_per_second,
-        points=points,
+        points=ratios,
         reasons=[
-            "throughput is for as many sessions as today, each with the pauses of today",
-            *_assumed(loop),
+            _sessions(factor),
+            *_assumed(loop, factor),
         ],
     )

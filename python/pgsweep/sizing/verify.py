@@ -24,7 +24,7 @@ from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.throughput import copy_of, others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
-from pgsweep.units import format_bytes, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 _Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
@@ -305,7 +305,8 @@ def _values(
                     for number in (disk.disk_bytes_per_second, disk.disk_bytes_low, disk.disk_bytes_high)
                 ),
                 read / then,
-                0.0,
+                # Reads are as random as misses are; what is read at once counts as one block at least.
+                math.sqrt(read * after.totals.seconds * BLOCK_BYTES) / accesses,
             )
         )
     loop = [] if memory is None or memory.throughput is None else memory.throughput.points

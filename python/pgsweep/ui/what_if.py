@@ -6,8 +6,15 @@ import textwrap
 from collections.abc import Callable
 from typing import Final
 
-from pgsweep.records.prediction import ChangedPrediction, CurvePoint, DiskPoint, PredictResult, WhatIf
-from pgsweep.ui.numbers import count, format_bytes, percent
+from pgsweep.records.prediction import (
+    ChangedPrediction,
+    CurvePoint,
+    DiskPoint,
+    PredictResult,
+    ThroughputPoint,
+    WhatIf,
+)
+from pgsweep.ui.numbers import count, factor, factors, format_bytes, percent
 from pgsweep.ui.section import VERDICTS, Cell, Fact, Group, Predicted, Section
 from pgsweep.ui.table import Column, table
 from pgsweep.ui.terminal import Terminal
@@ -19,6 +26,9 @@ _FIELDS: Final = (
     "what_if_disk_reads_per_second",
     "what_if_disk_reads_low",
     "what_if_disk_reads_high",
+    "what_if_throughput_ratio",
+    "what_if_throughput_low",
+    "what_if_throughput_high",
 )
 
 
@@ -53,6 +63,12 @@ def what_if_text(result: PredictResult, terminal: Terminal) -> str:
     parts = ["\n".join(lines), _load(result, changed)]
     if rows:
         parts.append(table(columns, rows, terminal, marked=marked))
+    loop = [[format_bytes(size), *cells] for size, cells in _throughput(changed)]
+    if loop:
+        heads = [Column("shared_buffers"), Column("throughput\nof today's"), Column("90% interval")]
+        parts.append(table(heads, loop, terminal))
+    width = min(terminal.width, 100)
+    parts += ["\n".join(textwrap.wrap(reason, width)) for reason in _reasons(result, changed)]
     return "\n\n".join(parts)
 
 
@@ -69,11 +85,15 @@ def what_if_section(result: PredictResult) -> Section:
     head += ["misses per second today", "with what-ifs"]
     head += ["disk reads per second today", "with what-ifs", "90% interval"] if disk else []
     cells = [] if changed is None else _cells(result, changed)
+    loop = {} if changed is None else dict(_throughput(changed))
+    if loop:
+        head += ["throughput with what-ifs, of today's", "90% interval"]
+        cells = [(size, [*row, *loop.get(size, ["", ""])]) for size, row in cells]
     today = result.observed.shared_buffers_bytes
     places = [index for index, (size, _) in enumerate(cells) if size == today]
     notes = [_sentence(one) for one in result.what_if]
     if changed is not None:
-        notes += [what_if_verdict_title(changed), *changed.verdict.reasons]
+        notes += [what_if_verdict_title(changed), *changed.verdict.reasons, *_reasons(result, changed)]
     facts = []
     if changed is not None:
         facts.append(Fact(f"{count(changed.accesses_per_second)}/s", "page accesses, assumed", Predicted))
@@ -103,15 +123,42 @@ def what_if_values(result: PredictResult) -> Callable[[int], tuple[object, ...]]
         return lambda _: ()
     points = {point.shared_buffers_bytes: point for point in changed.points}
     disk = {} if changed.memory is None else {p.shared_buffers_bytes: p for p in changed.memory.points}
+    loop = {point.shared_buffers_bytes: point for point in _loop(changed)}
 
     def values(size: int) -> tuple[object, ...]:
-        point, behind = points.get(size), disk.get(size)
-        ratios = (None,) * 3 if point is None else (point.miss_ratio, point.low, point.high)
-        if behind is None:
-            return (*ratios, None, None, None)
-        return (*ratios, behind.disk_reads_per_second, behind.disk_reads_low, behind.disk_reads_high)
+        point, behind, speed = points.get(size), disk.get(size), loop.get(size)
+        none = (None,) * 3
+        ratios = none if point is None else (point.miss_ratio, point.low, point.high)
+        reads = (
+            none
+            if behind is None
+            else (behind.disk_reads_per_second, behind.disk_reads_low, behind.disk_reads_high)
+        )
+        return (*ratios, *reads, *(none if speed is None else (speed.ratio, speed.low, speed.high)))
 
     return values
+
+
+def _loop(changed: ChangedPrediction) -> list[ThroughputPoint]:
+    memory = changed.memory
+    return [] if memory is None or memory.throughput is None else memory.throughput.points
+
+
+def _throughput(changed: ChangedPrediction) -> list[tuple[int, list[str]]]:
+    """Return the cells of the throughput by size, of that of today's size, memory and load."""
+    return [
+        (point.shared_buffers_bytes, [factor(point.ratio), factors(point.low, point.high)])
+        for point in _loop(changed)
+    ]
+
+
+def _reasons(result: PredictResult, changed: ChangedPrediction) -> list[str]:
+    """Return what must be known of the disk reads and the throughput, without what is said of today's."""
+    said = [] if result.memory is None else result.memory.reasons
+    if changed.memory is None:
+        return []
+    loop = [] if changed.memory.throughput is None else changed.memory.throughput.reasons
+    return list(dict.fromkeys([*(one for one in changed.memory.reasons if one not in said), *loop]))
 
 
 def _sentence(one: WhatIf) -> str:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow
+from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow, Side
 from pgsweep.sizing.inference.observations import Group
 from pgsweep.sizing.inference.rates import Rates
+
+if TYPE_CHECKING:
+    from pgsweep.sizing.inference.fitted import Fit
 
 Floats = NDArray[np.float64]
 
@@ -64,6 +68,43 @@ class Changes:
     relations: Mapping[int, RelationChange] = field(default_factory=dict)
     load: float = 1.0
     extensions_are_reads: bool = False
+
+    def growth(self, today: Floats, groups: Sequence[Group], sampling_rate: float) -> Floats:
+        """Return new blocks per second of each group, of the sample.
+
+        Args:
+            today: without the changes.
+            groups: of pages.
+        """
+        of = [self.of(group) for group in groups]
+        stays = np.array([0.0 if change.left_out else 1.0 for change in of])
+        added = np.array([change.new_blocks_per_second for change in of])
+        return np.asarray(today * stays * self.load + added * sampling_rate)
+
+    def dirty(self, today: Floats, fit: Fit, groups: Sequence[Group], sampling_rate: float) -> Floats:
+        """Return which part of each group's pages is dirty when it is about to be evicted.
+
+        Of a table to which rows are added all new pages are, of an index at least the share of the visits
+        that write.
+
+        Args:
+            today: without the changes.
+            fit: the load as it is.
+            groups: of pages.
+        """
+        found = today.copy()
+        for number, group in enumerate(groups):
+            change = self.of(group)
+            if change.new_blocks_per_second > 0:
+                new = change.new_blocks_per_second * sampling_rate
+                read = fit.curve.flows[number].misses * self.load
+                found[number] = (new + read * found[number]) / (new + read)
+            elif change.visits_per_second > 0:
+                own = fit.curve.sides[number].own
+                visits = float(fit.pages[number] @ own) / fit.curve.pass_seconds * self.load / sampling_rate
+                share = change.visits_per_second / (visits + change.visits_per_second)
+                found[number] = max(found[number], share)
+        return found
 
     def of(self, group: Group) -> RelationChange:
         """Return the change of a group."""
@@ -153,7 +194,7 @@ class ChangedCurve(Curve):
         self._changes = changes
         self._rate = sampling_rate
         self._new_count = 1.0 if extensions_are_reads else 0.0
-        self._changed = []
+        self._changed: list[Side] = []
         for group, side, change in zip(rates, self.sides, changes, strict=True):
             flow, own = side.flow, side.own * load / change.growth
             visits = float(group.pages @ side.own) * load / pass_seconds
@@ -170,8 +211,23 @@ class ChangedCurve(Curve):
             )
             self._changed.append(self.side(group, flow, own))
 
-    def miss_rate(self, pages: list[Floats], blocks: int) -> float:
-        """Return the misses per second of a pool of that many blocks, with the changes."""
+    @property
+    def simulated_sides(self) -> list[Side]:
+        """Return each group with its change; what is left out or always in the pool is not scanned."""
+        return [
+            replace(side, flow=replace(side.flow, scans=0.0)) if change.left_out or change.kept else side
+            for change, side in zip(self._changes, self._changed, strict=True)
+        ]
+
+    def simulated_pages(self, pages: list[Floats]) -> list[Floats]:
+        """Return the pages of each group with its change: none of what is left out or always in the pool."""
+        return [
+            group * (0.0 if change.left_out or change.kept else change.growth)
+            for change, group in zip(self._changes, pages, strict=True)
+        ]
+
+    def _by_pass(self, pages: list[Floats], blocks: int) -> tuple[Floats, Floats]:
+        """Return resident pages and misses per second by time of a clock pass, with the changes."""
         resident = np.zeros(len(PASS_SCALES))
         misses = np.zeros(len(PASS_SCALES))
         resident_today = 0.0
@@ -193,7 +249,7 @@ class ChangedCurve(Curve):
             resident += there
             misses += missed
         resident += self.observed_blocks - resident_today
-        return self.at_size(resident, misses, blocks)
+        return resident, misses
 
     def kept_blocks(self, pages: list[Floats]) -> float:
         """Return how many of the sampled blocks are in the pool at all times."""

@@ -154,6 +154,20 @@ class Curve:
         resident, _ = self._by_pass(pages, blocks)
         return self.pass_seconds * self.at_size(resident, PASS_SCALES, blocks)
 
+    @property
+    def simulated_sides(self) -> list[Side]:
+        """Return each group as a simulation of both caches has it."""
+        return self.sides
+
+    def simulated_pages(self, pages: list[Floats]) -> list[Floats]:
+        """Return how many pages of each group, at each grid point, such a simulation has."""
+        return pages
+
+    def kept_blocks(self, pages: list[Floats]) -> float:
+        """Return how many of the sampled blocks are in the pool at all times."""
+        del pages
+        return 0.0
+
     def unaccounted(self, pages: list[Floats]) -> float:
         """Return how many buffers of the pool under observation no group accounts for."""
         here = zip(self.sides, pages, strict=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgsweep.sizing.inference.changes import Changes
 from pgsweep.sizing.inference.curve import Curve, Flow
 from pgsweep.sizing.inference.observations import Group, Observations, Table
 from pgsweep.sizing.inference.rates import Rates, resample
@@ -39,7 +40,8 @@ class Fit:
     def classes(self) -> Classes:
         """Return pages in classes of one rate, without those of which there are none."""
         group, pages, rate, batch = [], [], [], []
-        for number, (side, own) in enumerate(zip(self.curve.sides, self.pages, strict=True)):
+        there_are = self.curve.simulated_pages(self.pages)
+        for number, (side, own) in enumerate(zip(self.curve.simulated_sides, there_are, strict=True)):
             there = np.flatnonzero(own > _LEAST_PAGES)
             group.append(np.full(len(there), number))
             pages.append(own[there])
@@ -83,8 +85,35 @@ class Fitted:
 
     @property
     def flows(self) -> list[Flow]:
-        """What the counters say of each group."""
-        return self.best.curve.flows
+        """What the counters say of each group, with its change."""
+        return [side.flow for side in self.best.curve.simulated_sides]
+
+    @property
+    def kept_blocks(self) -> float:
+        """How many of the sampled blocks are in the pool at all times."""
+        return self.best.curve.kept_blocks(self.best.pages)
+
+    def changed(self, changes: Changes, change: Callable[..., Curve]) -> Fitted:
+        """Return the same fits of a load that is changed.
+
+        Args:
+            changes: of the relations.
+            change: makes a curve with them of rates.
+        """
+
+        def of(fit: Fit) -> Fit:
+            return replace(fit, curve=change(fit.rates, pass_seconds=fit.curve.pass_seconds))
+
+        centre, drawn = self.drawn
+        there = of(centre)
+        return replace(
+            self,
+            best=of(self.best),
+            halves=[of(half) for half in self.halves],
+            drawn=(there, [replace(one, curve=there.curve) for one in drawn]),
+            dirty=changes.dirty(self.dirty, self.best, self.groups, self.sampling_rate),
+            growth=changes.growth(self.growth, self.groups, self.sampling_rate),
+        )
 
     @property
     def counted(self) -> NDArray[np.bool_]:

@@ -170,7 +170,8 @@ class _Run:
         sampled = max(round(pool_blocks * fitted.sampling_rate), 1)
         self._pass_seconds = fit.curve.pass_seconds_at(fit.pages, sampled)
         taken = fit.curve.unaccounted(fit.pages)
-        pool = max(sampled - taken, sampled / 2)
+        kept = fitted.kept_blocks
+        pool = max(sampled - taken - kept, (sampled - kept) / 2)
         in_blocks = [one.capacity_bytes / BLOCK_BYTES * fitted.sampling_rate for one in page_caches]
         total = float(classes.pages.sum())
         large_folios = any(one.folio_order for one in page_caches)
@@ -179,6 +180,9 @@ class _Run:
         scale = max(_PAGES / total, _LEAST_POOL / pool, least / smallest)
         self._scale = min(scale, 1.0, max(_MOST_PAGES / total, 1e-9))
         self.pool = max(round(pool * self._scale), 16)
+        # A scan goes through a ring where its table is more than a quarter of all buffers, with those of
+        # what is kept.
+        self._fewer_blocks = kept / 4
         self._simulated = _drawn(classes, self._scale, self._random)
         most = float(self._simulated.pages.sum()) * PAGES_A_BLOCK + LEAST_PAGES
         at_least = LEAST_PAGES if large_folios else _FEWEST_PAGES
@@ -273,7 +277,8 @@ class _Run:
         """Return the number of each scan, and the blocks of its table."""
         found, number = np.unique(owner, return_inverse=True)
         flows, scanned = self._fitted.flows, found % len(self._fitted.groups)
-        blocks = [max(round(flows[group].scanned_blocks * self._scale), 1) for group in scanned.tolist()]
+        sizes = [flows[group].scanned_blocks - self._fewer_blocks for group in scanned.tolist()]
+        blocks = [max(round(size * self._scale), 1) for size in sizes]
         return number.astype(np.uint32).ravel(), np.array(blocks, dtype=np.uint32)
 
     def _load(self) -> _Load:

@@ -53,7 +53,6 @@ from pgsweep.sizing.inference.recording_doubts import (
     scan_doubts,
     scan_share,
 )
-from pgsweep.sizing.inference.scan_counts import by_rings
 from pgsweep.sizing.inference.self_consistency import (
     Part,
     drift_doubts,
@@ -65,7 +64,7 @@ from pgsweep.sizing.inference.self_consistency import (
     width_doubts,
 )
 from pgsweep.sizing.inference.sequences import in_order, together
-from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.inference.totals import Totals, with_rings
 
 Floats = NDArray[np.float64]
 
@@ -144,7 +143,7 @@ def estimate(
         pool_buffers=pool_blocks,
         clock=clock,
     )
-    totals = _with_rings(totals, relations, pool_blocks)
+    totals = with_rings(totals, relations, pool_blocks)
     flows = [_flow(group, relations, totals, server_version_num, sampling_rate) for group in seen.groups]
     pool = round(pool_blocks * sampling_rate)
     loads = _loads(totals, flows, pool, sampling_rate, server_version_num)
@@ -338,6 +337,20 @@ def estimate(
         ]
     )
     count = len(sizes_blocks)
+    fitted = Fitted(
+        best=Fit(curve=curve, rates=rates, pages=pages),
+        halves=[halved(make, own) for own in halves_rates],
+        drawn=fits_drawn_again(
+            curve, [(f.rates, f.like, f.pages) for f in fits[0]], np.random.default_rng([seed, 1])
+        ),
+        groups=seen.groups,
+        dirty=dirty_by_group(seen, snapshots),
+        growth=np.array([grown(group) for group in seen.groups]) * sampling_rate,
+        extensions_are_reads=server_version_num < 160000,
+        sampling_rate=sampling_rate,
+        seconds=totals.seconds,
+        short=beside.short,
+    )
     found = Estimate(
         sizes_blocks=tuple(sizes_blocks),
         miss_ratio=corrected(point, halves, relative_size)[:count],
@@ -347,20 +360,7 @@ def estimate(
         level=level,
         reasons=reasons,
         unseen_blocks=unseen,
-        fitted=Fitted(
-            best=Fit(curve=curve, rates=rates, pages=pages),
-            halves=[halved(make, own) for own in halves_rates],
-            drawn=fits_drawn_again(
-                curve, [(f.rates, f.like, f.pages) for f in fits[0]], np.random.default_rng([seed, 1])
-            ),
-            groups=seen.groups,
-            dirty=dirty_by_group(seen, snapshots),
-            growth=np.array([grown(group) for group in seen.groups]) * sampling_rate,
-            extensions_are_reads=server_version_num < 160000,
-            sampling_rate=sampling_rate,
-            seconds=totals.seconds,
-            short=beside.short,
-        ),
+        fitted=fitted,
     )
     if changes is None:
         return found
@@ -390,6 +390,7 @@ def estimate(
         found,
         changed=replace(
             found,
+            fitted=fitted.changed(changes, change),
             miss_ratio=corrected(then.point, then.halves, relative_size)[:count],
             low=low[:count],
             high=high[:count],
@@ -472,20 +473,6 @@ def followers_of(rates: Rates, flow: Flow, pass_seconds: float) -> float:
         return shown
     more = counted / visits - 1
     return max(shown, more if more >= _COUNTED_FOLLOWERS else 0.0)
-
-
-def _with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
-    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
-    if totals.ring_accesses is None:
-        return totals
-    scanned = by_rings(
-        totals.relation_scanned_blocks,
-        totals.relation_accesses,
-        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
-        pool_blocks=pool_blocks,
-        measured=totals.ring_accesses,
-    )
-    return replace(totals, relation_scanned_blocks=scanned)
 
 
 def _loads(totals: Totals, flows: list[Flow], pool: int, rate: float, version: int) -> float:

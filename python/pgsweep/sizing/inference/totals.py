@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.estimate import Doubt
 from pgsweep.sizing.inference.observations import Table
-from pgsweep.sizing.inference.scan_counts import scanned_blocks
+from pgsweep.sizing.inference.scan_counts import by_rings, scanned_blocks
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
@@ -241,3 +241,17 @@ def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
     # Of a ratio of sums: by what the misses of each part differ from what its accesses let expect.
     rest = missed - accesses * float(missed.sum()) / total
     return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
+
+
+def with_rings(totals: Totals, relations: Table, pool_blocks: int) -> Totals:
+    """Return totals whose scans through rings are those that pg_stat_io measured, where it did."""
+    if totals.ring_accesses is None:
+        return totals
+    scanned = by_rings(
+        totals.relation_scanned_blocks,
+        totals.relation_accesses,
+        np.maximum(relations["blocks_begin"], relations["blocks_end"]).astype(np.float64),
+        pool_blocks=pool_blocks,
+        measured=totals.ring_accesses,
+    )
+    return replace(totals, relation_scanned_blocks=scanned)

@@ -35,7 +35,8 @@ def assumption_of(asked: Asked, relations: Table, database_oid: int) -> WhatIf:
         text = (
             f"{format_plain(asked.factor)} times the sessions do what those of today do, to the same pages, "
             "and none waits longer for another; the miss ratio depends on the order of the accesses, not on "
-            f"how fast they come; a session takes {format_bytes(SESSION_BYTES)} of memory and its page tables"
+            "how fast they come; a session takes as much private memory and page tables as a process of the "
+            f"server today, {format_bytes(SESSION_BYTES)} where that was not measured"
         )
     elif isinstance(asked, Ram):
         text = (

@@ -218,14 +218,16 @@ def _check_together(asked: Sequence[Asked]) -> None:
                 )
 
 
-def check_memory(asked: Sequence[Asked], memory_bytes: int | None) -> None:
-    """Refuse a memory that is named twice.
+def check_memory(asked: Sequence[Asked]) -> None:
+    """Refuse a what-if that names the memory which --ram names too.
+
+    Where the evidence does not know the memory, --ram is that of today, and a what-if another one.
 
     Raises:
-        UsageError: both --ram and a what-if name it.
+        UsageError: there is one.
     """
     for one in asked:
-        if isinstance(one, Ram) and memory_bytes is not None:
+        if isinstance(one, Ram):
             raise UsageError(
                 f"`{shown(one.text)}` and --ram both name the memory",
                 hint="leave --ram out to compare with today's memory",

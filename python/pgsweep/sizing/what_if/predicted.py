@@ -35,6 +35,8 @@ from pgsweep.units import BLOCK_BYTES, format_bytes
 
 if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
+    from pgsweep.evidence.joined import JoinedEvidence
+    from pgsweep.evidence.store import Evidence
     from pgsweep.sizing.inference.accesses import Trace
 
 _DRAWS: Final = 2
@@ -61,11 +63,8 @@ def with_what_if(
     Raises:
         UsageError: the evidence cannot answer one of them.
     """
-    memory_bytes, huge_pages = _of_memory(found, asked, memory_bytes)
-    if found.snapshots is not None:
-        # The curve with the changes is of misses only.
-        memory_bytes = None
-    if not any(one.of_load for one in asked) and memory_bytes is None and huge_pages is None:
+    memory = _of_memory(found, asked, memory_bytes)
+    if all(isinstance(one, SharedBuffers) for one in asked):
         # Only sizes are named, and these are in the curve.
         what = [WhatIf(text=one.text, assumption=assumption_of(one, {}, 0).assumption) for one in asked]
         return msgspec.structs.replace(result, what_if=what)
@@ -76,42 +75,102 @@ def with_what_if(
             hint="record with pgsweep record, or ask for another size only: --sizes",
         )
     what = [assumption_of(one, found.relations, found.database_oid) for one in asked]
-    if found.recorded is None or found.trace is None:
-        changed = _of_snapshots(found)
+    if found.snapshots is not None:
+        changed = _of_snapshots(found, found.snapshots, result, asked, memory, seed)
     else:
-        changed = _of_trace(found, found.recorded, result, asked, memory_bytes, huge_pages, seed)
+        assert found.recorded is not None
+        changed = _of_trace(found, found.recorded, result, asked, memory, seed)
     return msgspec.structs.replace(result, what_if=what, changed=changed)
 
 
-def _of_memory(
-    found: Judged, asked: Sequence[Asked], memory_bytes: int | None
-) -> tuple[int | None, bool | None]:
-    """Return the memory and the huge pages that are asked for."""
-    huge_pages = None
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """What is asked of the memory.
+
+    Attributes:
+        today_bytes: what pool and page cache share today, where that was named (--ram).
+        then_bytes: what they share with the what-ifs; None as the evidence says.
+        huge_pages: None as they are.
+    """
+
+    today_bytes: int | None
+    then_bytes: int | None
+    huge_pages: bool | None
+
+
+def _of_memory(found: Judged, asked: Sequence[Asked], memory_bytes: int | None) -> _Memory:
+    huge_pages, then_bytes = None, memory_bytes
     for one in asked:
         if not isinstance(one, OfMemory) or isinstance(one, SharedBuffers):
             continue
-        if found.trace is None or found.recorded is None:
-            raise no_memory(found.source, f"`{shown(one.text)}`")
+        if found.recorded is None and found.snapshots is None:
+            raise no_memory(f"`{shown(one.text)}`")
         if isinstance(one, Ram):
-            memory_bytes = one.memory_bytes
+            then_bytes = one.memory_bytes
         elif isinstance(one, HugePages):
             huge_pages = one.on
-    return memory_bytes, huge_pages
+    return _Memory(today_bytes=memory_bytes, then_bytes=then_bytes, huge_pages=huge_pages)
 
 
-def _of_snapshots(found: Judged) -> ChangedPrediction:
-    """Return the curve with the changes, from rates."""
+def _of_snapshots(
+    found: Judged,
+    evidence: Evidence | JoinedEvidence,
+    result: PredictResult,
+    asked: Sequence[Asked],
+    memory: _Memory,
+    seed: int,
+) -> ChangedPrediction:
+    """Return the curve with the changes, from rates; also what comes from disk."""
+    from pgsweep.sizing.disk_reads import Change
+    from pgsweep.sizing.snapshot_disk_reads import Changed, predict_memory_of_snapshots
+
+    of_load = any(one.of_load for one in asked)
     now, changed = found.estimate, found.estimate.changed
     per_second = found.observed.accesses / max(found.observed.seconds, 1e-9)
-    if now.level == "refused" or changed is None:
+    if not of_load:
+        changed = replace(now, accesses_per_second=per_second)
+    elif now.level == "refused" or changed is None:
         why = "the curve without the what-ifs is refused"
         if now.level != "refused":
             why = "nothing was evicted while it was observed: what would be under another load is not known"
         changed = replace(now, accesses_per_second=per_second, level="refused", reasons=[why, *now.reasons])
     else:
         changed = _rough(changed, now)
-    return _record(changed, found.warnings, from_snapshots=True)
+    record = _record(changed, found.warnings, from_snapshots=True)
+    behind = predict_memory_of_snapshots(
+        evidence,
+        _with_points(result, record),
+        changed.fitted,
+        rules_of(evidence.meta),
+        memory_bytes=memory.then_bytes,
+        seed=seed,
+        changed=Changed(
+            change=Change(
+                recorded=result.memory,
+                before=result,
+                of_load=of_load,
+                same_transactions=all(isinstance(one, Connections | OfMemory) for one in asked),
+                huge_pages=memory.huge_pages,
+                sessions_factor=_sessions_factor(asked),
+            ),
+            fitted=now.fitted,
+            memory_bytes=memory.today_bytes,
+        ),
+    )
+    return msgspec.structs.replace(record, memory=behind.memory, verdict=behind.verdict)
+
+
+def _with_points(result: PredictResult, record: ChangedPrediction) -> PredictResult:
+    """Return the prediction with the curve and the pace of what is changed, and without disk reads."""
+    accesses = round(record.accesses_per_second * result.observed.seconds)
+    observed = msgspec.structs.replace(result.observed, accesses=accesses)
+    return msgspec.structs.replace(
+        result, observed=observed, points=record.points, verdict=record.verdict, memory=None
+    )
+
+
+def _sessions_factor(asked: Sequence[Asked]) -> float:
+    return next((one.factor for one in asked if isinstance(one, Connections)), 1.0)
 
 
 def _of_trace(
@@ -119,8 +178,7 @@ def _of_trace(
     recorded: TraceTables,
     result: PredictResult,
     asked: Sequence[Asked],
-    memory_bytes: int | None,
-    huge_pages: bool | None,
+    memory: _Memory,
     seed: int,
 ) -> ChangedPrediction:
     """Return the curve with the changes, from a trace that is rewritten; also what comes from disk."""
@@ -142,36 +200,28 @@ def _of_trace(
         first = _drawn(found, recorded, asked, seed, 0)
         draws = [first, *(_drawn(found, recorded, asked, seed, n) for n in range(1, _DRAWS))]
         changed = _rough(_joined([draw.estimate for draw in draws], found.estimate), found.estimate)
-        tables, trace, kept, per_second = (
-            first.tables,
-            first.trace,
-            first.tables.kept_blocks,
-            first.per_second,
-        )
+        tables, trace, kept = first.tables, first.trace, first.tables.kept_blocks
         record = _record(changed, found.warnings)
     if trace is None or not record.points:
         return record
-    observed = msgspec.structs.replace(
-        result.observed,
-        accesses=round(per_second * result.observed.seconds),
-        miss_ratio=result.observed.miss_ratio,
-    )
     behind = predict_memory(
         tables,
-        msgspec.structs.replace(result, observed=observed, points=record.points),
+        _with_points(result, record),
         trace,
         rules_of(recorded.meta),
-        memory_bytes=memory_bytes,
+        memory_bytes=memory.then_bytes,
         seed=seed,
         change=Change(
             recorded=result.memory,
+            before=result,
             of_load=of_load,
-            huge_pages=huge_pages,
-            sessions_factor=next((one.factor for one in asked if isinstance(one, Connections)), 1.0),
+            same_transactions=all(isinstance(one, Connections | OfMemory) for one in asked),
+            huge_pages=memory.huge_pages,
+            sessions_factor=_sessions_factor(asked),
             kept_blocks=kept,
         ),
     )
-    return msgspec.structs.replace(record, memory=behind.memory)
+    return msgspec.structs.replace(record, memory=behind.memory, verdict=behind.verdict)
 
 
 @dataclass(frozen=True, kw_only=True)
