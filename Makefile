@@ -3,9 +3,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 VENV ?= .venv
-JOBS ?= 4
+JOBS ?= 6
 TIME ?= 60s
 BIN := $(VENV)/bin
+# Some containers forbid Python to keep what it compiles; each process of the tests would do it anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Without the bindings, which have no tests: they would be built in another way than for the wheel, and again for it.
+RUST_TESTS := cargo test --release --workspace --exclude pgsweep-bindings --quiet
 RUST_SOURCES := $(shell find core probe bindings -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: help setup demo test test-quick test-matrix test-wheel test-packaging test-arm64 fuzz lint format bench docs screenshots wheel clean
@@ -30,9 +34,10 @@ demo: setup ## the whole story on a private PostgreSQL, with an HTML report
 
 test: setup ## all tests (as root on Debian: installs the server and the browser they use)
 	tools/debian-packages test
+	@# Beside the build of the crates' tests Python compiles its own: otherwise each worker would do it.
+	$(RUST_TESTS) --no-run & built=$$!; $(BIN)/pytest --collect-only --quiet --quiet > /dev/null || true; wait $$built
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-	@# Last: it builds the bindings in another way, and the test of the wheel would have to build them again.
-	cargo test --release --workspace --quiet
+	$(RUST_TESTS)
 
 test-quick: setup ## the tests that need no server, in a minute or so
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --quiet -m "not slow and not server"
