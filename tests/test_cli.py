@@ -34,7 +34,10 @@ from tools.reference import all_commands
 
 
 def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> tuple[float, float]:
-    """Return the least wall and processor time; a busy machine gets many tries, a quiet one needs few."""
+    """Return the least wall and processor time; a busy machine gets many tries, a quiet one needs few.
+
+    With more work than processors the wall clock measures the others, so the processor time decides there.
+    """
     walls, cpus = [], []
     for _ in range(tries):
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -42,17 +45,21 @@ def best_of(arguments: Sequence[str], limit_seconds: float, tries: int = 40) -> 
         walls.append(time.perf_counter() - begin)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpus.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        if len(walls) >= 5 and min(walls) < limit_seconds:
+        if len(walls) >= 5 and min(cpus) < limit_seconds and (is_busy() or min(walls) < limit_seconds):
             break
     return min(walls), min(cpus)
 
 
-@pytest.mark.parametrize(("arguments", "limit_seconds"), [(["--help"], 0.150), (["--version"], 0.080)])
+def is_busy() -> bool:
+    return os.getloadavg()[0] >= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(("arguments", "limit_seconds"), [(["--help"], 0.060), (["--version"], 0.080)])
 def test_first_answers_come_at_once(arguments: list[str], limit_seconds: float) -> None:
+    """Help takes 25 ms and may take 100; the limit leaves room for slower machines, and not for an import."""
     wall, cpu = best_of(arguments, limit_seconds)
     assert cpu < limit_seconds
-    # With more work than processors the wall clock measures the others.
-    if os.getloadavg()[0] < (os.cpu_count() or 1):
+    if not is_busy():
         assert wall < limit_seconds
 
 
