@@ -19,6 +19,13 @@ from tests.forked_cli import MOST_BYTES
 
 ROOT = Path(__file__).parents[1]
 PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
+WRITES_SOON = (
+    sys.executable,
+    "-c",
+    "import sys; from pgsweep.evidence import writer; from pgsweep.cli.main import main;"
+    " writer.FLUSH_SECONDS = 0.2; sys.argv[0] = 'pgsweep'; sys.exit(main())",
+)
+"""The program, whose first part of evidence is on disk at once: otherwise that takes five seconds."""
 _OF_THE_START = ("LANG", "LC_", "LD_", "MALLOC_", "OPENBLAS_", "PYTHON", "RAYON_", "TZ")
 """Variables that are read when a process starts, so that no fork can have others."""
 

@@ -33,22 +33,33 @@ class Heard:
         self.notes.append(text)
 
 
-class WhenRecording(Silent):
-    """Does something in a thread of its own, some seconds after the recording has begun.
+A_SNAPSHOT_SECONDS = 1.2
+"""After which a recording has a snapshot: in these tests the first comes within a second, at random."""
 
-    Before it begins a recorder looks at the catalogs and measures the load, which takes as long as it takes.
+
+class WhenRecording(Silent):
+    """Does something in a thread of its own, as soon as a recording has begun.
+
+    Args:
+        action: what is done, once.
+        after_seconds: how much must have been recorded before, by the recorder's own clock.
     """
 
-    def __init__(self, action: Callable[[], object], after_seconds: float = 0.5) -> None:
-        self._timer = threading.Timer(after_seconds, action)
+    def __init__(self, action: Callable[[], object], after_seconds: float = 0.0) -> None:
+        self._thread = threading.Thread(target=action)
+        self._after_seconds = after_seconds
+        self._records = False
 
     def stage(self, title: str, total_seconds: float | None = None) -> None:
-        if title.startswith("recording"):
-            self._timer.start()
+        self._records = title.startswith("recording")
+
+    def advance(self, done_seconds: float) -> None:
+        if self._records and done_seconds >= self._after_seconds and self._thread.ident is None:
+            self._thread.start()
 
     def join(self) -> None:
         """Wait until it is done."""
-        self._timer.join()
+        self._thread.join()
 
 
 def forget_cluster(evidence: Path) -> None:

@@ -22,7 +22,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.ui.record import record_text
 from pgsweep.ui.terminal import Terminal
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import PGSWEEP, WRITES_SOON, run
 from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until
 from tests.fix_results import record_result
@@ -73,7 +73,7 @@ def test_record_takes_libpqs_environment_and_is_quiet(wheel18: Cluster, tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
+        [*WRITES_SOON, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -93,7 +93,7 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
 def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
         process = subprocess.Popen(
-            [PGSWEEP, "record", cluster.conninfo(), "--for", "60s", "-o", "x.evidence"],
+            [*WRITES_SOON, "record", cluster.conninfo(), "--for", "60s", "-o", "x.evidence"],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -123,7 +123,7 @@ def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Pa
         for name, command_line in words.items():
             (tmp_path / name).mkdir()
             started[name] = subprocess.Popen(
-                [PGSWEEP, *command_line, "--for", "60s"],
+                [*WRITES_SOON, *command_line, "--for", "60s"],
                 cwd=tmp_path / name,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -156,7 +156,7 @@ def test_for_enough_is_said_in_these_words(wheel18: Cluster, tmp_path: Path) -> 
 
 def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        ["nohup", PGSWEEP, "record", wheel18.conninfo(), "--for", "6s", "-o", "x.evidence"],
+        ["nohup", PGSWEEP, "record", wheel18.conninfo(), "--for", "3s", "-o", "x.evidence"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -248,7 +248,7 @@ def test_trace_ends_at_its_limit(server: Cluster, tmp_path: Path) -> None:
     assert "perf_event_open" in plan.stdout
     assert "BufTableLookup" in plan.stdout
     assert list(tmp_path.iterdir()) == []
-    options = ["--source", "trace", "--for", "4s", "-o", "x.evidence", "--json"]
+    options = ["--source", "trace", "--for", "2s", "-o", "x.evidence", "--json"]
     done = run("record", server.conninfo(), *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "expected cost" in done.stderr

@@ -20,7 +20,8 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from tests.fix_page import load_running
-from tests.fix_recording import RECORDERS, Recorder, WhenRecording
+from tests.fix_process import wait_until
+from tests.fix_recording import A_SNAPSHOT_SECONDS, RECORDERS, Recorder, WhenRecording
 
 
 @RECORDERS
@@ -31,7 +32,8 @@ def test_a_lost_server_leaves_valid_evidence(record: Recorder, how: str, tmp_pat
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache")
         loss = WhenRecording(
-            cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True), after_seconds=2
+            cluster.restart if how == "restart" else lambda: cluster.stop(immediately=True),
+            after_seconds=A_SNAPSHOT_SECONDS,
         )
         result = record(cluster.conninfo(), path, seconds=60, progress=loss)
         loss.join()
@@ -53,7 +55,7 @@ def test_a_full_disk_is_reported_and_keeps_what_was_complete(
     server: Cluster, database: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small_disk / "a.evidence"
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 1.0)  # so that the disk is full soon
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.3)  # so that the disk is full soon
     (small_disk / "ballast").write_bytes(bytes((2 << 20) - (80 << 10)))
     with load_running(server, database), pytest.raises(EvidenceError) as caught:
         record_sql(server.conninfo(database), path, seconds=300)
@@ -70,7 +72,7 @@ def test_a_full_disk_is_reported_and_keeps_what_was_complete(
 @RECORDERS
 def test_stop_ends_early_with_valid_evidence(record: Recorder, wheel18: Cluster, tmp_path: Path) -> None:
     stop = threading.Event()
-    ending = WhenRecording(stop.set, after_seconds=1)
+    ending = WhenRecording(stop.set, after_seconds=A_SNAPSHOT_SECONDS)
     result = record(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, stop=stop, progress=ending)
     ending.join()
     assert result.ended_by == "interrupt"
@@ -92,7 +94,7 @@ def test_a_cancelled_statement_ends_with_valid_evidence(wheel18: Cluster, tmp_pa
                     "WHERE application_name = 'pgsweep' AND state = 'active'"
                 )
 
-    cancelling = WhenRecording(cancel, after_seconds=2)
+    cancelling = WhenRecording(cancel, after_seconds=A_SNAPSHOT_SECONDS)
     try:
         result = record_sql(wheel18.conninfo(), tmp_path / "a.evidence", seconds=60, progress=cancelling)
     finally:
@@ -114,7 +116,7 @@ def test_what_was_gathered_stays_when_the_extension_goes(
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
         connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     try:
-        acting = WhenRecording(act, after_seconds=2)
+        acting = WhenRecording(act, after_seconds=A_SNAPSHOT_SECONDS)
         conninfo = psycopg.conninfo.make_conninfo(server.conninfo(database), user="watcher")
         result = record_sql(conninfo, tmp_path / "a.evidence", seconds=60, progress=acting)
         acting.join()
@@ -162,8 +164,7 @@ def test_signals_leave_readable_evidence_and_no_session(
         env={**os.environ, "PGAPPNAME": "to be killed"},
     )
     give_up = time.monotonic() + 60
-    while not (path / "snapshots/part-00001.parquet").exists() and time.monotonic() < give_up:
-        time.sleep(0.1)
+    assert wait_until((path / "snapshots/part-00001.parquet").exists, 60)
     process.send_signal(how)
     output, _ = process.communicate(timeout=30)
     evidence = Evidence.open(path)

@@ -34,13 +34,20 @@ from tests.fix_trace import EXTEND, can_trace, database, fill
 pytestmark = can_trace
 
 
+@pytest.fixture(autouse=True)
+def _cost_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the load for a moment only, where what tracing costs is not what is tested."""
+    if request.function is not test_recording_gives_evidence:
+        monkeypatch.setattr("pgsweep.evidence.trace_recording.LOAD_SECONDS", 0.1)
+
+
 def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     with database(server, "recorded") as connection:
         fill(connection)
         stop = threading.Event()
 
         def work() -> None:
-            while not stop.is_set():
+            while not stop.wait(0.001):
                 connection.execute(
                     "SELECT filler FROM t WHERE i = %s", (1 + time.monotonic_ns() % 60_000,), prepare=True
                 )
@@ -149,7 +156,7 @@ def test_a_limit_of_events_is_kept_at_a_low_rate(server: Cluster, tmp_path: Path
 
 
 def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tmp_path: Path) -> None:
-    path = tmp_path / "x.evidence"
+    path, over = tmp_path / "x.evidence", threading.Event()
     with database(server, "shrinks") as connection:
         fill(connection, 20_000)
 
@@ -163,9 +170,10 @@ def test_tables_and_databases_that_are_dropped_are_no_damage(server: Cluster, tm
             connection.execute("DROP DATABASE goes")
             connection.execute("TRUNCATE t")
             connection.execute("DROP TABLE t")
+            over.set()
 
         doing = WhenRecording(work)
-        record_trace(server.conninfo("shrinks"), path, seconds=5, progress=doing)
+        record_trace(server.conninfo("shrinks"), path, seconds=60, stop=over, progress=doing)
         doing.join()
     drops = Evidence.open(path).table("drops")
     assert 255 in drops["fork"] and 0 in drops["rel"]
@@ -196,7 +204,7 @@ def test_statistics_that_are_reset_are_said(wheel18: Cluster, tmp_path: Path) ->
             connection.execute("SELECT count(a.filler) FROM t AS a, generate_series(1, 3) AS again")
             connection.execute("SELECT pg_stat_force_next_flush()")
 
-        doing = WhenRecording(reset, 0.5)
+        doing = WhenRecording(reset)
         result = record_trace(wheel18.conninfo("again"), path, seconds=3, progress=doing)
         doing.join()
     assert STATISTICS_RESET in result.warnings
@@ -205,7 +213,7 @@ def test_statistics_that_are_reset_are_said(wheel18: Cluster, tmp_path: Path) ->
 
 
 def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
-    path = tmp_path / "x.evidence"
+    path, over = tmp_path / "x.evidence", threading.Event()
     with Cluster.create(settings=PRIMARY) as primary, ExitStack() as closing:
         writing = closing.enter_context(psycopg.connect(primary.conninfo(), autocommit=True))
         writing.execute("CREATE TABLE t (i int, filler text)")
@@ -220,9 +228,11 @@ def test_what_recovery_accesses_is_not_the_databases(tmp_path: Path) -> None:
                     time.sleep(0.05)
                 for _ in range(20):
                     reading.execute("SELECT count(*) FROM t")
+                reading.execute("SELECT pg_stat_force_next_flush()")
+            over.set()
 
         load = WhenRecording(work)
-        result = record_trace(standby.conninfo(), path, seconds=6, progress=load)
+        result = record_trace(standby.conninfo(), path, seconds=60, stop=over, progress=load)
         load.join()
         evidence = Evidence.open(path)
     accesses, counters = evidence.table("accesses"), evidence.table("counters")
@@ -298,7 +308,7 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
         stop = threading.Event()
 
         def work() -> None:
-            while not stop.is_set():
+            while not stop.wait(0.02):
                 connection.execute("SELECT count(filler) FROM t WHERE i > 0")
 
         worker = threading.Thread(target=work)

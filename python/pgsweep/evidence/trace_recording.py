@@ -41,6 +41,9 @@ COUNTER_SECONDS: Final = 10.0
 COPY_SECONDS: Final = 0.5
 """How often copies from the page cache are timed: 400 of them, less than a millisecond."""
 
+LOAD_SECONDS: Final = 2.0
+"""For which the load is counted before: the server's processes report their counts at most once a second."""
+
 FIRST_GUESS_ROW_BYTES: Final = 12
 """Bytes that a row takes on disk, until the first part shows it."""
 
@@ -124,8 +127,7 @@ class TraceRecording:
         self._progress.stage("measuring the load", 1.0)
         self._reader.settle()
         begin, counts = time.monotonic(), self._total_accesses()
-        # The server's processes report their counts at most once a second.
-        self._stop.wait(2.0)
+        self._stop.wait(LOAD_SECONDS)
         elapsed = time.monotonic() - begin
         accesses, misses = (
             after - before for after, before in zip(self._total_accesses(), counts, strict=True)
