@@ -13,8 +13,11 @@ import pytest
 from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_process import wait_until
 
 _READS_PER_ROUND = 20
+_READ = "SELECT sum((SELECT length(filler) FROM page WHERE id = i)) FROM unnest(%s::int[]) AS i"
+"""Reads rows by the index, one after the other: a statement for each would take ten times the processor."""
 
 
 @pytest.fixture
@@ -38,9 +41,20 @@ def database(server: Cluster) -> Iterator[str]:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+def wait_for_pages(server: Cluster, database: str) -> None:
+    """Wait until the table has most of the pool, as it is when it is read for a while."""
+    of_table = """
+        SELECT count(*) > 0.6 * (SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers')
+        FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('page')
+          AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+    """
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        assert wait_until(lambda: connection.execute(of_table).fetchone() == (True,), 60)
+
+
 @contextmanager
 def load_running(
-    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.015
+    server: Cluster, database: str, *, sessions: int = 2, pause_seconds: float = 0.009
 ) -> Iterator[None]:
     """Have sessions read random rows until the block ends.
 
@@ -49,7 +63,7 @@ def load_running(
         sessions: how many read at once.
         pause_seconds: after every 20 reads. Without one the sessions would take all processors of a small
             machine, from the recording and from the tests beside it; with this one two sessions make about
-            2000 reads a second, which turn the pool over every few seconds.
+            4000 reads a second, which turn the pool over every few seconds, and take hardly any of it.
     """
     over = threading.Event()
 
@@ -58,11 +72,8 @@ def load_running(
         try:
             with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
                 while not over.wait(pause_seconds):
-                    for draw in rng.random(_READS_PER_ROUND):
-                        row = int(12000 * draw**2) + 1
-                        connection.execute(
-                            "SELECT length(filler) FROM page WHERE id = %s", [row], prepare=True
-                        )
+                    rows = (12000 * rng.random(_READS_PER_ROUND) ** 2).astype(int) + 1
+                    connection.execute(_READ, [rows.tolist()], prepare=True)
         except psycopg.OperationalError:
             return
 

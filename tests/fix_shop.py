@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 
@@ -12,6 +13,15 @@ from pgsweep.pg.cluster import Cluster
 
 _READS_PER_SECOND = 2500
 """Enough to turn the pool over every second; at full speed it would take all of two processors."""
+_SCALE = 8
+_READS_PER_TRANSACTION = 10
+
+
+def point_reads(reads_per_second: int, scale: int) -> list[str]:
+    """Return the options by which pgbench reads rows at random at this pace."""
+    script = Path(__file__).with_name("point_reads.sql")
+    pace = reads_per_second // _READS_PER_TRANSACTION
+    return ["-n", "-M", "prepared", "-s", str(scale), "-f", str(script), "-R", str(pace)]
 
 
 @contextmanager
@@ -24,9 +34,9 @@ def shop_under_load(cluster: Cluster, seconds: int = 120) -> Iterator[str]:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_buffercache")
         pgbench = str(cluster.bindir / "pgbench")
-        subprocess.run([pgbench, "-i", "-q", "-s", "8", conninfo], check=True, capture_output=True)
+        subprocess.run([pgbench, "-i", "-q", "-s", str(_SCALE), conninfo], check=True, capture_output=True)
         load = subprocess.Popen(
-            [pgbench, "-S", "-n", "-R", str(_READS_PER_SECOND), "-T", str(seconds), conninfo],
+            [pgbench, *point_reads(_READS_PER_SECOND, _SCALE), "-T", str(seconds), conninfo],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

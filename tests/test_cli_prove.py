@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.fix_cli import PGSWEEP, run
+from tests.fix_process import wait_until
 from tests.fix_results import MB
 from tests.fix_written import write_trace
 
@@ -96,7 +96,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
         line = process.stderr.readline()
         assert line, seen
         seen += line
-    time.sleep(0.5)
+    assert wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")) or process.poll() is not None, 60)
+    assert process.poll() is None, "it is at work"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

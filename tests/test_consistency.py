@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,8 @@ from pgsweep.sizing.inference.consistency import Tally, doubts
 from pgsweep.sizing.inference.totals import Totals, read_totals
 from pgsweep.sizing.predict import judge, predict
 from tests.fix_page import load_running
+from tests.fix_process import wait_until
+from tests.fix_recording import WhenRecording
 
 Columns = dict[str, NDArray[Any]]
 SIZES_BYTES = [8 << 20, 16 << 20, 32 << 20]
@@ -97,12 +98,19 @@ def test_counters_are_those_of_the_servers_own_views(server: Cluster, database: 
         SELECT indexrelid::text, idx_blks_read, idx_blks_hit, idx_scan
         FROM pg_statio_user_indexes JOIN pg_stat_user_indexes USING (indexrelid)
     """
-    with load_running(server, database):
-        time.sleep(1)
+    read = "SELECT blks_hit FROM pg_stat_database WHERE datname = %s"
+    there = "SELECT FROM pg_stat_activity WHERE datname = %s"
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        query = "SELECT FROM pg_stat_activity WHERE datname = %s"
-        while connection.execute(query, (database,)).fetchone():
-            time.sleep(0.05)
+
+        def hits() -> int:
+            [(number,)] = connection.execute(read, (database,)).fetchall()
+            return int(number)
+
+        begin = hits()
+        with load_running(server, database):
+            assert wait_until(lambda: hits() > begin + 1000)
+        # A backend reports its last counts when it ends.
+        assert wait_until(lambda: connection.execute(there, (database,)).fetchone() is None)
     with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
         names = ("blks_read", "blks_hit", "scans")
         wanted = {
@@ -142,9 +150,9 @@ def test_temporary_relations_are_no_contradiction(server: Cluster, database: str
         SELECT g AS id, repeat('x', 1800) AS filler FROM generate_series(1, 4000) AS g;
     """
     with (
-        at_work(server.conninfo(database), once, "SELECT count(filler) FROM passing", pause_seconds=0.02),
+        at_work(server.conninfo(database), once, "SELECT count(filler) FROM passing", pause_seconds=0.05),
         # The pool must turn over often enough to predict one that holds everything.
-        load_running(server, database, pause_seconds=0.0),
+        load_running(server, database, pause_seconds=0.005),
     ):
         record_sql(server.conninfo(database), path, seconds=15, rng_seed=1)
     totals = totals_of(path)
@@ -176,11 +184,10 @@ def test_relations_made_and_dropped_meanwhile(server: Cluster, database: str, tm
             other.execute("REINDEX TABLE CONCURRENTLY page")
             other.execute("DROP TABLE old")
 
-    timer = threading.Timer(2.0, change)
+    changing = WhenRecording(change)
     with load_running(server, database):
-        timer.start()
-        record_sql(conninfo, path, seconds=12, rng_seed=1)
-    timer.join()
+        record_sql(conninfo, path, seconds=10, rng_seed=1, progress=changing)
+    changing.join()
     totals = totals_of(path)
     assert not any(doubt.level == "refused" for doubt in totals.doubts)
     relations = Evidence.open(path).table("relations")

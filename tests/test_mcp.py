@@ -36,7 +36,7 @@ def test_an_assistant_gets_the_records(wheel18: Cluster, tmp_path: Path) -> None
         over = threading.Event()
 
         def read() -> None:
-            while not over.is_set():
+            while not over.wait(0.02):
                 connection.execute("SELECT count(*) FROM asked")
 
         reading = threading.Thread(target=read)

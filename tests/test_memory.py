@@ -8,8 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from pgsweep.ui.memory import memory_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP, run
-from tests.fix_process import needs_cgroup, needs_root
+from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 KB = 1024
 BACKGROUND = {"postmaster", "checkpointer", "background writer", "walwriter", "logical replication launcher"}
@@ -237,6 +236,21 @@ def test_a_server_that_does_not_run_here(wheel18: Cluster, monkeypatch: pytest.M
     assert raised.value.hint
 
 
+def settled(look: Callable[[], int]) -> int:
+    """Return what a look gives as soon as it gives nearly the same for a while.
+
+    The kernel takes back what a process had some time after the process has gone.
+    """
+    found = [look()]
+
+    def steady() -> bool:
+        found.append(look())
+        return len(found) > 10 and max(found[-10:]) - min(found[-10:]) < 256 << 10
+
+    assert wait_until(steady)
+    return found[-1]
+
+
 @needs_root
 @needs_cgroup
 def test_the_cost_of_a_connection_is_what_the_kernel_charges() -> None:
@@ -267,14 +281,15 @@ def test_the_cost_of_a_connection_is_what_the_kernel_charges() -> None:
             )
             admin.execute("VACUUM (FREEZE) touch")
             # Once before, so that what the server itself keeps of having had so many sessions is there.
-            for session in at_work():
+            first = at_work()
+            gone = [session.info.backend_pid for session in first]
+            for session in first:
                 session.close()
-            time.sleep(1)
-            before = used()
+            assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in gone))
+            before = settled(used)
             clients = at_work()
             pids = {session.info.backend_pid for session in clients}
-            time.sleep(0.5)
-            charged = (used() - before) / count
+            charged = (settled(used) - before) / count
             result = look_at(cluster.conninfo())
             mine = [process.cost_bytes or 0 for process in result.processes if process.server_pid in pids]
             for session in clients:

@@ -40,8 +40,12 @@ def rounds(cluster: Cluster, count: int, seed: int) -> float:
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
         before = counts()
         for _ in range(count):
-            for key in (1 + random.zipf(1.3, READS) % 20_000).tolist():
-                connection.execute("SELECT f FROM points WHERE i = %s", (key,), prepare=True)
+            keys = (1 + random.zipf(1.3, READS) % 20_000).tolist()
+            # One after the other by the index; a statement for each takes ten times the processor.
+            connection.execute(
+                "SELECT sum((SELECT length(f) FROM points WHERE i = key)) FROM unnest(%s::int[]) AS key",
+                (keys,),
+            )
             connection.execute("SELECT count(*) FROM scanned")
         misses, hits = counts() - before
     return float(misses / (misses + hits))

@@ -22,6 +22,7 @@ from pgsweep.sizing.predict import judge, predict
 from tests.fix_cli import run
 from tests.fix_hugepages import available_pages
 from tests.fix_recording import WhenRecording
+from tests.fix_shop import point_reads
 from tests.fix_standby import PRIMARY, standby_of
 
 SMALL = {"shared_buffers": "4MB", "max_connections": "20", "autovacuum": "off"}
@@ -50,11 +51,11 @@ def fill(cluster: Cluster, *databases: str) -> None:
 def reads(cluster: Cluster, *databases: str, script: Path | None = None) -> Iterator[None]:
     """Have a session for each database read rows at random, or run a script, until the block ends."""
     # At a pace that leaves room for the tests beside this one and turns the pool over several times a second.
-    work = ["-S", "-R", "3000"] if script is None else ["-f", str(script)]
+    work = point_reads(3000, 1) if script is None else ["-n", "-R", "40", "-f", str(script)]
     with ExitStack() as ends:
         for name in databases:
             load = subprocess.Popen(
-                [str(cluster.binaries.program("pgbench")), "-n", *work, "-T", "600", cluster.conninfo(name)],
+                [str(cluster.binaries.program("pgbench")), *work, "-T", "600", cluster.conninfo(name)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

@@ -18,7 +18,7 @@ from pgsweep.pg.catalog import read_relations, read_server, require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
-from tests.fix_page import load_running
+from tests.fix_page import load_running, wait_for_pages
 from tests.fix_recording import RECORDERS, Heard, Recorder
 
 
@@ -33,7 +33,7 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     path = tmp_path / "a.evidence"
     heard = Heard()
     with load_running(server, database):
-        time.sleep(2)
+        wait_for_pages(server, database)
         result = record_sql(server.conninfo(database), path, seconds=8, rng_seed=1, progress=heard)
     assert result.ended_by == "time"
     assert result.source == "sql"

@@ -93,7 +93,7 @@ def test_one_reading_that_was_slow_by_chance_does_not_delay_the_next(wheel18: Cl
         live = Live(access)
         first = live.look().reading
         live._counters_costs.extend([0.0, 5.0])
-        time.sleep(1.0)
+        time.sleep(1.0)  # the pace at which counters are read is what is tested
         second = live.look().reading
         assert second.at > first.at
         live._counters_costs.extend([5.0] * 5)
@@ -151,7 +151,7 @@ def test_looks_between_two_readings_of_the_counters_lose_nothing(wheel18: Cluste
         assert isinstance(live, Live)
         collector._show(live.look())
         for counted in (True, False, False, True):
-            time.sleep(1.0)
+            time.sleep(1.0)  # counters are read once a second
             live._counters_costs.clear()
             if not counted:
                 live._counters_costs.extend([60.0] * 5)

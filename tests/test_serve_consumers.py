@@ -23,6 +23,7 @@ from pgsweep.serve.consumers import KEPT, Consumers, Key, Values, gained, larges
 from pgsweep.serve.history import History, Interval
 from pgsweep.serve.history_reads import read_consumers
 from pgsweep.serve.storage import Store
+from tests.fix_process import wait_until
 from tests.fix_serve import rows_of
 
 SECRET = "wordofpassing"
@@ -67,6 +68,18 @@ def working(conninfo: str, statement: str) -> Iterator[int]:
             worker.join(30)
 
 
+def next_interval(gathered: Consumers) -> tuple[float, dict[Key, Values]]:
+    """Return the interval at hand as soon as it is over."""
+    found: list[tuple[float, dict[Key, Values]]] = []
+
+    def is_over() -> bool:
+        found.extend(filter(None, [gathered.interval()]))
+        return bool(found)
+
+    assert wait_until(is_over)
+    return found[0]
+
+
 def of_kind(rows: dict[Key, Values], kind: str) -> dict[Key, Values]:
     return {key: values for key, values in rows.items() if key[0] == kind}
 
@@ -84,10 +97,7 @@ def test_reads_are_those_of_who_brought_them(shop: Cluster, monkeypatch: pytest.
         with psycopg.connect(shop.conninfo(), autocommit=True) as other:
             other.execute(f"ALTER ROLE idler PASSWORD '{SECRET}'".encode())
             other.execute("SELECT 1 + 1")
-        time.sleep(0.6)
-        found = gathered.interval()
-    assert found is not None
-    seconds, rows = found
+        seconds, rows = next_interval(gathered)
     assert seconds >= 0.5
     assert gathered.missing == []
     users = of_kind(rows, "user")
@@ -115,7 +125,7 @@ def test_what_is_executed_now_is_sampled(shop: Cluster, monkeypatch: pytest.Monk
         while found is None:
             assert time.monotonic() < until
             gathered.sample()
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two samples of what is executed
             gathered.remember_memory(look(local).processes)
             found = gathered.interval()
         active = [each for each in read_active(local.connection) if each.pid == pid]
@@ -138,10 +148,8 @@ def test_without_the_extension_or_the_right_the_rest_is_shown(
     with connect(shop.conninfo("bare")) as session:
         gathered = Consumers(session, texts=True)
         gathered.sample()
-        time.sleep(0.3)
-        found = gathered.interval()
-        assert found is not None
-        assert "reads" not in found[1][total_key()]
+        _, rows = next_interval(gathered)
+        assert "reads" not in rows[total_key()]
         assert [each.what for each in gathered.missing] == ["pg_stat_statements"]
         assert "does not exist" in gathered.missing[0].why
         assert "CREATE EXTENSION" in (gathered.missing[0].enable or "")

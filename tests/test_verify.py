@@ -32,14 +32,16 @@ from pgsweep.units import BLOCK_BYTES
 from tests.fix_cli import run
 from tests.fix_process import wait_until
 from tests.fix_recording import WhenRecording, forget_cluster
+from tests.fix_shop import point_reads
 
 MB = 1 << 20
+SCALE = 8
 
 
 @contextmanager
 def pgbench(cluster: Cluster, *options: str) -> Iterator[None]:
     load = subprocess.Popen(
-        [str(cluster.bindir / "pgbench"), "-n", "-R", "3000", "-T", "300", *options, cluster.conninfo()],
+        [str(cluster.bindir / "pgbench"), *options, "-T", "300", cluster.conninfo()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -77,12 +79,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with Cluster.create(None, {"shared_buffers": "16MB"}) as cluster:
         cluster.create_extensions("postgres", "pg_buffercache")
-        fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", "8", cluster.conninfo()]
+        fill = [str(cluster.bindir / "pgbench"), "-i", "-q", "-s", str(SCALE), cluster.conninfo()]
         subprocess.run(fill, check=True, capture_output=True)
-        with pgbench(cluster, "-S"):
+        with pgbench(cluster, *point_reads(3000, SCALE)):
             record(cluster, "before.evidence", 25)
         cluster.restart({"shared_buffers": "32MB"})
-        with pgbench(cluster, "-S"):
+        with pgbench(cluster, *point_reads(3000, SCALE)):
             begin = blocks_read(cluster)
             # Three times what the pool holds.
             assert wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
@@ -91,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             reset = WhenRecording(lambda: reset_statistics(cluster), after_seconds=3)
             record_sql(cluster.conninfo(), path / "reset.evidence", seconds=6, progress=reset)
             reset.join()
-        with pgbench(cluster, "-f", str(other)):
+        with pgbench(cluster, "-n", "-M", "prepared", "-R", "300", "-f", str(other)):
             record(cluster, "other.evidence", 5)
     return path
 

@@ -310,7 +310,7 @@ def test_a_server_that_restarts_is_found_again_and_filled_again() -> None:
             running.until(lambda: running.share() == 1.0)
             cluster.stop()
             running.until(lambda: any("trying again" in note for note in running.notes))
-            time.sleep(3)
+            time.sleep(1.5)  # how long it is away is in the result
             cluster.start()
             running.until(lambda: resident(cluster.conninfo()) == set(range(HOT_BLOCKS)))
             # A session ended by an administrator comes back as well, and claims the relation anew.
@@ -326,7 +326,7 @@ def test_a_server_that_restarts_is_found_again_and_filled_again() -> None:
             result = running.end()
         assert result.reconnects == 2
         assert result.resident_share_mean is not None
-        assert result.resident_share_mean < 1 - 2 / result.seconds, "the server was away for three seconds"
+        assert result.resident_share_mean < 1 - 1 / result.seconds, "the server was away for longer"
         assert result.relations[0].read_blocks >= HOT_BLOCKS
         cluster.stop()
         with pytest.raises(ConnectionFailed):

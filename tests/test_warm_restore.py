@@ -247,7 +247,7 @@ def test_a_standby_is_warmed_from_its_primarys_heat(tmp_path: Path) -> None:
             empty_caches(standby)
             results: list[WarmRestoreResult] = []
             thread = threading.Thread(
-                target=lambda: results.append(restored(there, path, rate_bytes_per_second=512 << 10))
+                target=lambda: results.append(restored(there, path, rate_bytes_per_second=1 << 20))
             )
             thread.start()
             assert wait_until(lambda: len(usage(there, "hot")) > 40, 60)

@@ -66,7 +66,7 @@ def test_the_server_restarts_half_way(
         cluster.start()
 
     listener = AtAQuarter(restart)
-    options = RestoreOptions(rate_bytes_per_second=512 << 10, into="pool", connections=2)
+    options = RestoreOptions(rate_bytes_per_second=1 << 20, into="pool", connections=2)
     result = restore(conninfo, path, read_heat(path), options, stop=threading.Event(), listener=listener)
     listener.thread.join()
     assert result.restarts >= 1
@@ -79,7 +79,7 @@ def test_the_server_is_still_away_when_all_is_read(
 ) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
-    start = threading.Timer(1.0, cluster.start)
+    start = threading.Timer(0.5, cluster.start)  # it is away for longer than one attempt to connect
     carry_out = restoring._carry_out
 
     def carry_out_and_stop(*arguments: Any) -> None:

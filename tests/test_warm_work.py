@@ -255,7 +255,7 @@ def test_a_late_answer_pauses_the_work(wheel18: Cluster, warm_databases: Callabl
         options,
         probe=probed,
     )
-    in_time = threading.Timer(0.6, late.clear)
+    in_time = threading.Timer(0.6, late.clear)  # the length of the pause is in the outcome
 
     def progress(state: WorkState) -> None:
         if state.paused and in_time.ident is None:
