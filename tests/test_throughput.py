@@ -169,6 +169,7 @@ def test_more_memory_is_compared_with_the_memory_of_today() -> None:
     [
         (Recorded(timing="off"), "track_io_timing = on"),
         (Recorded(host={"copy_nanoseconds": ""}), "what a copy from the page cache takes was not measured"),
+        (Recorded(host={"memory_bytes": str(8 * GB)}), "--what-if 'ram 16GB'"),
         (Recorded(host_cpu_seconds=40.0), "others use 75% of the processors"),
         (Recorded(xact_commit=10.0), "too few transactions"),
         (Recorded(blk_read_time=2_000.0), "locks, WAL, the network"),

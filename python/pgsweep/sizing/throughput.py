@@ -50,7 +50,7 @@ from pgsweep.records.prediction import DiskLatency, MemoryPrediction, Observed, 
 from pgsweep.sizing.closed_loop import Station, delay_for, flow, station_for, throughput
 from pgsweep.sizing.disk_curve import CURVE_ENDS, Load, curves_of
 from pgsweep.sizing.inference.totals import gained, series_of
-from pgsweep.units import BLOCK_BYTES, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 
 _MOST_REST: Final = 0.5
 """The share of the time of active transactions from which on the rest dominates."""
+
+_SAME: Final = 0.01
+"""By how much less or more a memory may be to be taken as the one recorded."""
 
 _MOST_OTHERS: Final = 0.5
 """The share of the processors' time from which on others saturate them."""
@@ -154,9 +157,19 @@ def predict_throughput(
         then: what differs; the throughput is with it, as a ratio to today's without.
     """
     try:
+        _refuse_another_memory(evidence.meta, memory)
         return _predict(measure_loop(evidence), observed, curve, memory, then)
     except _Refused as refused:
         return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
+
+
+def _refuse_another_memory(meta: EvidenceMeta, memory: MemoryPrediction) -> None:
+    recorded, asked = meta.host.get("memory_bytes", ""), memory.memory_bytes
+    if recorded.isdecimal() and len(recorded) < 16 and abs(asked - int(recorded)) > _SAME * asked:
+        raise _Refused(
+            f"sessions waited with {format_bytes(int(recorded))} of memory, not with {format_bytes(asked)}; "
+            f"what another memory changes: --what-if 'ram {format_bytes(asked).replace(' ', '')}'"
+        )
 
 
 def measure_loop(evidence: TraceTables) -> Loop:
