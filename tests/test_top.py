@@ -335,7 +335,7 @@ def test_any_size_of_screen(quiet: str) -> None:
             await shown("in pool▼", "big ")
             for width, height in [(120, 40), (200, 50), (60, 12), (40, 9), (20, 5), (80, 24)]:
                 await pilot.resize_terminal(width, height)
-                lines = await shown("pgsweep top" if width >= 12 else "", "sort:" if width >= 20 else "")
+                lines = await shown("PostgreSQL" if width >= 12 else "", "sort:" if width >= 20 else "")
                 assert len(lines) == height
             await pilot.press("p", "n")
 

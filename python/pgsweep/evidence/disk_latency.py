@@ -15,6 +15,7 @@ from typing import Final
 from pgsweep.host.cgroup import reads_are_limited
 from pgsweep.host.disk_depth import DEPTHS, MOST_READS, SLOWER, disk_latencies
 from pgsweep.records.prediction import DiskLatency
+from pgsweep.units import format_plain
 
 _LATENCIES: Final = "disk_latency_by_depth"
 _NOT_MEASURED: Final = "disk_latency_not_measured"
@@ -25,7 +26,7 @@ _SECONDS: Final = (1e-7, 100.0)
 DEPTH_READS: Final = (
     f"up to {MOST_READS} blocks of relations that are not in the page cache, at each of the depths "
     f"{', '.join(map(str, DEPTHS[:-1]))} and {DEPTHS[-1]}, past it (O_DIRECT); no greater depth where reads "
-    f"have come to take {SLOWER:g} times as long as one alone"
+    f"have come to take {format_plain(SLOWER)} times as long as one alone"
 )
 TIMED_DEPTHS: Final = (
     f"how long reads take while others are in flight: {DEPTH_READS}; all in a second at most"
