@@ -31,6 +31,8 @@ pub const ABSENT: u8 = 0;
 const USAGE_0: u8 = 1;
 /// State of a page with usage_count 1.
 pub(crate) const USAGE_1: u8 = 2;
+/// Set in the state of a page that [`crate::chunk`] is about to read; states are below.
+pub(crate) const MARK: u8 = 0x80;
 
 /// Which of the pools that share a table of page states.
 pub(crate) type Lane = usize;
@@ -75,6 +77,8 @@ pub(crate) struct BufferPool {
     /// Page of each buffer that was ever used, at most `n_buffers`; the rest is free, in order.
     page_of: Vec<u32>,
     n_buffers: u32,
+    /// Buffers that were used and are empty now.
+    emptied: usize,
     /// Buffers in use from which on the one hand sweeps: all, or more than there are where there are several
     /// hands, so that the usual case has no branch for them.
     swept_from: usize,
@@ -104,6 +108,7 @@ impl BufferPool {
         let mut pool = Self {
             page_of: Vec::with_capacity(n_buffers.min(n_pages) as usize),
             n_buffers,
+            emptied: 0,
             swept_from: if policy.hands == 1 {
                 n_buffers as usize
             } else {
@@ -133,6 +138,8 @@ impl BufferPool {
         if !self.parts.is_empty() && !self.has_free_list {
             self.page_of.resize(self.n_buffers as usize, self.none);
         }
+        let empty = self.page_of.iter().filter(|&&page| page == self.none);
+        self.emptied = empty.count();
     }
 
     /// Make the pool what `contents` says instead of empty.
@@ -148,6 +155,7 @@ impl BufferPool {
         } else {
             self.page_of = vec![self.none; contents.pages.len()];
         }
+        self.emptied = self.page_of.len();
         for (k, (&page, &usage)) in contents.pages.iter().zip(contents.usage_counts).enumerate() {
             let buffer = contents.buffers.map_or(k as u32, |buffers| buffers[k]);
             self.place(page, buffer);
@@ -167,6 +175,11 @@ impl BufferPool {
                 part.hand = contents.hand;
             }
         }
+    }
+
+    /// State of a page just read.
+    pub fn loaded(&self) -> u8 {
+        self.loaded
     }
 
     pub fn n_buffers(&self) -> u32 {
@@ -197,6 +210,7 @@ impl BufferPool {
             self.buffer_of[page as usize] = buffer;
         }
         if evicted == self.none {
+            self.emptied -= 1;
             NO_PAGE
         } else {
             evicted
@@ -253,6 +267,7 @@ impl BufferPool {
         *state = ABSENT;
         let buffer = self.buffer_of[page as usize];
         self.page_of[buffer as usize] = self.none;
+        self.emptied += 1;
         if self.has_free_list {
             let buffer = buffer as usize;
             if self.listed.len() <= buffer {
@@ -287,10 +302,61 @@ impl BufferPool {
         // Never-used buffers come in order from the initial free list, and where there is none, from the
         // sweep's first pass, which finds them all at usage_count 0 and so ends where it began.
         if self.page_of.len() < self.n_buffers as usize {
-            self.page_of.push(self.none);
-            return self.page_of.len() as u32 - 1;
+            return self.open_next();
         }
         self.sweep_part(states, lane)
+    }
+
+    /// Take the next buffer that was never used.
+    fn open_next(&mut self) -> u32 {
+        self.page_of.push(self.none);
+        self.emptied += 1;
+        self.page_of.len() as u32 - 1
+    }
+
+    /// Choose buffers and empty them, as [`BufferPool::victim`] does one by one; return how many: as many as are wanted, or
+    /// fewer where the hand meets a page with a [`MARK`], or has gone round.
+    #[inline(always)]
+    pub fn victims<const L: usize>(
+        &mut self,
+        states: &mut [[u8; L]],
+        lane: Lane,
+        wanted: usize,
+        found: &mut [u32],
+    ) -> usize {
+        let usual = self.free.is_empty() && self.parts.is_empty() && self.emptied == 0;
+        if !usual {
+            return 0;
+        }
+        let mut n = 0;
+        if self.page_of.len() < self.n_buffers as usize {
+            while n < wanted && self.page_of.len() < self.n_buffers as usize {
+                found[n] = self.open_next();
+                n += 1;
+            }
+            return n;
+        }
+        // One round at most: what is found here holds its new page only when all are found.
+        let mut hand = self.hand as usize;
+        for _ in 0..self.page_of.len() {
+            if n == wanted {
+                break;
+            }
+            let state = &mut states[self.page_of[hand] as usize][lane];
+            if *state >= MARK {
+                break;
+            }
+            *state -= 1;
+            found[n] = hand as u32;
+            n += usize::from(*state == ABSENT);
+            hand += 1;
+            if hand == self.page_of.len() {
+                hand = 0;
+                self.passes += 1;
+            }
+        }
+        self.hand = hand as u32;
+        n
     }
 
     /// Let the hand go round that has its turn, within its part of the pool.

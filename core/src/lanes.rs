@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 
 use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, NO_PAGE, USAGE_1};
+use crate::chunk;
 use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
 use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
@@ -35,6 +36,9 @@ pub(crate) const MOST_LANES: usize = 8;
 pub(crate) trait Observer {
     /// An access, and the page that had to go for it (or [`NO_PAGE`]).
     fn see(&mut self, outcome: Outcome, evicted: u32);
+
+    /// Whether it wants to see anything.
+    const SEES: bool = true;
 }
 
 /// Every outcome and the page that went for it.
@@ -48,6 +52,8 @@ pub(crate) struct Seen {
 pub(crate) struct NullObserver;
 
 impl Observer for NullObserver {
+    const SEES: bool = false;
+
     #[inline]
     fn see(&mut self, _: Outcome, _: u32) {}
 }
@@ -86,8 +92,8 @@ pub(crate) struct LaneResult {
 }
 
 /// One pool among the lanes.
-struct OnePool {
-    buffers: BufferPool,
+pub(crate) struct OnePool {
+    pub buffers: BufferPool,
     rings: HashMap<u32, StrategyRing>,
     /// Buffers of a ring by strategy class at this size.
     ring_buffers: [u32; 4],
@@ -181,20 +187,54 @@ impl<'a, const L: usize> Lanes<'a, L> {
     fn replay<O: Observer>(&mut self, range: std::ops::Range<usize>, observer: &mut O) {
         let trace = self.setting.trace;
         let pages = &trace.pages[range.clone()];
-        match trace.flags {
-            None => {
-                self.reads(pages, true, observer);
+        let flags = trace.flags.map(|flags| &flags[range]);
+        if O::SEES {
+            for (k, &page) in pages.iter().enumerate() {
+                self.access(page, flags.map_or(0, |flags| flags[k]), observer);
             }
-            Some(flags) => {
-                for (&page, &flag) in pages.iter().zip(&flags[range]) {
-                    match flag {
-                        0 => self.reads(&[page], true, observer),
-                        REPEAT => observer.see(Outcome::Hit, NO_PAGE),
-                        UNCOUNTED => self.reads(&[page], false, observer),
-                        _ => self.special(page, flag, observer),
-                    }
-                }
+            return;
+        }
+        let smallest = self.pools.iter().map(|pool| pool.buffers.n_buffers()).min();
+        let most_reads = chunk::most_reads(smallest.unwrap_or(0));
+        let Some(flags) = flags else {
+            pages.chunks(most_reads).for_each(|pages| self.chunk(pages));
+            return;
+        };
+        let mut begin = 0;
+        let mut ordinary = [0; chunk::MOST_READS];
+        while begin < pages.len() {
+            let ordinary = &mut ordinary[..most_reads];
+            let (passed, n) = chunk::gather(&pages[begin..], &flags[begin..], ordinary);
+            self.chunk(&ordinary[..n]);
+            begin += passed;
+            if n < most_reads && begin < pages.len() {
+                self.access(pages[begin], flags[begin], observer);
+                begin += 1;
             }
+        }
+    }
+
+    /// Ordinary reads that nothing wants to see one by one.
+    #[inline(always)]
+    fn chunk(&mut self, pages: &[u32]) {
+        let top = self.setting.rules.usage_cap() + 1;
+        chunk::read(
+            &mut self.states,
+            &mut self.pools,
+            pages,
+            top,
+            self.setting.groups,
+        );
+    }
+
+    /// One access of any kind.
+    #[inline(always)]
+    fn access<O: Observer>(&mut self, page: u32, flag: u8, observer: &mut O) {
+        match flag {
+            0 => self.reads(&[page], true, observer),
+            REPEAT => observer.see(Outcome::Hit, NO_PAGE),
+            UNCOUNTED => self.reads(&[page], false, observer),
+            _ => self.special(page, flag, observer),
         }
     }
 
@@ -215,7 +255,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
                 *state = (*state + u8::from(*state != ABSENT)).min(top);
             }
             if absent {
-                let mut lanes = if L == 1 { LANE_0 } else { absent_lanes(row) };
+                let mut lanes = absent_lanes(row);
                 while lanes != 0 {
                     let lane = lanes.trailing_zeros() as usize / 8;
                     lanes &= lanes - 1;
@@ -295,18 +335,15 @@ impl<'a, const L: usize> Lanes<'a, L> {
     }
 }
 
-/// The word of `absent_lanes` where it is the first alone. With one lane nothing else can be, and not to ask saves a
-/// replay 7% of its time.
-const LANE_0: u64 = 0x80;
-
-/// A word with bit 7 set in the byte of every lane that is absent.
+/// A word with bit 7 set in the byte of every lane that is absent, and has no [`MARK`].
 #[inline(always)]
-fn absent_lanes<const L: usize>(row: &[u8; L]) -> u64 {
+pub(crate) fn absent_lanes<const L: usize>(row: &[u8; L]) -> u64 {
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let mut states = [USAGE_1; MOST_LANES];
     states[..L].copy_from_slice(row);
-    // States are below 128, so no byte carries into the next: bit 7 is set where a byte is not 0.
-    let present = u64::from_le_bytes(states) + 0x7f7f_7f7f_7f7f_7f7f;
-    !present & 0x8080_8080_8080_8080
+    let states = u64::from_le_bytes(states);
+    // No byte carries into the next: bit 7 is set where one of the others is.
+    !(((states & LOW) + LOW) | states) & !LOW
 }
 
 /// The ring owner of one access.
@@ -319,7 +356,7 @@ struct Owner {
 
 impl OnePool {
     #[inline]
-    fn count_miss(&mut self, page: u32, counted: bool, groups: Option<&[u32]>) {
+    pub fn count_miss(&mut self, page: u32, counted: bool, groups: Option<&[u32]>) {
         self.misses += u64::from(counted);
         if let Some(groups) = groups {
             self.group_misses[groups[page as usize] as usize] += u64::from(counted);

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod chunk;
 pub mod dense;
 pub mod files;
 pub mod lanes;
