@@ -272,7 +272,7 @@ def targets(draw: st.DrawFn) -> tuple[list[Target], list[np.ndarray]]:
     return found, now
 
 
-@given(targets(), st.integers(0, 200), st.integers(0, 200), st.integers(1, 50), st.booleans())
+@given(targets(), st.integers(0, 200), st.integers(0, 800), st.integers(1, 50), st.booleans())
 def test_the_hottest_come_first_none_twice_and_no_more_than_there_is_room(
     drawn: tuple[list[Target], list[np.ndarray]], capacity: int, unused: int, call_blocks: int, heat: bool
 ) -> None:

@@ -35,6 +35,10 @@ _CROWDED = 0.25
 """A pool that lacks room for less than this share of what is to be read is not called crowded: what the
 queries of a starting server have read is mostly what is to be read anyway, and they touch the hottest."""
 
+_CATALOG_BLOCKS = 100
+"""What sessions read of a database's catalogs before they read what is asked of them, about: of a pool of some megabytes
+this is a share that counts, and what was read first and is not touched yet goes for it."""
+
 _SINGLY = 0.2
 """The hottest blocks that come one by one are this share of all at most."""
 
@@ -63,7 +67,8 @@ class RestoreOrder:
         page_cached: saved as in the page cache too.
         singly: how many at the beginning come one by one, the rest by regions.
         left_out: number of blocks that find no room, the coldest; they are not in the arrays.
-        crowded: what is to be read takes more room than is unused, so something must leave the pool.
+        crowded: what is to be read, catalogs included, takes more room than is unused, so something must leave the
+            pool.
     """
 
     targets: Sequence[Target]
@@ -117,6 +122,7 @@ def order_blocks(
     rest = kept[singly:]
     kept = np.r_[kept[:singly], rest[_by_region(rank[rest], block[rest], level[rest])]]
     reading = int(np.count_nonzero(now[kept] == NOT_IN_POOL))
+    catalogs = _CATALOG_BLOCKS * len({target.database for target in targets})
     return RestoreOrder(
         targets=targets,
         target=of_target[kept],
@@ -126,7 +132,7 @@ def order_blocks(
         page_cached=cached[kept],
         singly=singly,
         left_out=len(hottest) - len(kept),
-        crowded=unused is None or unused < (1 - _CROWDED) * reading,
+        crowded=unused is None or unused < (1 - _CROWDED) * reading + catalogs,
     )
 
 
