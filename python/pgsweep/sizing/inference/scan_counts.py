@@ -6,7 +6,7 @@ over tuples per block, and never more than the relation's accesses.
 
 A scan of a relation larger than a quarter of the pool goes through a ring (heapam.c, initscan). The pages of
 a smaller one are visited together, at intervals, not at random: with the interval shorter than a clock pass
-they stay, and with the interval twice as long they are gone each time.
+they stay, and with one of two passes they are gone each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_JITTER: Floats = np.geomspace(0.8, 1.25, 7)
+_JITTER: Floats = np.geomspace(0.85, 1 / 0.85, 9)
 """Nobody scans by the clock: the law of a loop is averaged over intervals around the mean."""
 
 
@@ -76,14 +76,15 @@ def by_rings(
 def loop_absent(scans_per_pass: Floats) -> tuple[Floats, Floats]:
     """Return how often a scan misses a page that nothing else visits, and its share of the time absent.
 
-    A load leaves the usage count at 1, a clock pass lowers it or evicts, a scan raises it. Where P is the
-    interval between scans and T the time of a clock pass: for P <= T the count never falls. For T < P < 2 T
-    one or two passes come between two scans, and two evict. For P >= 2 T every scan misses; the page then
-    stays for one and a half passes.
+    A load leaves usage count 1 just behind the hand (bufmgr.c, BufferAlloc), so the hand comes after each
+    whole clock pass T: it lowers the count, or takes the buffer at 0 (freelist.c, StrategyGetBuffer). A scan
+    after each interval P raises the count. For P <= T it never falls to 0. Else the page goes at the first
+    visit of the hand before which there were no more scans, the load among them, than visits. This is visit
+    m + 1, where m is P / (P - T) rounded down, and so one of m scans misses. For P >= 2 T each does, and the
+    page stays for two passes.
     """
     rates = np.maximum(scans_per_pass, 1e-12)[..., None] * _JITTER
-    interval = 1 / rates
-    hit = np.clip(2 - interval, 0.0, 1.0)
-    short = hit + (1 - hit) * np.minimum((1 + rates) / 2, 1.0)
-    resident = np.where(rates >= 1, 1.0, np.where(rates > 0.5, short, 1.5 * rates))
-    return 1 - hit.mean(axis=-1), 1 - resident.mean(axis=-1)
+    with np.errstate(divide="ignore"):
+        of_scans = np.where(rates < 1, np.floor(1 / np.maximum(1 - rates, 1e-12)), np.inf)
+    resident = np.minimum((1 + 1 / of_scans) * np.minimum(rates, 1.0), 1.0)
+    return (1 / of_scans).mean(axis=-1), 1 - resident.mean(axis=-1)

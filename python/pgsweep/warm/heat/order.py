@@ -36,8 +36,8 @@ _CROWDED = 0.25
 queries of a starting server have read is mostly what is to be read anyway, and they touch the hottest."""
 
 _CATALOG_BLOCKS = 100
-"""What sessions read of a database's catalogs before they read what is asked of them, about: of a pool of some megabytes
-this is a share that counts, and what was read first and is not touched yet goes for it."""
+"""What sessions read of a database's catalogs before they read what is asked of them, about. In a pool
+of some megabytes they take the buffers of what was read first, unless it was touched meanwhile."""
 
 _SINGLY = 0.2
 """The hottest blocks that come one by one are this share of all at most."""
@@ -67,8 +67,8 @@ class RestoreOrder:
         page_cached: saved as in the page cache too.
         singly: how many at the beginning come one by one, the rest by regions.
         left_out: number of blocks that find no room, the coldest; they are not in the arrays.
-        crowded: what is to be read, catalogs included, takes more room than is unused, so something must leave the
-            pool.
+        crowded: what is to be read, catalogs included, takes more room than is unused, so something must
+            leave the pool.
     """
 
     targets: Sequence[Target]
