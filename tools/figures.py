@@ -2,8 +2,9 @@
 
     python -m tools.figures
 
-Run it after `make bench NAME=demo`, `peek`, `unseen`, `tracing` or `restore`. tests/test_benchmarks.py fails
-where a page differs, and where a sentence beside the figures no longer holds: sentences are written by hand.
+Run it after `make bench NAME=demo`, `peek`, `unseen`, `advise`, `agreement`, `page_cache`, `replay`,
+`sampled`, `tracing`, `warm` or `restore`. tests/test_benchmarks.py fails where a page differs, and where a
+sentence beside the figures no longer holds: sentences are written by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.advise.bench import PREDICTIONS, SAMPLES
+from benchmarks.advise.cases import Samples
+from benchmarks.advise.judge import summary as advise_summary
 from benchmarks.restore.bench import Run, early_hits, first_transactions
+from benchmarks.warm.bench import ratio
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
@@ -31,6 +36,7 @@ ARMS: Final = ("restore", "waiting", "autoprewarm")
 EARLY: Final = ("ranges", "updates", "joins")
 UNSEEN: Final = (*EARLY, "documents", "graph", "partitions")
 
+_CLUSTER: Final = "; two workers of a cluster gave the same numbers, also when one was killed half way"
 _ERRORS: Final = ("mean_abs_error", "max_abs_error")
 _NUMBER: Final = r"[0-9][0-9.]*"
 
@@ -71,6 +77,12 @@ def pages() -> dict[Path, str]:
         rf"PostgreSQL {_NUMBER}, \d+ MB(?=;\nmiss ratio of the database)",
         f"PostgreSQL {demo['samples']['server_version']}, {demo['samples']['database_bytes'] / 2**20:.0f} MB",
     )
+    readme = _placed(readme, r"^- From one recording at 16 MB .*\n.*\n.*\n", _advise_bullet())
+    readme = _placed(readme, r"^- The simulated pool agrees .*$", _agreement_line())
+    readme = _placed(readme, r"^- The simulated page cache, .*\n.*\n", _page_cache_bullet())
+    readme = _placed(readme, r"^- Replay: .*$", _replay_line())
+    readme = _placed(readme, r"^- Replay of 200 million accesses .*\n.*\n", _sampled_bullet())
+    readme = _placed(readme, r"^- `warm run` of 3 GB .*\n.*\n", _warm_bullet())
     readme = _placed(readme, r"^- Tracing every access leaves .*$", _tracing_line())
     readme = _placed(readme, r"^- `warm restore` of a pool of 1 GB .*\n.*\n", _restore_bullet(runs))
     for label, cells in _restore_rows(runs).items():
@@ -121,6 +133,81 @@ def _tracing_line() -> str:
         f"- Tracing every access leaves {summary['debian15_tps_ratio']:.0%} (Debian's 15) and "
         f"{summary['wheel18_tps_ratio']:.0%} (the wheel's 18) of the throughput of `pgbench -S`; "
         f"{f'{lost} events were' if lost else 'no event was'} lost."
+    )
+
+
+def _advise_bullet() -> str:
+    samples = Samples(SAMPLES)
+    predictions = [json.loads(line) for line in PREDICTIONS.read_text("utf-8").splitlines()]
+    found = advise_summary(samples, predictions)
+    points = [
+        f"{100 * found[f'{source}_miss_{error}']:.{digits}f}"
+        for error, digits in (("mean", 2), ("max", 1))
+        for source in ("trace", "snapshots")
+    ]
+    return (
+        "- From one recording at 16 MB of a server with 192 MB of memory, other sizes up to 153 MB; "
+        f"{found['cases']} cases of six loads, their database as large as the memory,\n"
+        f"  twice or four times as large: {found['coverage']:.0%} of the measured values lie in their 90% "
+        f"intervals. Of the loads that hold still the miss ratio is {points[0]} points\n"
+        f"  off on the mean (trace) and {points[1]} (snapshots), {points[2]} and {points[3]} in the worst; "
+        f"what is read from disk {found['disk_reads_median']:.0%} (median), "
+        f"{found['disk_reads_max']:.0%} in the worst; throughput {found['throughput_median']:.0%} (median).\n"
+    )
+
+
+def _agreement_line() -> str:
+    summary = samples_of("agreement")["summary"]
+    wheel, debian = (summary[f"{server}_statements_agreement"] for server in ("wheel18", "debian15"))
+    return (
+        f"- The simulated pool agrees with a real server on {wheel:.3%} (18) and {debian:.3%} (15) of a "
+        "million accesses of ordinary statements, one by one."
+    )
+
+
+def _page_cache_bullet() -> str:
+    summary = samples_of("page_cache")["summary"]
+    return (
+        f"- The simulated page cache, hit ratio against the kernel's own at {summary['settings']} settings "
+        "of cache, scans and readahead:\n"
+        f"  {100 * summary['error_mean']:.1f} points off on the mean, {100 * summary['error_max']:.1f} in "
+        "the worst.\n"
+    )
+
+
+def _replay_line() -> str:
+    summary = samples_of("replay")["summary"]
+    tuned, default = (summary[f"ratio_to_libcachesim_{name}"] for name in ("tuned", "default"))
+    return (
+        f"- Replay: {tuned:.1f} times the throughput of libCacheSim's tuned Clock on one core, "
+        f"{default:.0f} times its default, with identical misses."
+    )
+
+
+def _sampled_bullet() -> str:
+    summary = samples_of("sampled")["summary"]
+    return (
+        "- Replay of 200 million accesses at 64 sizes by samples of the pages: "
+        f"{100 * summary['sampled_error_max']:.2f} points off the whole replay in the worst, "
+        f"{summary['times_faster_by_clock']:.0f} times\n"
+        f"  faster ({summary['times_faster']:.0f} by processor time)"
+        f"{_CLUSTER if summary['cluster_same'] and summary['killed_worker_same'] else ''}.\n"
+    )
+
+
+def _warm_bullet() -> str:
+    kinds = samples_of("warm")["samples"]
+
+    def ratios(pages: str, beside: str) -> list[str]:
+        return [f"{ratio(kinds[pages][version], beside):.1f}" for version in ("15", "18")]
+
+    small, small_disk = ratios("pages_of_4_kb", "prewarm"), ratios("pages_of_4_kb", "disk")
+    huge, huge_disk = ratios("huge_pages", "prewarm"), ratios("huge_pages", "disk")
+    return (
+        f"- `warm run` of 3 GB on a cold server: {small[0]} times the throughput of one `pg_prewarm` after "
+        f"the other on Debian's 15, {small[1]} times on the wheel's 18, {small_disk[0]} and {small_disk[1]}\n"
+        f"  times that of plain read(2) of the same files; with huge pages {huge[0]} and {huge[1]} times, "
+        f"{huge_disk[0]} and {huge_disk[1]} times read(2).\n"
     )
 
 
