@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -236,20 +236,33 @@ def read_status(pid: int, proc: Path = PROC) -> ProcessStatus | None:
         return None
 
 
-def read_family(postmaster_pid: int, proc: Path = PROC) -> list[ProcessStatus]:
+def read_family(
+    postmaster_pid: int, proc: Path = PROC, *, parents: Mapping[int, int | None] | None = None
+) -> list[ProcessStatus]:
     """Return a postmaster and its children, in order of their ids; those that end meanwhile are left out.
 
     Args:
         postmaster_pid: the server's first process.
         proc: the proc file system to read (a captured tree in tests).
+        parents: as `read_parents` returns them, where several families are read.
     """
     found = []
-    for name in os.listdir(proc):  # noqa: PTH208 (names suffice, and there may be thousands)
-        if name.isdigit() and (int(name) == postmaster_pid or _parent(proc / name) == postmaster_pid):
-            status = read_status(int(name), proc)
+    for pid, parent in sorted((read_parents(proc) if parents is None else parents).items()):
+        if postmaster_pid in (pid, parent):
+            status = read_status(pid, proc)
             if status is not None:
                 found.append(status)
-    return sorted(found, key=lambda status: status.pid)
+    return found
+
+
+def read_parents(proc: Path = PROC) -> dict[int, int | None]:
+    """Return the parent of each process; None where it cannot be read.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    names = os.listdir(proc)  # noqa: PTH208 (names suffice, and there may be thousands)
+    return {int(name): _parent(f"{proc}/{name}/stat") for name in names if name.isdigit()}
 
 
 def read_memory(
@@ -342,10 +355,10 @@ def _by_pagemap(folder: Path, sharers: int) -> PrivateMemory | None:
     return PrivateMemory(round((own + shared / max(1, sharers)) * mmap.PAGESIZE), method="pagemap")
 
 
-def _parent(folder: Path) -> int | None:
-    """Return the parent of a process: the second field after its name in parentheses."""
-    with suppress(OSError, IndexError, ValueError):
-        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+def _parent(stat: str) -> int | None:
+    """Return the parent of the process of a `stat` file: the second field after its name in parentheses."""
+    with suppress(OSError, IndexError, ValueError), open(stat, "rb") as file:  # noqa: PTH123 (of thousands)
+        return int(file.read().rpartition(b")")[2].split()[1])
     return None
 
 

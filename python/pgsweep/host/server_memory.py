@@ -20,7 +20,13 @@ from pathlib import Path
 from pgsweep.host.cgroup import is_in_group, page_cache_room
 from pgsweep.host.postmaster import data_directory_of, port_of, postmasters
 from pgsweep.host.procfile import PROC, read_host_memory
-from pgsweep.host.procmem import ProcessStatus, read_family, read_memory, shared_memory_resident
+from pgsweep.host.procmem import (
+    ProcessStatus,
+    read_family,
+    read_memory,
+    read_parents,
+    shared_memory_resident,
+)
 
 _WATERMARK = 1.5
 _REFAULTS = ("workingset_refault_file", "workingset_activate_file")
@@ -127,10 +133,11 @@ def neighbours(postmaster_pid: int, proc: Path = PROC) -> list[NeighbourMemory]:
     room = page_cache_room(postmaster_pid, proc)
     group = None if room is None or room.limit_bytes >= host.total else room.path
     found = []
+    parents = read_parents(proc)
     for pid in postmasters(proc):
         if pid == postmaster_pid or (group is not None and not is_in_group(pid, group, proc)):
             continue
-        family = read_family(pid, proc)
+        family = read_family(pid, proc, parents=parents)
         if family:
             _, shared = _shared_memory(pid, family, proc)
             found.append(NeighbourMemory(data_directory_of(pid, proc), port_of(pid, proc), shared))

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.rates import GRID, Rates
+from pgsweep.sizing.inference.clock import Clock
+from pgsweep.sizing.inference.rates import GRID, Rates, law_of
 from pgsweep.sizing.inference.scan_counts import loop_absent
 
 Floats = NDArray[np.float64]
@@ -258,4 +260,15 @@ def _today(table: Floats) -> Floats:
 
 def _absent(visits_per_pass: Floats, rates: Rates) -> Floats:
     """Return P(absent), shape (clock passes, grid)."""
-    return np.ascontiguousarray(rates.law(PASS_SCALES[:, None] * visits_per_pass[None, :])[:, :, 0])
+    arrays = (visits_per_pass, rates.batch, rates.hot_batch)
+    return _absent_of(*(array.tobytes() for array in arrays), rates.clock)
+
+
+@lru_cache(maxsize=64)
+def _absent_of(visits_per_pass: bytes, batch: bytes, hot_batch: bytes, clock: Clock) -> Floats:
+    """Return what `_absent` does; kept, as many of the curves and groups that are compared have one law."""
+    visits = PASS_SCALES[:, None] * np.frombuffer(visits_per_pass)
+    law = law_of(visits, np.frombuffer(batch), np.frombuffer(hot_batch), clock)
+    absent = np.ascontiguousarray(law[:, :, 0])
+    absent.setflags(write=False)
+    return absent
