@@ -15,7 +15,6 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_private, state_folder, write_whole
-from pgsweep.pg.administrator import as_superuser
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import Connection, connect, explained, set_for_session
@@ -155,7 +154,7 @@ def undo(
             raise UsageError(
                 "nothing is known to undo on this server",
                 cause=f"there is no `{file}`: nothing was applied, by another user, or it was undone",
-                hint=f"to take one setting away, {as_superuser(connection, ['ALTER SYSTEM RESET NAME'])}",
+                hint="ALTER SYSTEM RESET NAME takes one setting away",
             )
         states = {state.name: state for state in read_states(connection, list(kept.before))}
         changes, left = [], []
