@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -31,11 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and any(uses_a_server(each, known) for each in _functions(item)):
             item.add_marker(pytest.mark.server)
     # What takes longest begins first, and what takes least is left for the end: otherwise one long file would
-    # keep one processor busy while the others have nothing to do.
+    # keep one processor busy while the others have nothing to do. Of files of one kind those with more tests
+    # take longer, by and large.
     slow, server = (
         {item.path for item in items if item.get_closest_marker(name)} for name in ("slow", "server")
     )
-    items.sort(key=lambda item: (item.path not in slow, item.path not in server))
+    tests = Counter(item.path for item in items)
+    items.sort(
+        key=lambda item: (item.path not in slow, item.path not in server, -tests[item.path], item.path.name)
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

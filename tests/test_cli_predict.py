@@ -58,7 +58,11 @@ def test_json_of_a_real_recording(evidence: Path) -> None:
     assert result["schema"] == "pgsweep.predict/1"
     assert result["source"] == "sql"
     assert result["observed"]["shared_buffers_bytes"] == 16 * MB
-    assert [point["shared_buffers_bytes"] for point in result["points"]] == [n * MB for n in (8, 16, 32, 64)]
+    # On a busy machine the load comes in bursts, and the clock may pass 8 MB faster than snapshots can show.
+    sizes = [point["shared_buffers_bytes"] for point in result["points"]]
+    assert sizes[-3:] == [n * MB for n in (16, 32, 64)]
+    assert result["unknown_bytes"] + sizes == [n * MB for n in (8, 16, 32, 64)]
+    assert all("at 8 MB" in " ".join(result["verdict"]["reasons"]) for _ in result["unknown_bytes"])
     for point in result["points"]:
         assert 0 <= point["low"] <= point["miss_ratio"] <= point["high"] <= 1
     ratios = [point["miss_ratio"] for point in result["points"]]
@@ -97,7 +101,10 @@ def test_text_and_files_of_a_real_recording(evidence: Path, tmp_path: Path) -> N
     assert "90% interval" in done.stdout
     assert "The prediction" in done.stdout
     rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text())))
-    assert len(rows) == 7, "an eighth to eight times today's"
+    sizes = [int(row["shared_buffers_bytes"]) for row in rows]
+    unknown = [n * MB for n in (2, 4, 8) if n * MB not in sizes]
+    assert unknown + sizes == [n * MB for n in (2, 4, 8, 16, 32, 64, 128)], "an eighth to eight times today's"
+    assert done.stdout.count("not known") >= len(unknown)
     assert "<svg" in (tmp_path / "x.html").read_text()
 
 

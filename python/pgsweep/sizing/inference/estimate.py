@@ -171,7 +171,9 @@ def without_unknown(found: Estimate) -> tuple[Estimate, list[int]]:
 
 
 def _named(found: Estimate, chosen: NDArray[np.bool_]) -> str:
-    sizes = [size for size, one in zip(found.sizes_blocks, chosen, strict=True) if one]
+    sizes = [
+        format_bytes(size * BLOCK_BYTES) for size, one in zip(found.sizes_blocks, chosen, strict=True) if one
+    ]
     if len(sizes) > 2:
-        return f"{len(sizes)} sizes"
-    return " and ".join(format_bytes(size * BLOCK_BYTES) for size in sizes)
+        return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+    return " and ".join(sizes)
