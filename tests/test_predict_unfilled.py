@@ -24,6 +24,7 @@ from pgsweep.ui.report import to_html
 from pgsweep.ui.results import from_json, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import run
+from tests.fix_process import wait_until
 from tests.fix_results import MB
 from tests.fuzz.make_seeds import snapshots
 
@@ -55,6 +56,11 @@ def read_every_row(cluster: Cluster) -> None:
             "SELECT sum((SELECT length(filler) FROM page WHERE id = i)) FROM generate_series(1, %s) AS i",
             [ROWS],
         )
+        session = connection.info.backend_pid
+    # A backend reports its last counts when it ends, which is some time after its client left.
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        ended = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = %s"
+        assert wait_until(lambda: connection.execute(ended, [session]).fetchone() == (True,), 60)
 
 
 @contextmanager

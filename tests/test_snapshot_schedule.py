@@ -33,6 +33,10 @@ def test_clock_passes_are_estimated_from_allocations() -> None:
     assert not clock.suffices
     assert clock.wanted_seconds(1.0) == pytest.approx(11 / (1 - np.exp(-0.5)))
     assert steady_clock(31, pass_seconds=2.0, interval_seconds=1.0).suffices
+    late = PassClock(1000)
+    for number in range(10):
+        late.add(number, zero_buffers=500, used_buffers=1000, allocations=5000 * (number > 0) + number * 50)
+    assert late.pass_seconds == pytest.approx(10.0)  # without the 5000 of before, which were reported late
     still = PassClock(1000)
     for number in range(10):
         still.add(number, zero_buffers=10, used_buffers=500, allocations=number * 50)

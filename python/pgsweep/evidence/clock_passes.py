@@ -69,8 +69,17 @@ class PassClock:
         begin, end = self._hands[first], self._hands[-1]
         if begin is not None and end is not None:
             return seconds * self._pool_buffers / (end - begin) if end - begin >= _FEWEST_MOVES else math.inf
+        # The background writer reports allocations in rounds of 200 ms, and later where processors are short.
+        # So a handful says nothing yet. The first report may hold allocations from before the first snapshot:
+        # the count begins with it.
+        reports = (
+            number
+            for number in range(first + 1, len(self._times) - 1)
+            if self._allocations[number] != self._allocations[first]
+        )
+        first = next(reports, first)
+        seconds = self._times[-1] - self._times[first]
         allocated = self._allocations[-1] - self._allocations[first]
-        # The background writer reports allocations in rounds of 200 ms, so a handful says nothing yet.
         if allocated < _FEWEST_MOVES or seconds <= 0:
             return math.inf
         zero = sum(self._zero[first:]) / len(self._zero[first:])
