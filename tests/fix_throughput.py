@@ -87,6 +87,8 @@ def predicted(
     blocks: dict[int, float] | None = None,
     sessions_factor: float = 1.0,
     then: dict[int, float] | None = None,
+    misses: dict[int, float] | None = None,
+    accesses: int = 1_000_000,
 ) -> Throughput:
     """Return the throughput; `then` are the disk reads with more sessions or another memory."""
 
@@ -106,7 +108,11 @@ def predicted(
             reasons=[],
         )
 
-    curve = [CurvePoint(shared_buffers_bytes=size, miss_ratio=0.032, low=0.03, high=0.034) for size in reads]
-    observed = Observed(shared_buffers_bytes=GB, miss_ratio=0.032, accesses=1_000_000, seconds=10.0)
+    def point(size: int) -> CurvePoint:
+        miss = 0.032 if misses is None else misses[size]
+        return CurvePoint(shared_buffers_bytes=size, miss_ratio=miss, low=miss - 0.002, high=miss + 0.002)
+
+    curve = [point(size) for size in reads]
+    observed = Observed(shared_buffers_bytes=GB, miss_ratio=0.032, accesses=accesses, seconds=10.0)
     other = None if then is None else Then(sessions_factor=sessions_factor, curve=curve, memory=memory(then))
     return predict_throughput(recorded, observed, curve, memory(reads), other)  # type: ignore[arg-type]

@@ -13,10 +13,9 @@ import pytest
 from pgsweep._native import drop_page_cache, page_cache
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
-from pgsweep.sizing import throughput as throughput_of
 from pgsweep.sizing import verify
 from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
-from pgsweep.sizing.throughput import others_share
+from pgsweep.sizing.measured_loop import counter_rates, others_share
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 
@@ -48,19 +47,53 @@ def test_half_the_disk_reads_halve_the_waiting() -> None:
     assert ratios[4 * GB] < 1 < ratios[2 * GB]
 
 
-def test_the_waiting_grows_between_the_reads_and_the_blocks() -> None:
-    # Half of the reads, and an eighth of the blocks: a quarter of the waiting is likely.
+def test_a_block_that_is_read_ahead_counts_a_part_of_a_read() -> None:
+    # Half of the reads; of 6000 blocks that came with them, or a fifth, 600 are left, or one for each.
     half = {GB: 2000.0, 2 * GB: 1000.0}
-    found = predicted(Recorded(), half, blocks={GB: 2000.0, 2 * GB: 250.0}).points[1]
+    found = predicted(Recorded(), half, blocks={GB: 8000.0, 2 * GB: 1600.0}).points[1]
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
-    blocks, likely, reads = (
-        exact(4, delay - 0.002 + waited, 0.001, 4) / 1000 for waited in (0.00025, 0.0005, 0.001)
+    # Each of the 5400 blocks takes a microsecond of the processors less.
+    most, likely, least = (
+        exact(4, delay - 0.002 + 0.002 * (1000 + part * 600) / (2000 + part * 6000), 0.001 - 5.4e-6, 4) / 1000
+        for part in (0.6, 0.2, 0.0)
     )
-    assert found.ratio == pytest.approx(likely, rel=0.01)
-    assert found.low < reads < found.ratio < blocks < found.high
+    assert found.ratio == pytest.approx(likely, rel=0.005)
+    assert found.low < least < found.ratio < most < found.high
     alike = predicted(Recorded(), half).points[1]
     assert alike.high - alike.low < found.high - found.low
+
+
+def test_a_miss_takes_more_of_the_processors_than_a_copy() -> None:
+    # 10 accesses a transaction: 0.2 misses more or less, none of which are read from disk.
+    same = {GB: 2000.0, 2 * GB: 2000.0, 4 * GB: 2000.0}
+    found = predicted(
+        Recorded(host={"copy_nanoseconds": "100000"}),
+        same,
+        misses={GB: 0.032, 2 * GB: 0.012, 4 * GB: 0.052},
+        accesses=100_000,
+    )
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    for point, more in zip(found.points[1:], (-0.2, 0.2), strict=True):
+        likely, least = (exact(4, delay, 0.001 + more * 1e-4 * part, 4) / 1000 for part in (1.25, 1.0))
+        assert point.ratio == pytest.approx(likely, rel=0.002)
+        assert point.low < least < point.high
+
+
+def test_clients_on_the_host_need_the_processors_as_often_as_there_are_transactions() -> None:
+    # Of two processors, 1 ms of each transaction is the server's, 0.6 ms that of others.
+    recorded = Recorded(host={"processors": "2"}, host_cpu_seconds=16.0)
+    [_, found] = predicted(recorded, {GB: 2000.0, 2 * GB: 1000.0}).points
+    ratios = []
+    for demand, count in ((0.0016, 2.0), (0.001, 1.4)):
+        loop = {"sessions": 4.0, "demand_seconds": demand, "processors": count}
+        delay = delay_for(1000.0, **loop)
+        assert delay is not None
+        ratios.append(throughput(delay_seconds=delay - 0.001, **loop) / 1000)
+    assert found.ratio == pytest.approx(ratios[0], rel=0.005)
+    assert ratios[1] > ratios[0]
+    assert found.high > ratios[1]
 
 
 def test_what_sessions_write_waits_too_where_the_page_cache_is_smaller() -> None:
@@ -77,6 +110,19 @@ def test_what_sessions_write_waits_too_where_the_page_cache_is_smaller() -> None
     # 14 GB of page cache become 13 and 7: what is written there is written to the device more often.
     ratios = [point.ratio for point in since_16.points]
     assert ratios == sorted(ratios, reverse=True)
+
+
+def test_each_dirty_page_that_leaves_the_pool_is_written_once_at_most() -> None:
+    # A page cache of a fourteenth. For each of 2000 reads 1.6 pages leave the pool, 0.72 of them dirty.
+    alike = {GB: 2000.0, 14 * GB: 2000.0}
+    [_, found] = predicted(Recorded(io={"writes": 4_500.0, "evictions": 10_000.0}), alike).points
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    likely, most = (
+        exact(4, delay - 0.002 + 0.002 * longer, 0.001, 4) / 1000 for longer in (math.sqrt(1.72), 1.72)
+    )
+    assert found.ratio == pytest.approx(likely, rel=0.005)
+    assert most - 0.05 < found.low < most
 
 
 def test_a_disk_read_takes_processor_time_too() -> None:
@@ -194,12 +240,10 @@ def test_a_reset_of_the_statistics_is_no_slower_server() -> None:
     times, values = [0.0, 5.0, 10.0], [900.0, 1000.0, 50.0]
     added = {name: [rows[name]] * 3 for name in rows} | {"seconds": times, "value": values}
     longer = {name: np.concatenate([table[name], added[name]]) for name in table}
-    assert throughput_of.counter_rates(longer)("io", "who", "writes") == pytest.approx(15.0)
-    assert throughput_of.counter_rates(longer)("io", "who", "reads") is None
+    assert counter_rates(longer)("io", "who", "writes") == pytest.approx(15.0)
+    assert counter_rates(longer)("io", "who", "reads") is None
     assert (
-        throughput_of.counter_rates(Recorded(server_cpu_seconds=-1.0).table("counters"))(
-            "host", "", "server_cpu_seconds"
-        )
+        counter_rates(Recorded(server_cpu_seconds=-1.0).table("counters"))("host", "", "server_cpu_seconds")
         is None
     ), "a process that ended takes its time with it"
 

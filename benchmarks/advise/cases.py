@@ -129,7 +129,8 @@ def run_case(case: Case, samples: Samples, options: Namespace) -> None:
     """Do what is missing of a case."""
     folder = case.folder(options.keep)
     folder.mkdir(parents=True, exist_ok=True)
-    if not _missing(case, samples, options.rounds):
+    advised = all(samples.of(case.name, "advice", source=source) for source in SOURCES)
+    if advised and not _missing(case, samples, options.rounds):
         return
     with ExitStack() as stack:
         cluster = stack.enter_context(filled(case))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pgsweep.sizing.measured_loop import copy_of, counter_rates
 from pgsweep.sizing.read_costs import read_costs
-from pgsweep.sizing.throughput import copy_of, counter_rates
 
 if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables

@@ -19,10 +19,11 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import Throughput
 from pgsweep.sizing.disk_reads import Change, Found, Simulation, throughput_with
+from pgsweep.sizing.measured_loop import counter_rates
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.read_times import costs_by_times, read_times
-from pgsweep.sizing.throughput import counter_rates, predict_throughput
+from pgsweep.sizing.throughput import predict_throughput
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent, format_plain
 
 if TYPE_CHECKING:

@@ -7,16 +7,20 @@ known for today from counters over the recording:
     reads             blk_read_time of pg_stat_database (track_io_timing), less the copies from the page cache
     the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
 
-At another size what the disk costs grows or shrinks with the reads that wait for the device in the
-simulation, and with the blocks read from disk: the device takes longer for a read that brings others with it,
-and those are not all there when they are asked for. What is likely lies in the middle of the two
-(benchmarks/advise): the geometric mean. That goes for the waiting and for the time of a processor that a read
-from disk takes, which is tens of times that of a copy: the request, two switches between processes, the
-interrupt, a page to be found for it. Each miss more or less is a copy more or less.
+At another size sessions wait for the disk as many times as long as there are more reads that wait for it in
+the simulation. A block that another read brings with it counts a part of a read: a larger read takes longer,
+and what is read ahead is not always there when it is asked for.
+
+A read from disk takes tens of times the processor time of a copy: the request, two switches between
+processes, the interrupt, a page to be found for it. A block that comes with it takes about as much as a copy.
+Each miss more or less is a copy more or less, and the search for a buffer.
+
+Clients on the same host use the processors too, as much more as there are more transactions. What other
+programs use is taken to be theirs; at the other end it is the same at any throughput.
 
 Where sessions write, a smaller page cache makes the waiting grow too: pages that are written again and again
 go to the device more often, and reads wait behind them; at most as much as the page cache is smaller, for the
-share of the evicted pages that were dirty.
+share of the evicted pages that were dirty, and at most once for each of these.
 
 The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
 where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
@@ -29,8 +33,8 @@ Locks, WAL and the network delay a transaction at most as many times longer as t
 
 Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
 the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
-size and those of today, what a read takes of the processors, how the cost grows, what writing adds, the
-latency by depth, and the model itself.
+size and those of today, what misses and reads take of the processors, what blocks that are read ahead cost,
+what writing adds, whose the processor time of others is, the latency by depth, and the model itself.
 
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
@@ -40,21 +44,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pgsweep.evidence.disk_latency import latencies_of
-from pgsweep.evidence.schema import STATISTICS_RESET
-from pgsweep.records.prediction import DiskLatency, MemoryPrediction, Observed, Throughput, ThroughputPoint
+from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, ThroughputPoint
 from pgsweep.sizing.closed_loop import Station, delay_for, flow, station_for, throughput
 from pgsweep.sizing.disk_curve import CURVE_ENDS, Load, curves_of
-from pgsweep.sizing.inference.totals import gained, series_of
+from pgsweep.sizing.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.store import EvidenceMeta
     from pgsweep.records.prediction import CurvePoint, DiskPoint
@@ -65,15 +65,9 @@ _MOST_REST: Final = 0.5
 _SAME: Final = 0.01
 """By how much less or more a memory may be to be taken as the one recorded."""
 
-_MOST_OTHERS: Final = 0.5
-"""The share of the processors' time from which on others saturate them."""
-
 _FEWEST_READS: Final = 10.0
 """Disk reads per second below which their cost is not known."""
 
-_FEWEST_TRANSACTIONS: Final = 100
-_MOST_SESSIONS: Final = 10_000
-_OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
 _MARGIN: Final = 0.03
 """The error of the model itself: what is left of it in benchmarks/advise."""
 
@@ -85,7 +79,14 @@ _BEYOND_READER: Final = (1.0, 1.25, 1.75)
 The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
 
 
-Growth: TypeAlias = Literal["blocks", "likely", "reads"]
+_MISS: Final = (1.0, 1.25, 1.75)
+"""What a miss takes of the processors, as multiples of a copy from the page cache: at least, likely, at most.
+Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
+benchmarks/advise loops that read nothing from disk show 1.4 and 1.5, hot sets that move 1.0 to 1.25."""
+
+_AHEAD: Final = (0.0, 0.2, 0.6)
+"""What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: what
+is read ahead of a scan costs its sessions next to nothing, what comes with a read at random more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,43 +102,6 @@ class Then:
     sessions_factor: float
     curve: list[CurvePoint]
     memory: MemoryPrediction
-
-
-class _Refused(Exception):
-    """There is no prediction; the text says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loop:
-    """The closed loop of today, measured.
-
-    Attributes:
-        sessions: connected, on average.
-        transactions_per_second: of all of them.
-        active_seconds: of a transaction, from the client's request to the answer.
-        demand_seconds: processor time of a transaction, what the recording cost it included.
-        recording_seconds: of that, what the recording cost.
-        processors: that the server may use: all, less what others use; a broken number.
-        read_seconds: of waiting for reads in one second, page cache and disk.
-        copy_seconds: of one read from the page cache.
-        cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
-        dirty_share: of the pages that leave the pool, those that were written out for it.
-        latencies: of the disk by depth; none where they were not measured.
-        no_latencies: why not.
-    """
-
-    sessions: float
-    transactions_per_second: float
-    active_seconds: float
-    demand_seconds: float
-    recording_seconds: float
-    processors: float
-    read_seconds: float
-    copy_seconds: float
-    cold_read_seconds: float | None
-    dirty_share: float
-    latencies: list[DiskLatency]
-    no_latencies: str
 
 
 def predict_throughput(
@@ -159,117 +123,17 @@ def predict_throughput(
     try:
         _refuse_another_memory(evidence.meta, memory)
         return _predict(measure_loop(evidence), observed, curve, memory, then)
-    except _Refused as refused:
+    except Refused as refused:
         return Throughput(points=[], reasons=[f"throughput is not predicted: {refused}"])
 
 
 def _refuse_another_memory(meta: EvidenceMeta, memory: MemoryPrediction) -> None:
     recorded, asked = meta.host.get("memory_bytes", ""), memory.memory_bytes
     if recorded.isdecimal() and len(recorded) < 16 and abs(asked - int(recorded)) > _SAME * asked:
-        raise _Refused(
+        raise Refused(
             f"sessions waited with {format_bytes(int(recorded))} of memory, not with {format_bytes(asked)}; "
             f"what another memory changes: --what-if 'ram {format_bytes(asked).replace(' ', '')}'"
         )
-
-
-def measure_loop(evidence: TraceTables) -> Loop:
-    """Return the loop that the counters show.
-
-    Raises:
-        _Refused: they do not show one.
-    """
-    meta = evidence.meta
-    if meta.settings.get("track_io_timing") != "on":
-        raise _Refused(
-            "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
-            "reload, then record again)"
-        )
-    copy = copy_of(meta)
-    processors = meta.host.get("processors", "")
-    if copy is None:
-        raise _Refused(
-            "what a copy from the page cache takes was not measured (record on the server's host, with "
-            "--source peek or trace)"
-        )
-    if not (processors.isdecimal() and 0 < int(processors) < 10_000):
-        raise _Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
-    counters = evidence.table("counters")
-    counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
-    if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
-        raise _Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
-    rate = counter_rates(counters)
-    host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
-    base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
-    server, busy = host["server"], host["host"]
-    if server is None or busy is None or base["active_time"] is None or base["session_time"] is None:
-        raise _Refused("the processor time of the server or the time of its sessions was not measured")
-    commits = (base["xact_commit"] or 0.0) + (base["xact_rollback"] or 0.0)
-    if commits * meta.seconds < _FEWEST_TRANSACTIONS:
-        raise _Refused("too few transactions ended while it was observed")
-    active = base["active_time"] / 1000
-    sessions = max(base["session_time"] / 1000, active)
-    others = max(0.0, busy - server)
-    count = int(processors)
-    if others > _MOST_OTHERS * count:
-        raise _Refused(f"others use {format_percent(others / count)} of the processors")
-    if sessions > _MOST_SESSIONS or active <= 0:
-        raise _Refused("the sessions' times cannot be")
-    latencies, no_latencies = latencies_of(meta.host)
-    return Loop(
-        sessions=sessions,
-        transactions_per_second=commits,
-        active_seconds=active / commits,
-        demand_seconds=min(server, count) / commits,
-        recording_seconds=_recording_seconds(meta) / commits,
-        processors=max(count - others, server),
-        read_seconds=(base["blk_read_time"] or 0.0) / 1000,
-        copy_seconds=copy,
-        cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
-        dirty_share=_dirty_share(rate),
-        latencies=latencies,
-        no_latencies=no_latencies,
-    )
-
-
-def _dirty_share(rate: Callable[[str, str, str], float | None]) -> float:
-    """Return which share of the pages that leave the pool was written for it, by sessions or the writer.
-
-    From pg_stat_io on 16 and later; before, each read and each new page takes the place of one.
-    """
-    normal = ("client backend/relation/normal", "background writer/relation/normal")
-    written = sum(rate("io", who, "writes") or 0.0 for who in normal)
-    gone = rate("io", normal[0], "evictions") or 0.0
-    if not gone:
-        written = sum(rate("bgwriter", "", name) or 0.0 for name in ("buffers_backend", "buffers_clean"))
-        gone = rate("bgwriter", "", "buffers_alloc") or 0.0
-    return min(written / gone, 1.0) if gone else 0.0
-
-
-def others_share(evidence: TraceTables) -> float | None:
-    """Return which share of the processors other programs used; None where it was not measured."""
-    processors = evidence.meta.host.get("processors", "")
-    rate = counter_rates(evidence.table("counters"))
-    server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
-    if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
-        return None
-    return max(0.0, busy - server) / int(processors)
-
-
-def copy_of(meta: EvidenceMeta) -> float | None:
-    """Return the processor time of a copy of a block from the page cache, as the recording measured it."""
-    return _nanoseconds(meta.host, "copy_nanoseconds")
-
-
-def _recording_seconds(meta: EvidenceMeta) -> float:
-    """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
-    known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
-    return float(known / max(meta.seconds, 1e-9))
-
-
-def _nanoseconds(host: dict[str, str], name: str) -> float | None:
-    """Return a fact in seconds; None where it is not there or cannot be."""
-    text = host.get(name, "")
-    return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None
 
 
 @dataclass(frozen=True)
@@ -281,6 +145,11 @@ class _Disk:
 
     def times(self, factor: float) -> _Disk:
         return _Disk(self.reads * factor, self.blocks * factor)
+
+    @property
+    def ahead(self) -> float:
+        """Blocks that reads for others brought."""
+        return max(0.0, self.blocks - self.reads)
 
 
 def _disk(point: DiskPoint) -> tuple[_Disk, _Disk, _Disk]:
@@ -307,16 +176,28 @@ def _today(today: DiskPoint, memory: MemoryPrediction) -> tuple[_Disk, _Disk, _D
     )
 
 
-def _grown(then: _Disk, now: _Disk) -> dict[Growth, float]:
-    """Return how much more the disk costs than now: as its blocks do, as its reads do, and likely."""
-    blocks, reads = then.blocks / max(now.blocks, 1e-9), then.reads / max(now.reads, 1e-9)
-    return {"blocks": blocks, "likely": math.sqrt(blocks * reads), "reads": reads}
+def _grown(then: _Disk, now: _Disk, ahead: float) -> float:
+    """Return how many times as long sessions wait for the disk.
+
+    Args:
+        ahead: what a block that is read ahead counts, of a read.
+    """
+    return (then.reads + ahead * then.ahead) / max(now.reads + ahead * now.ahead, 1e-9)
 
 
-def _crowded(then_bytes: int, now_bytes: int, dirty_share: float) -> float:
-    """Return how much longer reads wait at most, where another page cache holds what sessions write."""
+def _crowded(then_bytes: int, now_bytes: int, dirty_share: float, gone: float) -> float:
+    """Return how many times as long reads wait at most, where another page cache holds what sessions write.
+
+    Args:
+        then_bytes: of the page cache.
+        now_bytes: of today's.
+        dirty_share: of the pages that leave the pool.
+        gone: pages that leave the pool for each disk read, with the smaller page cache. At most all that are
+            dirty are written, each once, beside the read; at least none are with the larger one.
+    """
     less = max(now_bytes, 1) / max(then_bytes, 1)
-    return 1 + dirty_share * (less - 1) if less >= 1 else 1 / (1 + dirty_share * (1 / less - 1))
+    longer = 1 + dirty_share * min(max(less, 1 / less) - 1, gone)
+    return longer if less >= 1 else 1 / longer
 
 
 def _assumed(loop: Loop, factor: float) -> list[str]:
@@ -337,22 +218,6 @@ def _assumed(loop: Loop, factor: float) -> list[str]:
             f"flight than today: the latency by depth was not measured ({loop.no_latencies})"
         )
     return found
-
-
-def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
-    """Return what gives the growth per second of a counter; None where it is not there."""
-
-    def rate(scope: str, named: str, name: str) -> float | None:
-        values = series_of(counters, scope, named, name)
-        if not len(values):
-            return None
-        seconds = counters["seconds"][counters["scope"] == scope]
-        span = float(seconds.max() - seconds.min())
-        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
-        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
-        return grown / span if span > 0 and grown >= 0 else None
-
-    return rate
 
 
 class _DiskWaits:
@@ -487,17 +352,17 @@ def _predict(
     then: Then | None,
 ) -> Throughput:
     factor = 1.0 if then is None else then.sessions_factor
-    if loop.sessions * factor > _MOST_SESSIONS:
-        raise _Refused(f"more than {_MOST_SESSIONS} sessions are not computed")
+    if loop.sessions * factor > MOST_SESSIONS:
+        raise Refused(f"more than {MOST_SESSIONS} sessions are not computed")
     size = observed.shared_buffers_bytes
     today = next((point for point in memory.points if point.shared_buffers_bytes == size), None)
     if today is None:
-        raise _Refused("today's size is not among those predicted (--sizes)")
+        raise Refused("today's size is not among those predicted (--sizes)")
     points = memory.points if then is None else then.memory.points
     few = today.disk_reads_per_second < _FEWEST_READS
     # Where hardly anything is read from disk with more sessions either, that is no part of the time.
     if few and (then is None or any(one.disk_reads_per_second / factor >= _FEWEST_READS for one in points)):
-        raise _Refused("almost nothing is read from disk today, so the time of such a read is not known")
+        raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
     misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
     accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
     copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
@@ -505,7 +370,7 @@ def _predict(
     if few:
         reads = max(reads, 0.0)
     elif reads <= 0:
-        raise _Refused("sessions wait for reads no longer than copies from the page cache take")
+        raise Refused("sessions wait for reads no longer than copies from the page cache take")
     delay = delay_for(
         loop.transactions_per_second,
         sessions=loop.sessions,
@@ -513,61 +378,77 @@ def _predict(
         processors=loop.processors,
     )
     if delay is None:
-        raise _Refused("the processors alone would not allow the throughput that was measured")
+        raise Refused("the processors alone would not allow the throughput that was measured")
     think = max(0.0, loop.sessions / loop.transactions_per_second - loop.active_seconds)
     rest = delay - think - reads
     if rest > _MOST_REST * loop.active_seconds:
-        raise _Refused(
+        raise Refused(
             f"of the time that statements take, {format_percent(rest / loop.active_seconds)} are neither "
             "processor time nor reads, but locks, WAL, the network or waiting for a processor"
         )
 
     now, now_low, now_high = _today(today, memory)
-    disk = _DiskWaits(loop, reads, delay, now, loop.sessions * factor)
+    apart = _DiskWaits(loop, reads, delay, now, loop.sessions * factor)
+    clients = loop.with_clients()
+    delay = delay_for(
+        clients.transactions_per_second,
+        sessions=clients.sessions,
+        demand_seconds=clients.demand_seconds,
+        processors=clients.processors,
+    )
+    disk = apart if delay is None else _DiskWaits(clients, reads, delay, now, loop.sessions * factor)
     after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
-
-    def ratio(
-        now: _Disk,
-        miss: float,
-        beyond: float,
-        grown: float,
-        longer: float,
-        curve: int | None,
-        delayed: float,
-    ) -> float:
-        demand = disk.unrecorded + (miss - misses[size]) * accesses * loop.copy_seconds
-        demand += (grown - 1) * now.blocks / loop.transactions_per_second * disk.cold_seconds * beyond
-        least = max(demand, disk.unrecorded / 10)
-        return disk.ratio(disk.waited(now), longer, least, curve, max(rest, 0.0) * (delayed - 1))
-
-    least, usual, most = _BEYOND_READER
 
     def predicted(point: DiskPoint) -> ThroughputPoint:
         then, low, high = (one.times(1 / factor) for one in _disk(point))
-        crowded = _crowded(point.page_cache_bytes, today.page_cache_bytes, loop.dirty_share)
+        missed = after[point.shared_buffers_bytes] * accesses
+        more_misses = missed - misses[size] * accesses
+        smaller = point.page_cache_bytes <= today.page_cache_bytes
+        gone, beside = (missed, then.reads) if smaller else (misses[size] * accesses, now.reads)
+        crowded = _crowded(
+            point.page_cache_bytes,
+            today.page_cache_bytes,
+            loop.dirty_share,
+            gone * loop.transactions_per_second / max(beside, 1e-9),
+        )
 
         def value(
             then: _Disk = then,
             now: _Disk = now,
-            beyond: float = usual,
-            growth: Growth = "likely",
+            miss: float = _MISS[1],
+            beyond: float = _BEYOND_READER[1],
+            ahead: float = _AHEAD[1],
             writes: float = math.sqrt(crowded),
             curve: int | None = None,
             delayed: float = 1.0,
+            loop_of: _DiskWaits = disk,
         ) -> float:
-            miss = after[point.shared_buffers_bytes]
-            grown = 1.0 if few else _grown(then, now)[growth]
-            return ratio(now, miss, beyond, grown, grown * writes, curve, delayed)
+            demand = loop_of.unrecorded + more_misses * loop.copy_seconds * miss
+            grown = 1.0
+            if not few:
+                grown = _grown(then, now, ahead)
+                more = (then.reads - now.reads) * loop_of.cold_seconds * beyond
+                more += (then.ahead - now.ahead) * loop.copy_seconds
+                demand += more / loop.transactions_per_second
+            return loop_of.ratio(
+                loop_of.waited(now),
+                grown * writes,
+                max(demand, loop_of.unrecorded / 10),
+                curve,
+                max(rest, 0.0) * (delayed - 1),
+            )
 
         likely = value()
         ends = [
             [value(then=end) for end in (low, high)],
             [value(now=end) for end in (now_low, now_high)],
-            [value(beyond=end) for end in (least, most)],
-            [value(growth=end) for end in ("blocks", "reads")],
+            [value(miss=end) for end in _MISS[::2]],
+            [value(beyond=end) for end in _BEYOND_READER[::2]],
+            [value(ahead=end) for end in _AHEAD[::2]],
             [value(writes=end) for end in (1.0, crowded)],
             *([value(curve=end) for end in pair] for pair in disk.curve_ends),
             [value(delayed=end) for end in (1.0, factor)],
+            [value(loop_of=apart)],
             [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
         ]
         return ThroughputPoint(

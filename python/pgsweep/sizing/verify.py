@@ -20,9 +20,9 @@ from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.measured_loop import copy_of, others_share
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
-from pgsweep.sizing.throughput import copy_of, others_share
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 

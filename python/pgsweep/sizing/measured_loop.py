@@ -1,0 +1,193 @@
+"""The closed loop of the sessions as it is today, from counters over a recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pgsweep.evidence.disk_latency import latencies_of
+from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.records.prediction import DiskLatency
+from pgsweep.sizing.inference.totals import gained, series_of
+from pgsweep.units import format_percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgsweep.evidence.exported import TraceTables
+    from pgsweep.evidence.store import EvidenceMeta
+
+MOST_SESSIONS: Final = 10_000
+
+_MOST_OTHERS: Final = 0.5
+"""The share of the processors' time from which on others saturate them."""
+
+_FEWEST_TRANSACTIONS: Final = 100
+_OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
+
+
+class Refused(Exception):
+    """There is no prediction; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """The closed loop of today, measured.
+
+    Attributes:
+        sessions: connected, on average.
+        transactions_per_second: of all of them.
+        active_seconds: of a transaction, from the client's request to the answer.
+        demand_seconds: processor time of a transaction, what the recording cost it included.
+        recording_seconds: of that, what the recording cost.
+        processors: that the server may use: all, less what others use; a broken number.
+        others: processors that other programs use; the clients, where they run on the host, among them.
+        read_seconds: of waiting for reads in one second, page cache and disk.
+        copy_seconds: of one read from the page cache.
+        cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
+        dirty_share: of the pages that leave the pool, those that were written out for it.
+        latencies: of the disk by depth; none where they were not measured.
+        no_latencies: why not.
+    """
+
+    sessions: float
+    transactions_per_second: float
+    active_seconds: float
+    demand_seconds: float
+    recording_seconds: float
+    processors: float
+    others: float
+    read_seconds: float
+    copy_seconds: float
+    cold_read_seconds: float | None
+    dirty_share: float
+    latencies: list[DiskLatency]
+    no_latencies: str
+
+    def with_clients(self) -> Loop:
+        """Return the loop whose transactions take the time of the other programs too, as clients' do."""
+        return replace(
+            self,
+            demand_seconds=self.demand_seconds + self.others / self.transactions_per_second,
+            processors=self.processors + self.others,
+            others=0.0,
+        )
+
+
+def measure_loop(evidence: TraceTables) -> Loop:
+    """Return the loop that the counters show.
+
+    Raises:
+        Refused: they do not show one.
+    """
+    meta = evidence.meta
+    if meta.settings.get("track_io_timing") != "on":
+        raise Refused(
+            "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
+            "reload, then record again)"
+        )
+    copy = copy_of(meta)
+    processors = meta.host.get("processors", "")
+    if copy is None:
+        raise Refused(
+            "what a copy from the page cache takes was not measured (record on the server's host, with "
+            "--source peek or trace)"
+        )
+    if not (processors.isdecimal() and 0 < int(processors) < 10_000):
+        raise Refused("the evidence was recorded by an earlier pgsweep, which measured no processor times")
+    counters = evidence.table("counters")
+    counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
+    if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
+        raise Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
+    rate = counter_rates(counters)
+    host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
+    base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
+    server, busy = host["server"], host["host"]
+    if server is None or busy is None or base["active_time"] is None or base["session_time"] is None:
+        raise Refused("the processor time of the server or the time of its sessions was not measured")
+    commits = (base["xact_commit"] or 0.0) + (base["xact_rollback"] or 0.0)
+    if commits * meta.seconds < _FEWEST_TRANSACTIONS:
+        raise Refused("too few transactions ended while it was observed")
+    active = base["active_time"] / 1000
+    sessions = max(base["session_time"] / 1000, active)
+    others = max(0.0, busy - server)
+    count = int(processors)
+    if others > _MOST_OTHERS * count:
+        raise Refused(f"others use {format_percent(others / count)} of the processors")
+    if sessions > MOST_SESSIONS or active <= 0:
+        raise Refused("the sessions' times cannot be")
+    latencies, no_latencies = latencies_of(meta.host)
+    return Loop(
+        sessions=sessions,
+        transactions_per_second=commits,
+        active_seconds=active / commits,
+        demand_seconds=min(server, count) / commits,
+        recording_seconds=_recording_seconds(meta) / commits,
+        processors=max(count - others, server),
+        others=others,
+        read_seconds=(base["blk_read_time"] or 0.0) / 1000,
+        copy_seconds=copy,
+        cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
+        dirty_share=_dirty_share(rate),
+        latencies=latencies,
+        no_latencies=no_latencies,
+    )
+
+
+def _dirty_share(rate: Callable[[str, str, str], float | None]) -> float:
+    """Return which share of the pages that leave the pool was written for it, by sessions or the writer.
+
+    From pg_stat_io on 16 and later; before, each read and each new page takes the place of one.
+    """
+    normal = ("client backend/relation/normal", "background writer/relation/normal")
+    written = sum(rate("io", who, "writes") or 0.0 for who in normal)
+    gone = rate("io", normal[0], "evictions") or 0.0
+    if not gone:
+        written = sum(rate("bgwriter", "", name) or 0.0 for name in ("buffers_backend", "buffers_clean"))
+        gone = rate("bgwriter", "", "buffers_alloc") or 0.0
+    return min(written / gone, 1.0) if gone else 0.0
+
+
+def others_share(evidence: TraceTables) -> float | None:
+    """Return which share of the processors other programs used; None where it was not measured."""
+    processors = evidence.meta.host.get("processors", "")
+    rate = counter_rates(evidence.table("counters"))
+    server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
+    if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
+        return None
+    return max(0.0, busy - server) / int(processors)
+
+
+def copy_of(meta: EvidenceMeta) -> float | None:
+    """Return the processor time of a copy of a block from the page cache, as the recording measured it."""
+    return _nanoseconds(meta.host, "copy_nanoseconds")
+
+
+def _recording_seconds(meta: EvidenceMeta) -> float:
+    """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
+    known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
+    return float(known / max(meta.seconds, 1e-9))
+
+
+def _nanoseconds(host: dict[str, str], name: str) -> float | None:
+    """Return a fact in seconds; None where it is not there or cannot be."""
+    text = host.get(name, "")
+    return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None
+
+
+def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
+    """Return what gives the growth per second of a counter; None where it is not there."""
+
+    def rate(scope: str, named: str, name: str) -> float | None:
+        values = series_of(counters, scope, named, name)
+        if not len(values):
+            return None
+        seconds = counters["seconds"][counters["scope"] == scope]
+        span = float(seconds.max() - seconds.min())
+        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
+        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
+        return grown / span if span > 0 and grown >= 0 else None
+
+    return rate
