@@ -53,7 +53,7 @@ pub(crate) fn read<const L: usize>(
     top: u8,
     groups: Option<&[u32]>,
 ) {
-    let mut absent = [(0, 0); MOST_READS];
+    let (mut absent, mut absent_in) = ([0; MOST_READS], [0; MOST_READS]);
     let mut n_absent = 0;
     for &page in pages {
         let row = &mut states[page as usize];
@@ -61,7 +61,11 @@ pub(crate) fn read<const L: usize>(
         for state in row.iter_mut() {
             *state |= MARK;
         }
-        absent[n_absent % MOST_READS] = (page, lanes);
+        absent[n_absent % MOST_READS] = page;
+        // One pool lacks what is listed.
+        if L > 1 {
+            absent_in[n_absent % MOST_READS] = lanes;
+        }
         n_absent += usize::from(lanes != 0);
     }
     let absent = &absent[..n_absent.min(MOST_READS)];
@@ -69,11 +73,17 @@ pub(crate) fn read<const L: usize>(
     for (lane, pool) in pools.iter_mut().enumerate() {
         let mut missing = [0; MOST_READS];
         let mut n = 0;
-        for &(page, lanes) in absent {
-            missing[n % MOST_READS] = page;
-            n += (lanes >> (8 * lane + 7) & 1) as usize;
+        if L > 1 {
+            for (&page, &lanes) in absent.iter().zip(&absent_in) {
+                missing[n % MOST_READS] = page;
+                n += (lanes >> (8 * lane + 7) & 1) as usize;
+            }
         }
-        let missing = &missing[..n.min(MOST_READS)];
+        let missing = if L > 1 {
+            &missing[..n.min(MOST_READS)]
+        } else {
+            absent
+        };
         let loaded = load(states, pool, lane, missing, groups);
         if let Some(&page) = missing.get(loaded) {
             let before = pages.iter().position(|&p| p == page).unwrap_or(0);

@@ -339,6 +339,9 @@ impl<'a, const L: usize> Lanes<'a, L> {
 #[inline(always)]
 pub(crate) fn absent_lanes<const L: usize>(row: &[u8; L]) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    if L == 1 {
+        return u64::from(row[0] == ABSENT) << 7;
+    }
     let mut states = [USAGE_1; MOST_LANES];
     states[..L].copy_from_slice(row);
     let states = u64::from_le_bytes(states);
