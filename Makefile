@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 VENV ?= .venv
-JOBS ?= 5
+JOBS ?= 6
 TIME ?= 60s
 BIN := $(VENV)/bin
 # Some containers forbid Python to keep what it compiles; each process of the tests would do it anew.

@@ -32,6 +32,9 @@ _SYSTEM_IDENTIFIER_AT = 24
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x00020000
 """FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h."""
 
+_COPY = ("cp", "--archive", "--sparse=always")
+"""Most of the first segment of WAL are zeros, a third of all that there is: they need not be written."""
+
 TEMPLATES = "PGSWEEP_TEST_TEMPLATES"
 """The variable with the folder of these data directories."""
 
@@ -88,13 +91,13 @@ def share_templates(pytest_pid: int) -> None:
             base = cluster.data_directory / "base"
             base.mkdir(mode=0o700)
             spread_folders_below(base)
-            subprocess.run(["cp", "-a", f"{template}/.", cluster.data_directory], check=True)
+            subprocess.run([*_COPY, f"{template}/.", cluster.data_directory], check=True)
             _set_system_identifier(cluster.data_directory, secrets.randbits(63))
             return
         initdb(cluster, options)
         spread_folders_below(cluster.data_directory / "base")
         whole = Path(tempfile.mkdtemp(dir=folder)) / "data"
-        subprocess.run(["cp", "-a", cluster.data_directory, whole], check=True)
+        subprocess.run([*_COPY, cluster.data_directory, whole], check=True)
         with suppress(OSError):  # another process was first
             whole.rename(template)
 
