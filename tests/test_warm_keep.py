@@ -11,7 +11,7 @@ from typing import Literal
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UsageError
 from pgsweep.pg.cluster import Cluster
@@ -287,7 +287,9 @@ def test_a_role_without_rights_learns_what_to_grant(shop: str) -> None:
             with pytest.raises(MissingAbility, match="`hot` cannot be kept") as caught:
                 # Also where the time is over before the first round.
                 Keeper(reader, KeepOptions(names=["hot"])).run(seconds=0)
-            assert 'GRANT SELECT ON "public"."hot" TO "keep_reader"' in str(caught.value.hint)
+            hint = str(caught.value.hint)
+            assert """-c 'GRANT SELECT ON "public"."hot" TO "keep_reader"'""" in hint
+            assert f"-p {conninfo_to_dict(shop)['port']}" in hint
             connection.execute("GRANT SELECT ON hot TO keep_reader")
             result = Keeper(reader, KeepOptions(names=["hot", "flood"], budget_bytes=3 << 20)).run(seconds=1)
             assert {row.relation: row.trouble is None for row in result.relations} == {

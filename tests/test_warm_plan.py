@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.pg.catalog import Relation, ScannedIndex
@@ -322,8 +324,13 @@ def test_a_plain_client_sees_what_it_may_not_read(towarm: str) -> None:
     assert {"secret", "scratch"} <= refused
     assert {"orders", "orders_pkey", "parts_a"} <= set(names(result))
     assert not refused & set(names(result))
-    with pytest.raises(MissingAbility, match="may not read `secret`"):
+    with pytest.raises(MissingAbility, match="may not read `secret`") as caught:
         planned(as_reader(towarm), "secret")
+    parts = conninfo_to_dict(towarm)
+    said = shlex.split(str(caught.value.hint))
+    assert said[-2:] == ["-c", f'GRANT SELECT ON "public"."secret" TO "{parts["dbname"]}_reader"']
+    assert said[said.index("-p") + 1] == str(parts["port"])
+    assert said[said.index("-d") + 1] == parts["dbname"]
     with pytest.raises(MissingAbility, match="may read none of the 2 relations"):
         planned(as_reader(towarm), "secret", "scratch")
 

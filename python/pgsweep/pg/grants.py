@@ -43,3 +43,10 @@ def grant_to_read(role: str, schema: str, relation: str, kind: str) -> str:
             "superusers and members of pg_read_all_data may read an index"
         )
     return f"GRANT SELECT ON {sql.Identifier(schema, relation).as_string(None)} TO {to}"
+
+
+def as_command(connection: psycopg.Connection[Any], enable: str | None) -> str | None:
+    """Return what `grant_to_read` returned as the command that executes it; sentences as they are."""
+    if enable is None or not enable.startswith("GRANT ") or ";" in enable:
+        return enable
+    return as_superuser(connection, [enable])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pgsweep.errors import UsageError
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.failures import DriverError, InsufficientPrivilege, first_line
-from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
 from pgsweep.pg.keep import may_select, read_family
 from pgsweep.plain import relation_label
 from pgsweep.residency.rows import kind_word
@@ -73,6 +73,7 @@ def refusal(relation: Kept, connection: Connection) -> tuple[str | None, str | N
     return _no_right(relation, connection)
 
 
-def _no_right(relation: Kept, connection: Connection) -> tuple[str, str]:
+def _no_right(relation: Kept, connection: Connection) -> tuple[str, str | None]:
     role = connection.info.user
-    return NO_RIGHT, grant_to_read(role, relation.schema, relation.name, relation.kind)
+    enable = grant_to_read(role, relation.schema, relation.name, relation.kind)
+    return NO_RIGHT, as_command(connection, enable)

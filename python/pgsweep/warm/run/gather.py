@@ -24,7 +24,7 @@ from pgsweep.pg.catalog import (
 )
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import CounterReader
-from pgsweep.pg.grants import NO_RIGHT, grant_to_read
+from pgsweep.pg.grants import NO_RIGHT, as_command, grant_to_read
 from pgsweep.pg.prewarm import read_named, read_warmable, require_prewarm
 from pgsweep.plain import shell_word
 from pgsweep.records.cache import Missing
@@ -339,8 +339,12 @@ def _named(connection: Connection, name: str) -> tuple[str, list[int]]:
     return kind, oids
 
 
-def require_readable(found: Gathered) -> None:
+def require_readable(found: Gathered, conninfo: str) -> None:
     """Check that there is anything that this role may read.
+
+    Args:
+        found: on the server.
+        conninfo: of the server.
 
     Raises:
         MissingAbility: there are relations, and it may read none of them.
@@ -348,8 +352,8 @@ def require_readable(found: Gathered) -> None:
     if not found.pieces and found.refused:
         first, refused = found.refused[0], len(found.refused)
         what = f"not read `{first.relation}`" if refused == 1 else f"read none of the {refused} relations"
+        with connect(conninfo, database=first.database) as connection, explained():
+            hint = as_command(connection, first.enable)
         raise MissingAbility(
-            f"this role may {what}",
-            cause="pg_prewarm wants SELECT on what it reads",
-            hint=first.enable,
+            f"this role may {what}", cause="pg_prewarm wants SELECT on what it reads", hint=hint
         )

@@ -140,7 +140,7 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
         through_server=not (kernel and options.into == "page-cache"),
     )
     if left is None:
-        require_readable(found)
+        require_readable(found, conninfo)
     files = None
     if kernel:
         assert postmaster is not None
