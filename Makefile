@@ -70,8 +70,9 @@ lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates 
 	MYPYPATH=python $(BIN)/python -m mypy.stubtest pgsweep._native --ignore-disjoint-bases
 	$(BIN)/lint-imports
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --release --quiet -- -D warnings
-	cargo clippy --package pgsweep-bindings --no-default-features --release --quiet -- -D warnings
+	@# In a folder of their own: what they build has not the settings of an extension module, and setup would build it again.
+	cargo clippy --workspace --all-targets --release --quiet --target-dir target/lint -- -D warnings
+	cargo clippy --package pgsweep-bindings --no-default-features --release --quiet --target-dir target/lint -- -D warnings
 	tools/arm64 check
 
 format: setup ## rewrite the sources in the house format
