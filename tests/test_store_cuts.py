@@ -172,6 +172,18 @@ def test_a_disk_full_from_the_start_leaves_nothing(small_disk: Path, but_bytes: 
     assert not (small_disk / "a.evidence").exists()
 
 
+def test_a_disk_full_before_the_first_observation_leaves_nothing(small_disk: Path) -> None:
+    """Also at the very end, when all that waits is written."""
+    path = small_disk / "a.evidence"
+    with pytest.raises(EvidenceError) as caught, EvidenceWriter(path, META) as writer:
+        writer.append("accesses", accesses(20_000))
+        fill_disk(small_disk)
+        writer.close()
+    assert caught.value.cause == "the file system is full"
+    assert "readable" not in str(caught.value.hint)
+    assert not path.exists()
+
+
 def test_a_limit_on_file_size_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.evidence"
     process = run_writer(

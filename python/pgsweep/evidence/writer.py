@@ -140,6 +140,11 @@ class EvidenceWriter:
             if self.failed is None:
                 self._flush_last(meta)
             self._write_last_meta(msgspec.structs.replace(meta, complete=self.failed is None))
+        except EvidenceError:
+            # As where an error ends the recording: without an observation there is nothing to read in it.
+            if not self._parts.keys() & _OBSERVATIONS:
+                self._remove()
+            raise
         finally:
             self._release()
 
