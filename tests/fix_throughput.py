@@ -42,6 +42,7 @@ class Recorded:
             "active_time": 40_000.0,
             "session_time": 40_000.0,
             "blk_read_time": 20_000.0 + 12_000 * 0.001,
+            "blk_write_time": 0.0,
         }
         times = {"server_cpu_seconds": 10.0, "host_cpu_seconds": 10.0}
         rows: list[tuple[str, str, str, float, float]] = []

@@ -53,9 +53,9 @@ def test_a_block_that_is_read_ahead_counts_a_part_of_a_read() -> None:
     found = predicted(Recorded(), half, blocks={GB: 8000.0, 2 * GB: 1600.0}).points[1]
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
-    # Each of the 5400 blocks takes a microsecond of the processors less.
+    # Each of the 5400 blocks takes two microseconds of the processors less.
     most, likely, least = (
-        exact(4, delay - 0.002 + 0.002 * (1000 + part * 600) / (2000 + part * 6000), 0.001 - 5.4e-6, 4) / 1000
+        exact(4, delay - 0.002 + 0.002 * (1000 + part * 600) / (2000 + part * 6000), 0.001 - 10.8e-6, 4) / 1000
         for part in (0.6, 0.2, 0.0)
     )
     assert found.ratio == pytest.approx(likely, rel=0.005)
@@ -123,6 +123,50 @@ def test_each_dirty_page_that_leaves_the_pool_is_written_once_at_most() -> None:
     )
     assert found.ratio == pytest.approx(likely, rel=0.005)
     assert most - 0.05 < found.low < most
+
+
+def test_a_read_beside_writes_takes_more_of_the_processors_too() -> None:
+    # As above, and each of the two reads of a transaction takes 0.1 ms of a processor, and a quarter more.
+    recorded = Recorded(
+        io={"writes": 4_500.0, "evictions": 10_000.0}, host={"cold_read_nanoseconds": "100000"}
+    )
+    [_, found] = predicted(recorded, {GB: 2000.0, 14 * GB: 2000.0}).points
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    longer = math.sqrt(1.72)
+    truth = exact(4, delay - 0.0018 + 0.0018 * longer, 0.001 + 0.00025 * (longer - 1), 4) / 1000
+    assert found.ratio == pytest.approx(truth, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "busy", "waits"),
+    [(500.0, 50e-6, 0.0), (2500.0, 100e-6, 150e-6)],
+    ids=["processor", "throttled"],
+)
+def test_fewer_pages_that_leave_the_pool_are_fewer_writes(
+    milliseconds: float, busy: float, waits: float
+) -> None:
+    """A write takes ten copies at most of the processors; what it takes besides is waiting."""
+    # Half of 10 pages are dirty, one is written in two transactions. The misses are halved, and doubled.
+    same, misses = {GB: 2000.0, 2 * GB: 2000.0, 4 * GB: 2000.0}, {GB: 0.032, 2 * GB: 0.016, 4 * GB: 0.064}
+    copy = {"copy_nanoseconds": "20000"}
+    since_16 = Recorded(
+        host=copy, io={"writes": 5_000.0, "evictions": 10_000.0, "write_time": milliseconds}
+    )
+    found = predicted(since_16, same, misses=misses).points
+    counted = {"buffers_backend": 5_000.0, "buffers_alloc": 10_000.0}
+    before = Recorded(host=copy, bgwriter=counted, blk_write_time=milliseconds)
+    assert predicted(before, same, misses=misses).points == found
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    reads = 0.0020012 - 1.2 * 20e-6
+    # As many as today may be dirty still, or half as many; twice as many, or those of today.
+    for point, more, written, cached in ((found[1], -1.6, 0.75, 14 / 13), (found[2], 3.2, 1.5, 14 / 11)):
+        longer = math.sqrt(1 + 0.5 * (cached - 1))
+        demand = 0.001 + more * 25e-6 + (written - 1) * busy
+        truth = exact(4, delay + reads * (longer - 1) + (written - 1) * waits, demand, 4) / 1000
+        assert point.ratio == pytest.approx(truth, rel=0.005)
+        assert point.low < point.ratio < point.high
 
 
 def test_a_disk_read_takes_processor_time_too() -> None:

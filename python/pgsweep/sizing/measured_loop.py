@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.store import EvidenceMeta
 
+    _Rate = Callable[[str, str, str], float | None]
+
 MOST_SESSIONS: Final = 10_000
 
 _MOST_OTHERS: Final = 0.5
 """The share of the processors' time from which on others saturate them."""
 
 _FEWEST_TRANSACTIONS: Final = 100
+_SESSIONS: Final = "client backend/relation/normal"
+_COPIES_OF_A_WRITE: Final = 10
+"""What a write of a block takes of a processor at most, as a multiple of a copy. It copies the block into the
+page cache and enters its pages there; what takes longer waits, as where too much of the page cache is dirty
+(Linux mm/page-writeback.c, balance_dirty_pages). Four to five copies in benchmarks/advise."""
+
 _OF_DATABASE: Final = ("xact_commit", "xact_rollback", "active_time", "session_time", "blk_read_time")
 
 
@@ -45,6 +53,8 @@ class Loop:
         processors: that the server may use: all, less what others use; a broken number.
         others: processors that other programs use; the clients, where they run on the host, among them.
         read_seconds: of waiting for reads in one second, page cache and disk.
+        write_seconds: processor time of writing pages that leave the pool in one second, by sessions.
+        write_wait_seconds: what these writes take besides.
         copy_seconds: of one read from the page cache.
         cold_read_seconds: processor time of the reader of one block from disk; None where not measured.
         dirty_share: of the pages that leave the pool, those that were written out for it.
@@ -60,6 +70,8 @@ class Loop:
     processors: float
     others: float
     read_seconds: float
+    write_seconds: float
+    write_wait_seconds: float
     copy_seconds: float
     cold_read_seconds: float | None
     dirty_share: float
@@ -119,6 +131,8 @@ def measure_loop(evidence: TraceTables) -> Loop:
     if sessions > MOST_SESSIONS or active <= 0:
         raise Refused("the sessions' times cannot be")
     latencies, no_latencies = latencies_of(meta.host)
+    pages, written = _written_by_sessions(rate, meta.database)
+    writing = min(written, pages * copy * _COPIES_OF_A_WRITE)
     return Loop(
         sessions=sessions,
         transactions_per_second=commits,
@@ -128,26 +142,38 @@ def measure_loop(evidence: TraceTables) -> Loop:
         processors=max(count - others, server),
         others=others,
         read_seconds=(base["blk_read_time"] or 0.0) / 1000,
+        write_seconds=writing,
+        write_wait_seconds=written - writing,
         copy_seconds=copy,
         cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
-        dirty_share=_dirty_share(rate),
+        dirty_share=_dirty_share(rate, pages),
         latencies=latencies,
         no_latencies=no_latencies,
     )
 
 
-def _dirty_share(rate: Callable[[str, str, str], float | None]) -> float:
+def _written_by_sessions(rate: _Rate, database: str) -> tuple[float, float]:
+    """Return how many pages sessions write in a second to make room in the pool, and the seconds it takes.
+
+    From pg_stat_io on 16 and later; before, of all writes of sessions, new blocks and rings among them.
+    """
+    pages, milliseconds = rate("io", _SESSIONS, "writes"), rate("io", _SESSIONS, "write_time")
+    if pages is None:
+        pages = rate("bgwriter", "", "buffers_backend")
+        milliseconds = rate("database", database, "blk_write_time")
+    return pages or 0.0, (milliseconds or 0.0) / 1000
+
+
+def _dirty_share(rate: _Rate, written_by_sessions: float) -> float:
     """Return which share of the pages that leave the pool was written for it, by sessions or the writer.
 
     From pg_stat_io on 16 and later; before, each read and each new page takes the place of one.
     """
-    normal = ("client backend/relation/normal", "background writer/relation/normal")
-    written = sum(rate("io", who, "writes") or 0.0 for who in normal)
-    gone = rate("io", normal[0], "evictions") or 0.0
+    gone = rate("io", _SESSIONS, "evictions")
+    clean = rate("io", "background writer/relation/normal", "writes")
     if not gone:
-        written = sum(rate("bgwriter", "", name) or 0.0 for name in ("buffers_backend", "buffers_clean"))
-        gone = rate("bgwriter", "", "buffers_alloc") or 0.0
-    return min(written / gone, 1.0) if gone else 0.0
+        gone, clean = rate("bgwriter", "", "buffers_alloc"), rate("bgwriter", "", "buffers_clean")
+    return min((written_by_sessions + (clean or 0.0)) / gone, 1.0) if gone else 0.0
 
 
 def others_share(evidence: TraceTables) -> float | None:
@@ -177,7 +203,7 @@ def _nanoseconds(host: dict[str, str], name: str) -> float | None:
     return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None
 
 
-def counter_rates(counters: dict[str, np.ndarray]) -> Callable[[str, str, str], float | None]:
+def counter_rates(counters: dict[str, np.ndarray]) -> _Rate:
     """Return what gives the growth per second of a counter; None where it is not there."""
 
     def rate(scope: str, named: str, name: str) -> float | None:

@@ -12,15 +12,18 @@ the simulation. A block that another read brings with it counts a part of a read
 and what is read ahead is not always there when it is asked for.
 
 A read from disk takes tens of times the processor time of a copy: the request, two switches between
-processes, the interrupt, a page to be found for it. A block that comes with it takes about as much as a copy.
-Each miss more or less is a copy more or less, and the search for a buffer.
+processes, the interrupt, a page to be found for it. A block that comes with it takes about as much as two
+copies. Each miss more or less is a copy more or less, and the search for a buffer.
 
 Clients on the same host use the processors too, as much more as there are more transactions. What other
 programs use is taken to be theirs; at the other end it is the same at any throughput.
 
-Where sessions write, a smaller page cache makes the waiting grow too: pages that are written again and again
-go to the device more often, and reads wait behind them; at most as much as the page cache is smaller, for the
-share of the evicted pages that were dirty, and at most once for each of these.
+Where sessions write pages to make room in the pool, which is timed, they do so more or less often as more or
+fewer pages leave it. A write that takes no more than ten copies takes it of the processors; the rest is waiting.
+
+Where sessions write, a smaller page cache makes reads take longer too, of the processors and in waiting: pages
+that are written again and again go to the device more often, and reads wait behind them; at most as much as
+the page cache is smaller, for the share of the evicted pages that were dirty, and at most once for each.
 
 The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
 where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
@@ -34,7 +37,7 @@ Locks, WAL and the network delay a transaction at most as many times longer as t
 Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
 the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
 size and those of today, what misses and reads take of the processors, what blocks that are read ahead cost,
-what writing adds, whose the processor time of others is, the latency by depth, and the model itself.
+what writing adds, how many pages are written, whose the processor time of others is, the latency by depth, and the model itself.
 
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
@@ -83,6 +86,11 @@ _MISS: Final = (1.0, 1.25, 1.75)
 """What a miss takes of the processors, as multiples of a copy from the page cache: at least, likely, at most.
 Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
 benchmarks/advise loops that read nothing from disk show 1.4 and 1.5, hot sets that move 1.0 to 1.25."""
+
+_BROUGHT: Final = (1.0, 2.0, 3.0)
+"""What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
+Its pages are found, entered and later reclaimed like those of any read. Assumed: in benchmarks/advise the
+server's processor time shows 2.4, with a standard error of 0.8."""
 
 _AHEAD: Final = (0.0, 0.2, 0.6)
 """What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: what
@@ -198,6 +206,19 @@ def _crowded(then_bytes: int, now_bytes: int, dirty_share: float, gone: float) -
     less = max(now_bytes, 1) / max(then_bytes, 1)
     longer = 1 + dirty_share * min(max(less, 1 / less) - 1, gone)
     return longer if less >= 1 else 1 / longer
+
+
+def _written(misses: float, dirty_share: float) -> tuple[float, float]:
+    """Return how many times as many pages sessions write to make room, at two ends.
+
+    At one end the same share of the pages that leave the pool is dirty. At the other as many as today are, as
+    long as so many leave it: what sessions write may be just what no size keeps.
+
+    Args:
+        misses: how many times as many pages leave the pool.
+        dirty_share: of those that leave it today.
+    """
+    return misses, min(1.0, misses / max(dirty_share, 1e-9))
 
 
 def _assumed(loop: Loop, factor: float) -> list[str]:
@@ -397,6 +418,7 @@ def _predict(
         processors=clients.processors,
     )
     disk = apart if delay is None else _DiskWaits(clients, reads, delay, now, loop.sessions * factor)
+    write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, max(rest, 0.0))
     after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
 
     def predicted(point: DiskPoint) -> ThroughputPoint:
@@ -411,6 +433,7 @@ def _predict(
             loop.dirty_share,
             gone * loop.transactions_per_second / max(beside, 1e-9),
         )
+        writing = _written(missed / max(misses[size] * accesses, 1e-9), loop.dirty_share)
 
         def value(
             then: _Disk = then,
@@ -418,24 +441,27 @@ def _predict(
             miss: float = _MISS[1],
             beyond: float = _BEYOND_READER[1],
             ahead: float = _AHEAD[1],
+            brought: float = _BROUGHT[1],
             writes: float = math.sqrt(crowded),
+            written: float = sum(writing) / 2,
             curve: int | None = None,
             delayed: float = 1.0,
             loop_of: _DiskWaits = disk,
         ) -> float:
             demand = loop_of.unrecorded + more_misses * loop.copy_seconds * miss
+            demand += (written - 1) * loop.write_seconds / loop.transactions_per_second
             grown = 1.0
             if not few:
                 grown = _grown(then, now, ahead)
-                more = (then.reads - now.reads) * loop_of.cold_seconds * beyond
-                more += (then.ahead - now.ahead) * loop.copy_seconds
+                more = (then.reads * writes - now.reads) * loop_of.cold_seconds * beyond
+                more += (then.ahead - now.ahead) * loop.copy_seconds * brought
                 demand += more / loop.transactions_per_second
             return loop_of.ratio(
                 loop_of.waited(now),
                 grown * writes,
                 max(demand, loop_of.unrecorded / 10),
                 curve,
-                max(rest, 0.0) * (delayed - 1),
+                max(rest, 0.0) * (delayed - 1) + (written - 1) * write_wait,
             )
 
         likely = value()
@@ -445,7 +471,9 @@ def _predict(
             [value(miss=end) for end in _MISS[::2]],
             [value(beyond=end) for end in _BEYOND_READER[::2]],
             [value(ahead=end) for end in _AHEAD[::2]],
+            [value(brought=end) for end in _BROUGHT[::2]],
             [value(writes=end) for end in (1.0, crowded)],
+            [value(written=end) for end in writing],
             *([value(curve=end) for end in pair] for pair in disk.curve_ends),
             [value(delayed=end) for end in (1.0, factor)],
             [value(loop_of=apart)],
