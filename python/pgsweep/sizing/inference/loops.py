@@ -108,15 +108,15 @@ def _follow(
     # If the drawn scans do not reach back so far, they raise the count more than a clock pass lowers it.
     crowded = now > -_PASSES_OF_MEMORY * pass_seconds
     count = np.where(crowded, clock.usage_cap, -1)
-    place = np.arange(pages)
-    going = place[now < 0]
+    scans = np.hstack([scans, np.full((pages, 1), np.inf)])
+    over = _scans_until(now, scans, np.arange(pages), np.zeros(pages, dtype=np.int64))
+    going = np.flatnonzero(now < 0)
     for _ in range(4 * _PASSES_OF_MEMORY):
         if not len(going):
             break
         at, rate, one_pass, held = now[going], rates[going], pass_seconds[going], count[going]
         absent = held < 0
-        later = scans[going] > at[:, None]
-        following = np.where(later.any(axis=1), scans[going, np.argmax(later, axis=1)], 0.0)
+        following = np.minimum(scans[going, over[going]], 0.0)
         visit = at + random.exponential(1.0, len(going)) / rate
         arrival = np.minimum(visit, following)
         accesses = _batches(np.ones(len(going), dtype=np.int64), sizes, random, 1)
@@ -124,15 +124,34 @@ def _follow(
         loaded = np.minimum(clock.admission + more, clock.usage_cap)
         # Present: to the next pass, or to the beginning of the trace.
         until = np.minimum(at + one_pass, 0.0)
-        inside = (later & (scans[going] <= until[:, None])).sum(axis=1)
+        over_until = _scans_until(until, scans, going, over[going])
+        inside = over_until - over[going]
         others = random.poisson(np.minimum(rate * (until - at), 50.0))
         raised = np.minimum(held + inside + _batches(others, sizes, random, clock.usage_cap), clock.usage_cap)
         passed = at + one_pass < 0
         present = np.where(passed, raised - 1, raised)
         count[going] = np.where(absent, np.where(arrival < 0, loaded, -1), present)
         now[going] = np.where(absent, np.minimum(arrival, 0.0), until)
+        over[going] = _scans_until(now[going], scans, going, np.where(absent, over[going], over_until))
         going = going[now[going] < 0]
     return count + 1
+
+
+def _scans_until(times: Floats, scans: Floats, pages: Ints, over: Ints) -> Ints:
+    """Return how many scans of each page have come until its time.
+
+    Args:
+        times: for each of `pages`.
+        scans: ascending, with a last column that no time reaches.
+        pages: the rows of `scans`.
+        over: how many are known to have come.
+    """
+    over = over.copy()
+    at = np.arange(len(pages))
+    while len(at):
+        at = at[scans[pages[at], over[at]] <= times[at]]
+        over[at] += 1
+    return over
 
 
 def _batches(visits: Ints, sizes: Floats, random: np.random.Generator, most: int) -> Ints:
