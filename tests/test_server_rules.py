@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from pgsweep._native import BULKREAD, VACUUM
 from pgsweep.advice.gather import advise
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.schema import EvidenceMeta
@@ -28,7 +29,6 @@ META = EvidenceMeta(
     complete=True,
 )
 
-BULKREAD, VACUUM = 1, 3
 STOCK_BLOCKS = 16384
 
 

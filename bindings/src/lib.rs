@@ -66,6 +66,9 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("STRATEGY_MASK", trace::STRATEGY_MASK)?;
+        module.add("BULKREAD", trace::BULKREAD)?;
+        module.add("BULKWRITE", trace::BULKWRITE)?;
+        module.add("VACUUM", trace::VACUUM)?;
         module.add("REPEAT", trace::REPEAT)?;
         module.add("EXTENSION", trace::EXTENSION)?;
         module.add("DROP", trace::DROP)?;

@@ -13,7 +13,7 @@ use crate::buffers::{page_states, BufferPool, Contents, Lane, ABSENT, NO_PAGE, U
 use crate::chunk;
 use crate::ring::StrategyRing;
 use crate::rules::{Rules, Strategy};
-use crate::trace::{Trace, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
+use crate::trace::{Trace, BULKREAD, DROP, EXTENSION, REPEAT, STRATEGY_MASK, UNCOUNTED};
 
 /// What one access came to, see [`crate::replay::outcomes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +297,7 @@ impl<'a, const L: usize> Lanes<'a, L> {
         }
         let class = flag & STRATEGY_MASK;
         let ring = owner.filter(|owner| {
-            class != 1 || rules.scan_uses_ring(owner.blocks, lane.buffers.n_buffers())
+            class != BULKREAD || rules.scan_uses_ring(owner.blocks, lane.buffers.n_buffers())
         });
         let ring = ring.filter(|_| lane.ring_buffers[class as usize] > 0);
         let resident = states[page as usize][k] != ABSENT;

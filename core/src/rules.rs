@@ -16,6 +16,8 @@
 
 use std::fmt;
 
+use crate::trace::{BULKREAD, BULKWRITE, VACUUM};
+
 /// Bytes of a block: PostgreSQL's BLCKSZ as all packagers build it.
 pub const BLOCK_BYTES: u64 = 8192;
 /// The highest usage count that can be simulated: a page's state is a byte below 128.
@@ -53,9 +55,9 @@ impl Strategy {
     pub fn from_class(class: u8) -> Option<Self> {
         match class {
             0 => Some(Self::Normal),
-            1 => Some(Self::BulkRead),
-            2 => Some(Self::BulkWrite),
-            3 => Some(Self::Vacuum),
+            BULKREAD => Some(Self::BulkRead),
+            BULKWRITE => Some(Self::BulkWrite),
+            VACUUM => Some(Self::Vacuum),
             _ => None,
         }
     }

@@ -4,6 +4,12 @@ use std::fmt;
 
 /// Bits 0 to 2 of a flag byte: the access strategy's class, see [`crate::rules::Strategy::from_class`].
 pub const STRATEGY_MASK: u8 = 0b0000_0111;
+/// Class: a scan of a table that is large for some pools.
+pub const BULKREAD: u8 = 1;
+/// Class: COPY, CREATE TABLE AS and the like.
+pub const BULKWRITE: u8 = 2;
+/// Class: VACUUM and ANALYZE.
+pub const VACUUM: u8 = 3;
 /// The same backend already pins the page: counted as a hit, usage_count stays
 /// (`bufmgr.c`, `PinBuffer`, the branch of a private reference).
 pub const REPEAT: u8 = 0b0000_1000;
@@ -125,12 +131,12 @@ impl Trace<'_> {
             if class == 0 {
                 continue;
             }
-            if class > 3 {
+            if class > VACUUM {
                 refuse!("access {position} has strategy class {class}: 0 to 3 are known");
             }
             match owned.next() {
                 Some((&at, &id)) if at == position as u64 => {
-                    if class == 1 && id as usize >= blocks.len() {
+                    if class == BULKREAD && id as usize >= blocks.len() {
                         refuse!(
                             "access {position} is part of scan {id}, but owner_blocks gives the \
                              table's blocks only of the first {}",

@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "BULKREAD",
+    "BULKWRITE",
     "DROP",
     "EXTENSION",
     "REPEAT",
     "STRATEGY_MASK",
     "UNCOUNTED",
+    "VACUUM",
     "NextAccesses",
     "ObjectIds",
     "PoolContents",
@@ -44,6 +47,12 @@ __version__: str
 
 STRATEGY_MASK: int
 """Bits of a replay's flags (core/src/trace.rs): the class of the access strategy,"""
+BULKREAD: int
+"""of which this is a scan of a table that is large for some pools,"""
+BULKWRITE: int
+"""COPY and the like,"""
+VACUUM: int
+"""VACUUM and ANALYZE;"""
 REPEAT: int
 """the same backend already pins the page,"""
 EXTENSION: int

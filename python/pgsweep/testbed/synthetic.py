@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
+from pgsweep._native import BULKREAD
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 
 SYNTHETIC = 3
@@ -28,7 +29,6 @@ SYNTHETIC = 3
 _DATABASE, _DATABASE_OID, _SPACE = "bench", 5, 1663
 _FIRST_OID = 20_000
 _FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-_BULKREAD = 1
 _MOST_ACCESSES = 3_000_000
 _WARM_SHARE = 1.0
 """Accesses before the counted ones, relative to these; the pools begin with what is most popular among them.
@@ -165,7 +165,7 @@ def simulate(spec: SyntheticSpec, folder: Path) -> Simulated:
             size: float(missed) / counted for size, missed in zip(spec.sizes_blocks(), misses, strict=True)
         },
         passes=passes,
-        scan_share=float((accesses.flags[begin:] == _BULKREAD).mean()),
+        scan_share=float((accesses.flags[begin:] == BULKREAD).mean()),
     )
 
 
@@ -210,7 +210,7 @@ class _Accesses:
         order = np.argsort(np.concatenate(times), kind="stable")
         self.pages = np.concatenate(pages)[order].astype(np.uint32)
         self.owner = np.concatenate(owners)[order]
-        self.flags = np.where(self.owner >= 0, _BULKREAD, 0).astype(np.uint8)
+        self.flags = np.where(self.owner >= 0, BULKREAD, 0).astype(np.uint8)
         self._scanned_pages = spec.scanned_pages
         self.reported = np.arange(len(self.pages))
         scanning = self.owner >= 0

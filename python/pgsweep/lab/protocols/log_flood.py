@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep._native import EXTENSION, PoolContents, Rules, replay_outcomes
+from pgsweep._native import BULKREAD, BULKWRITE, EXTENSION, PoolContents, Rules, replay_outcomes
 from pgsweep.lab.protocol import Done, Place
 from pgsweep.lab.protocols.held import held
 from pgsweep.lab.protocols.keeping import keeping
@@ -34,7 +34,6 @@ _LOOKED_EVERY: Final = 2
 _LEAST_LOOKED_BLOCKS: Final = 8192
 """The smallest pool that is read between rounds. Each reading brings some 200 pages of catalogs into it. They
 would evict what is measured from a smaller one."""
-_BULKREAD, _BULKWRITE = 1, 2
 _ROWS_OF_PAGE: Final = 61
 """Rows of the log in one page of 8 kB: 132 bytes each, with their line pointers."""
 _MOST_USES: Final = 5
@@ -279,7 +278,7 @@ def _simulated(model: Scaled, cluster: Cluster, draws: _Draws, index: int) -> fl
     return float(np.isin(hot_pages, found["buffer_pages"]).mean())
 
 
-_FLAGS: Final = {"insert": EXTENSION, "copy": _BULKWRITE | EXTENSION, "scan": _BULKREAD, "index": 0}
+_FLAGS: Final = {"insert": EXTENSION, "copy": BULKWRITE | EXTENSION, "scan": BULKREAD, "index": 0}
 
 
 def _max_backends(cluster: Cluster) -> int:

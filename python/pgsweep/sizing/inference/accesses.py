@@ -23,7 +23,8 @@ STRATEGY, REPEAT, EXTEND = _native.STRATEGY_MASK, _native.REPEAT, _native.EXTENS
 DROP, UNCOUNTED = _native.DROP, _native.UNCOUNTED
 """Bits of the simulator's flags (core/src/trace.rs)."""
 
-BULKREAD = 1
+BULKREAD, VACUUM = _native.BULKREAD, _native.VACUUM
+"""Access strategies, as in those flags and in the evidence."""
 
 _PAGE = ("spc", "db", "rel", "fork", "block")
 _ALL_FORKS = 255

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pgsweep import _native
 from pgsweep.host.page_cache_rules import STATISTICS_SECONDS
-from pgsweep.sizing.inference.accesses import MISS, STRATEGY, UNCOUNTED, Trace
+from pgsweep.sizing.inference.accesses import EXTENSION, MISS, STRATEGY, UNCOUNTED, Trace
 from pgsweep.sizing.inference.addresses import NOWHERE, Addresses
 from pgsweep.sizing.inference.clock import Clock
 from pgsweep.sizing.inference.earlier import Earlier
@@ -37,7 +37,6 @@ _TURNOVERS: Final = 1.5
 _MOST_ROWS: Final = 30_000_000
 _MOST_TIMES: Final = 100
 NO_PAGE: Final = 2**32 - 1
-_EXTENSION: Final = 2
 """The outcome of an access that makes a page."""
 
 LEAST_PAGES: Final = 4 << 9
@@ -189,7 +188,7 @@ class BothCaches:
         # Once for the pool alone, which also shows how often it takes to fill the page cache.
         seen = replayed(self._earlier.time(1), self._warm_pool(pool_blocks))
         brought = PAGES_A_BLOCK * np.count_nonzero(
-            (seen["outcomes"] == MISS) | (seen["outcomes"] == _EXTENSION)
+            (seen["outcomes"] == MISS) | (seen["outcomes"] == EXTENSION)
         )
         wanted = np.ceil(_TURNOVERS * capacity_pages / np.maximum(brought, 1))
         times = int(np.clip(wanted, 1, np.clip(_MOST_ROWS // max(len(rows), 1), 1, _MOST_TIMES)))

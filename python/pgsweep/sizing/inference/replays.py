@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import DROP, EXTEND, EXTENSION, MISS, STRATEGY, UNCOUNTED, Trace
+from pgsweep.sizing.inference.accesses import (
+    DROP,
+    EXTEND,
+    EXTENSION,
+    MISS,
+    STRATEGY,
+    UNCOUNTED,
+    VACUUM,
+    Trace,
+)
 from pgsweep.sizing.inference.order import in_another_order
 from pgsweep.sizing.inference.sampled import PARTS
 from pgsweep.sizing.inference.spread import Stretch, find_events
@@ -57,7 +66,6 @@ miss that the trace still visits for the first time towards its end. This part o
 _LEAST_LATELY = 0.1
 """The last third of a trace stands for the whole where it has this share of the accesses."""
 
-_VACUUM = 3
 _IN_OR_OUT = 1 / 6
 """The variance of the number of vacuums in a stretch: the same changes call for the same vacuums, but where
 the stretch begins and ends one may lie inside or outside."""
@@ -252,7 +260,7 @@ class Replay:
     def _of_vacuums(self, misses: Rows) -> float:
         """Return the variance that vacuums add, whose times the server chooses."""
         events = self._events
-        vacuums = np.flatnonzero((events.kind & STRATEGY) == _VACUUM)
+        vacuums = np.flatnonzero((events.kind & STRATEGY) == VACUUM)
         if not len(vacuums):
             return 0.0
         inside = events.of_owned >= 0

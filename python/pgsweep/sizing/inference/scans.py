@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep._native import STRATEGY_MASK
+from pgsweep._native import BULKREAD, STRATEGY_MASK
 from pgsweep.evidence.schema import FLAG_SCAN, FLAG_STRATEGY_KNOWN
 from pgsweep.sizing.inference.observations import Table, file_keys
 
-_BULKREAD = 1
 _NEVER_LARGE_BLOCKS = 4
 """No table of so few blocks is large anywhere: the smallest pool has sixteen."""
 
@@ -58,7 +57,7 @@ def scan_rings(
         pool_blocks: size of the traced pool, 0 where it is not known.
     """
     scans = (accesses["flags"] & FLAG_SCAN) > 0
-    strategy = np.where(scans, _BULKREAD, accesses["strategy"] & STRATEGY_MASK).astype(np.uint8)
+    strategy = np.where(scans, BULKREAD, accesses["strategy"] & STRATEGY_MASK).astype(np.uint8)
     at = np.flatnonzero(strategy > 0)
     if not len(at):
         none = np.zeros(0, dtype=np.uint32)
@@ -68,7 +67,7 @@ def scan_rings(
     # Without a scan's id, a backend's accesses to one relation share a ring.
     fallback = (accesses["pid"][at].astype(np.int64) << 32) ^ numbers | (1 << 62)
     del numbers
-    scan = _with_strays(scan, fallback, strategy[at] == _BULKREAD)
+    scan = _with_strays(scan, fallback, strategy[at] == BULKREAD)
     _, first, owner = np.unique(np.where(scan > 0, scan, fallback), return_index=True, return_inverse=True)
     owner = owner.ravel()
     blocks = _table_blocks(accesses, relations, drops, file, relation_file, at, first, owner)
@@ -76,7 +75,7 @@ def scan_rings(
     chosen = accesses["strategy"][at]
     sure = scans[at] & ((accesses["flags"][at] & FLAG_STRATEGY_KNOWN) > 0) & (pool_blocks > 0)
     ringed = np.zeros(len(blocks), dtype=bool)
-    ringed[owner[sure & (chosen == _BULKREAD)]] = True
+    ringed[owner[sure & (chosen == BULKREAD)]] = True
     plain = np.zeros(len(blocks), dtype=bool)
     plain[owner[sure & (chosen == 0)]] = True
     quarter = pool_blocks // 4
@@ -84,9 +83,9 @@ def scan_rings(
     blocks = np.where(plain & ~ringed, np.minimum(blocks, quarter), blocks)
     # pgstattuple and the like take a ring whatever the size.
     always = np.ones(len(blocks), dtype=bool)
-    always[owner[scans[at] | (strategy[at] != _BULKREAD)]] = False
+    always[owner[scans[at] | (strategy[at] != BULKREAD)]] = False
     blocks = np.where(always, _ALWAYS_LARGE_BLOCKS, blocks)
-    tiny = (strategy[at] == _BULKREAD) & (blocks[owner] <= _NEVER_LARGE_BLOCKS)
+    tiny = (strategy[at] == BULKREAD) & (blocks[owner] <= _NEVER_LARGE_BLOCKS)
     strategy[at[tiny]] = 0
     kept = ~tiny
     used, owner = np.unique(owner[kept], return_inverse=True)
