@@ -12,18 +12,19 @@ the simulation. A block that another read brings with it counts a part of a read
 and what is read ahead is not always there when it is asked for.
 
 A read from disk takes tens of times the processor time of a copy: the request, two switches between
-processes, the interrupt, a page to be found for it. A block that comes with it takes about as much as two
-copies. Each miss more or less is a copy more or less, and the search for a buffer.
+processes, the interrupt, a page to be found for it. A block that comes with it takes a copy and a half.
+Each miss more or less is a copy more or less, and the search for a buffer.
 
 Clients on the same host use the processors too, as much more as there are more transactions. What other
 programs use is taken to be theirs; at the other end it is the same at any throughput.
 
 Where sessions write pages to make room in the pool, which is timed, they do so more or less often as more or
-fewer pages leave it. A write that takes no more than ten copies takes it of the processors; the rest is waiting.
+fewer pages leave it. Of the processors a write takes at most ten copies; the rest of its time is waiting.
 
-Where sessions write, a smaller page cache makes reads take longer too, of the processors and in waiting: pages
-that are written again and again go to the device more often, and reads wait behind them; at most as much as
-the page cache is smaller, for the share of the evicted pages that were dirty, and at most once for each.
+Where sessions write, a smaller page cache makes reads take longer too, of the processors and in waiting:
+pages that are written again and again go to the device more often, and reads wait behind them; at most as
+much as the page cache is smaller, for the share of the evicted pages that were dirty, and at most once for
+each of these.
 
 The closed loop of the sessions then gives the throughput (closed_loop.py). How much longer a read waits
 where more of them are in flight was measured on the device (disk_curve.py); today's waiting, as measured, is
@@ -37,7 +38,8 @@ Locks, WAL and the network delay a transaction at most as many times longer as t
 Only the ratio is shown. For the interval, each of what is not known exactly is set to its ends by itself, and
 the deviations that follow are added in quadrature, since their causes are independent: the disk reads at the
 size and those of today, what misses and reads take of the processors, what blocks that are read ahead cost,
-what writing adds, how many pages are written, whose the processor time of others is, the latency by depth, and the model itself.
+what writing adds, how many pages are written, whose the processor time of others is, the latency by depth,
+and the model itself.
 
 It is refused where the rest dominates, where others use the processors, and where what is needed was not
 measured.
@@ -87,10 +89,10 @@ _MISS: Final = (1.0, 1.25, 1.75)
 Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
 benchmarks/advise loops that read nothing from disk show 1.4 and 1.5, hot sets that move 1.0 to 1.25."""
 
-_BROUGHT: Final = (1.0, 2.0, 3.0)
+_BROUGHT: Final = (1.0, 1.5, 2.0)
 """What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
 Its pages are found, entered and later reclaimed like those of any read. Assumed: in benchmarks/advise the
-server's processor time shows 2.4, with a standard error of 0.8."""
+server's processor time shows 2.4, with a standard error of 0.8; the throughput fits 1 to 3 alike."""
 
 _AHEAD: Final = (0.0, 0.2, 0.6)
 """What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: what
