@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from pgsweep.cli.overview import COMMANDS
 from pgsweep.doctor import examine
 from pgsweep.errors import ConnectionFailed, MissingAbility
+from pgsweep.host.abilities import HostChecks
 from pgsweep.host.cgroup import MemoryLimit, limit_of
 from pgsweep.host.hugepages import HugePages, SharedMemory, read_huge_pages, shared_memory
 from pgsweep.host.postmaster import Search, find_postmaster, place_of, user_of
@@ -101,6 +102,79 @@ def test_a_server_of_ours_has_it_all(server: Cluster) -> None:
     else:
         assert found["trace"].available is False
         assert (found["trace"].enable or "").startswith("sudo pgsweep doctor ")
+
+
+WARM = ["warm run", "warm restore", "warm save", "warm check", "warm keep"]
+POOL = ["cache", "footprint", "top", "serve", *WARM]
+"""Commands that look at the buffer pool."""
+
+USED_BY = {
+    "connection": ["record", *POOL, "warm plan", "load", "memory", "memory budget", "hugepages"],
+    "pg_monitor": ["record --source sql", *POOL, "memory", "memory budget", "hugepages"],
+    "pg_buffercache": ["record --source sql", *POOL],
+    "pg_prewarm": ["warm plan", "warm run", "warm restore", "warm keep"],
+    "databases": ["cache", "top", "serve", "warm plan", *WARM[:4]],
+    "track_counts": ["record", "top", "serve", "warm plan", "warm run", "warm keep"],
+    "track_io_timing": ["footprint", "predict", "advise", "verify", "serve"],
+    "same_host": [
+        "record --source trace",
+        "record --source peek",
+        "advise",
+        *POOL,
+        "warm plan",
+        "memory",
+        "memory budget",
+        "memory kernel",
+        "hugepages",
+    ],
+    "peek": ["record --source peek", *POOL],
+    "page_cache": ["cache", "footprint", "top", "serve", "warm plan", *WARM[:4]],
+    "trace": ["record --source trace"],
+    "huge_pages": [],
+    "cgroup": [],
+}
+USED_BY |= {"version": USED_BY["connection"], "same_user": USED_BY["same_host"]}
+
+
+def test_each_ability_names_the_commands_that_use_it(server: Cluster) -> None:
+    """Also where it is missing; every command that needs a server is named by at least one of them."""
+    result = examine(server.conninfo())
+    assert {name: ability.needed_for for name, ability in abilities(result).items()} == USED_BY
+    known = {part for line in result.commands for part in line.command.split(", ")}
+    without_server = set(result.commands[-1].command.split(", "))
+    named = {words.partition(" --")[0] for used in USED_BY.values() for words in used}
+    assert known - without_server <= named <= known
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty")
+        connection.execute("CREATE ROLE nobody_special LOGIN")
+        try:
+            lacking = examine(make_conninfo(server.conninfo("empty"), user="nobody_special"))
+        finally:
+            connection.execute("DROP DATABASE empty WITH (FORCE)")
+            connection.execute("DROP ROLE nobody_special")
+    missing = abilities(lacking)
+    for name in ("pg_monitor", "pg_buffercache", "pg_prewarm", "track_io_timing"):
+        assert missing[name].available is False
+        assert missing[name].needed_for == USED_BY[name]
+    said = " ".join(doctor_text(lacking, Terminal(width=80)).split())
+    assert "needed for: warm plan, warm run, warm restore, warm keep" in said
+
+
+def test_tracing_elsewhere_than_on_x86_64_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgsweep.host.abilities.platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("pgsweep.host.abilities.platform.system", lambda: "Linux")
+    [trace] = [
+        ability for ability in HostChecks(None, "pgsweep doctor").abilities() if ability.name == "trace"
+    ]
+    assert trace.available is False
+    assert trace.why.startswith(
+        "this is Linux aarch64; tracing needs Linux on x86-64: where probes go is found"
+    )
+    monkeypatch.setattr("pgsweep.host.abilities.platform.system", lambda: "Darwin")
+    [trace] = [
+        ability for ability in HostChecks(None, "pgsweep doctor").abilities() if ability.name == "trace"
+    ]
+    assert trace.why == "this is Darwin aarch64; tracing needs Linux on x86-64"
 
 
 def test_huge_pages_are_counted(server: Cluster) -> None:

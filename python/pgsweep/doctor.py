@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError
-from pgsweep.host.abilities import HostChecks, Seen
+from pgsweep.host.abilities import READ_THE_POOL, HostChecks, Seen
 from pgsweep.host.postmaster import search
 from pgsweep.pg.abilities import Session, read_extension, read_primary, read_session
 from pgsweep.pg.administrator import Administrator, session_options
@@ -34,7 +34,33 @@ from pgsweep.records.runnable import runnable
 from pgsweep.versions import beyond_tested
 
 R = TypeVar("R")
-_EVERYTHING: Final = ["record", "cache", "footprint", "top", "hugepages"]
+_EVERYTHING: Final = (
+    "record",
+    *READ_THE_POOL,
+    "warm plan",
+    "load",
+    "memory",
+    "memory budget",
+    "hugepages",
+)
+"""Commands that do nothing without a server."""
+
+_BY_PREWARM: Final = ("warm plan", "warm run", "warm restore", "warm keep")
+_IN_EVERY_DATABASE: Final = (
+    "cache",
+    "top",
+    "serve",
+    "warm plan",
+    "warm run",
+    "warm restore",
+    "warm save",
+    "warm check",
+)
+"""Commands that name the relations of all databases, or read them."""
+
+_BY_STATISTICS: Final = ("record", "top", "serve", "warm plan", "warm run", "warm keep")
+_BY_TIMES: Final = ("footprint", "predict", "advise", "verify", "serve")
+"""Commands that show how long reads take, or predict the throughput by that."""
 
 
 def examine(conninfo: str) -> DoctorResult:
@@ -192,7 +218,7 @@ class _ServerChecks:
         return _server("version", True, f"PostgreSQL {self._server.version}", None, _EVERYTHING)
 
     def _monitor(self) -> Ability:
-        needed_for = ["record --source sql", "cache", "top", "hugepages"]
+        needed_for = ["record --source sql", *READ_THE_POOL, "memory", "memory budget", "hugepages"]
         session = self._session
         if session.monitor:
             why = "the role is a superuser" if session.superuser else "the role is a member"
@@ -201,7 +227,7 @@ class _ServerChecks:
         return _server("pg_monitor", False, self._there("the role is not a member"), command, needed_for)
 
     def _buffercache(self) -> Ability:
-        name, needed_for = "pg_buffercache", ["record --source sql", "cache", "top"]
+        name, needed_for = "pg_buffercache", ["record --source sql", *READ_THE_POOL]
         found = read_buffercache(self._connection)
         try:
             schema = readable_schema(self._connection, found)
@@ -233,21 +259,20 @@ class _ServerChecks:
         found = read_extension(self._connection, name, name)
         distrust = find_distrust(self._connection, name, [name])
         if distrust is not None:
-            return self._distrusted(name, distrust, [])
+            return self._distrusted(name, distrust, _BY_PREWARM)
         if found.usable:
             why = f"version {found.created} in schema {found.schema}"
-            return _server(name, True, why, None, [])
+            return _server(name, True, why, None, _BY_PREWARM)
         if found.created is not None:
             why = f"the role may not execute it in schema {found.schema}"
             command = self._psql(f"GRANT USAGE ON SCHEMA {found.schema} TO {self._session.quoted_role}")
-            return _server(name, False, self._there(why), command, [])
+            return _server(name, False, self._there(why), command, _BY_PREWARM)
         if found.available is None:
-            return _server(name, False, self._not_installed(name), None, [])
-        return self._not_created(
-            name, f"the extension does not exist in database `{self._server.database}`", []
-        )
+            return _server(name, False, self._not_installed(name), None, _BY_PREWARM)
+        why = f"the extension does not exist in database `{self._server.database}`"
+        return self._not_created(name, why, _BY_PREWARM)
 
-    def _not_created(self, name: str, why: str, needed_for: list[str]) -> Ability:
+    def _not_created(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
         """Return the ability of an extension that the server lists and the database does not have."""
         first = None if self._provider is None else self._provider.before_creating(name)
         if self._provider is not None and first is not None:
@@ -265,7 +290,7 @@ class _ServerChecks:
             f"{major} there (Debian: apt-get install postgresql-{major}; elsewhere postgresql-contrib)"
         )
 
-    def _distrusted(self, name: str, found: Distrust, needed_for: list[str]) -> Ability:
+    def _distrusted(self, name: str, found: Distrust, needed_for: Sequence[str]) -> Ability:
         why = self._there(f"it is {found.problem}: {found.cause}")
         return _server(name, False, why, self._psql(*found.statements), needed_for)
 
@@ -273,21 +298,21 @@ class _ServerChecks:
         closed = self._session.closed_databases
         if not closed:
             why = f"the role may connect to all {self._session.databases}"
-            return _server("databases", True, why, None, ["cache"])
+            return _server("databases", True, why, None, _IN_EVERY_DATABASE)
         why = f"the role may not connect to {len(closed)} of {self._session.databases}: {', '.join(closed)}"
         names = ", ".join(sql_identifier(name) for name in closed)
         command = self._psql(f"GRANT CONNECT ON DATABASE {names} TO {self._session.quoted_role}")
-        return _server("databases", False, self._there(why), command, ["cache"])
+        return _server("databases", False, self._there(why), command, _IN_EVERY_DATABASE)
 
     def _counts(self) -> Ability:
         if self._server.settings["track_counts"] == "on":
-            return _server("track_counts", True, "the server counts accesses", None, ["record", "top"])
-        return self._setting("track_counts", "the server counts no accesses", ["record", "top"])
+            return _server("track_counts", True, "the server counts accesses", None, _BY_STATISTICS)
+        return self._setting("track_counts", "the server counts no accesses", _BY_STATISTICS)
 
     def _timing(self) -> Ability:
         if self._server.settings["track_io_timing"] == "on":
-            return _server("track_io_timing", True, "the server times its reads", None, ["footprint"])
-        return self._setting("track_io_timing", "the server does not time its reads", ["footprint"])
+            return _server("track_io_timing", True, "the server times its reads", None, _BY_TIMES)
+        return self._setting("track_io_timing", "the server does not time its reads", _BY_TIMES)
 
     def _setting(self, name: str, why: str, needed_for: Sequence[str]) -> Ability:
         if self._provider is not None:

@@ -10,6 +10,7 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from pgsweep._native import check_tracing, page_cache, peek_relations
 from pgsweep.host.cgroup import MemoryLimit, limit_of
@@ -20,14 +21,48 @@ from pgsweep.host.yama import why_not_the_same_user
 from pgsweep.records.doctor import Ability, DoctorHost
 from pgsweep.units import format_bytes, format_count
 
-_ON_THE_HOST = (
-    "record --source trace",
-    "record --source peek",
+READ_THE_POOL: Final = (
     "cache",
     "footprint",
     "top",
+    "serve",
+    "warm run",
+    "warm restore",
+    "warm save",
+    "warm check",
+    "warm keep",
+)
+"""Commands that read the buffer pool: from the server's memory where that is possible, else by SQL."""
+
+_READ_THE_PAGE_CACHE: Final = (
+    "cache",
+    "footprint",
+    "top",
+    "serve",
+    "warm plan",
+    "warm run",
+    "warm restore",
+    "warm save",
+    "warm check",
+)
+"""Commands that look into the page cache, or read the server's files into it."""
+
+_ON_THE_HOST: Final = (
+    "record --source trace",
+    "record --source peek",
+    "advise",
+    *READ_THE_POOL,
+    "warm plan",
     "memory",
+    "memory budget",
+    "memory kernel",
     "hugepages",
+)
+"""Commands that look into the server's processes."""
+
+_X86_64_ONLY: Final = (
+    "where probes go is found by decoding the server's instructions, and which of these the kernel emulates, "
+    "so that a probe costs one trap and not two, is known for x86-64 only"
 )
 _PROVIDERS = "the server's host is the provider's: nobody else runs programs there"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -168,7 +203,7 @@ class HostChecks:
         return _ability("same_user", False, f"{own}; {self._absence}", None, needed_for)
 
     def _peek(self) -> Ability:
-        needed_for = ["record --source peek", "cache", "top"]
+        needed_for = ["record --source peek", *READ_THE_POOL]
         if self._seen is None or self._search.pid is None:
             return self._without_process("peek", needed_for)
         expected = self._seen.shared_buffers_blocks
@@ -180,13 +215,16 @@ class HostChecks:
         except OSError as error:
             return _ability("peek", False, str(error.args[-1]), self._as_root, needed_for)
         if found != expected:
-            why = f"its memory says {found} buffers, the server {expected}: its layout is not known here"
+            why = (
+                f"its memory says {format_count(found)} buffers, the server {format_count(expected)}: its "
+                "layout is not known here"
+            )
             return _ability("peek", False, why, None, needed_for)
         why = f"the descriptors of all {format_count(found)} buffers can be read from the server's memory"
         return _ability("peek", True, why, None, needed_for)
 
     def _page_cache(self) -> Ability:
-        needed_for = ["cache", "footprint", "top"]
+        needed_for = [*_READ_THE_PAGE_CACHE]
         if self._seen is None or self._search.pid is None:
             return self._without_process("page_cache", needed_for)
         # A postmaster works in its data directory; through /proc this holds in other mount namespaces too.
@@ -202,6 +240,8 @@ class HostChecks:
         needed_for = ["record --source trace"]
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             why = f"this is {platform.system()} {platform.machine()}; tracing needs Linux on x86-64"
+            if platform.system() == "Linux":
+                why += f": {_X86_64_ONLY}"
             return _ability("trace", False, why, None, needed_for)
         if self._seen is not None and self._search == Search(None, ()):
             return _ability("trace", False, self._absence, None, needed_for)
