@@ -12,7 +12,7 @@ from pgsweep.advice.observation import MOST_SNAPSHOT_SECONDS, doubt_of, observe
 from pgsweep.evidence.record import record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.records.advice import AdviceResult
 from pgsweep.records.prediction import RecordResult
 from tests.fix_advice import GB, advised, growing, refusing, situation
@@ -54,7 +54,7 @@ def test_a_refused_prediction_is_open_and_bounds_are_not() -> None:
     assert doubt_of(advised(situation({GB: 0.2, 4 * GB: 0.1}))) is None
 
 
-class Heard(Silent):
+class Heard(NullListener):
     """Keeps the notes."""
 
     def __init__(self) -> None:
@@ -136,4 +136,4 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
 
     observe(tmp_path / "a.evidence", recorded, lambda _: open_by(0.2), progress=heard, stop=threading.Event())
     assert made == [None]
-    assert any("it stays open after 360 s of recording" in note for note in heard.notes)
+    assert any("it stays open after 6 min of recording" in note for note in heard.notes)

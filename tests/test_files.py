@@ -25,7 +25,9 @@ from pgsweep.files import (
     make_private,
     read_private,
     remove_leftovers,
+    rename_flushed,
     replacing,
+    rewrite,
     state_folder,
     through_own_links,
     write_whole,
@@ -181,6 +183,99 @@ def test_a_folder_that_may_be_written_and_not_listed(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (folder / "result").read_bytes() == b"whole"
+
+
+def test_a_rename_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[int, list[str]]] = []
+
+    def fsync(descriptor: int) -> None:
+        flushed.append((os.fstat(descriptor).st_ino, names(tmp_path)))
+
+    monkeypatch.setattr("pgsweep.files.os.fsync", fsync)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "part").touch()
+    rename_flushed(tmp_path / "aside", tmp_path / "piece")
+    assert flushed == [(tmp_path.stat().st_ino, ["piece"])]
+    assert (tmp_path / "piece" / "part").exists()
+    with pytest.raises(FileNotFoundError):
+        rename_flushed(tmp_path / "aside", tmp_path / "piece")
+    assert names(tmp_path) == ["piece"]
+
+
+def test_a_file_is_rewritten_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "auto.conf"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    killed_writer(target)
+    former = target.stat()
+    rewrite(target, lambda data: data + b" and new")
+    assert target.read_bytes() == b"old and new"
+    assert names(tmp_path) == ["auto.conf"]
+    status = target.stat()
+    assert status.st_ino != former.st_ino, "it was written in place"
+    assert (status.st_mode, status.st_uid, status.st_gid) == (former.st_mode, former.st_uid, former.st_gid)
+
+    def fail(_data: bytes) -> bytes:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        rewrite(target, fail)
+    with pytest.raises(FileNotFoundError):
+        rewrite(tmp_path / "none", bytes.upper)
+    assert target.read_bytes() == b"old and new"
+    assert names(tmp_path) == ["auto.conf"]
+
+
+def test_a_rewrite_that_fails_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "auto.conf"
+    target.write_bytes(b"old")
+
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("pgsweep.files.os.fchown", refuse)
+    with pytest.raises(PermissionError):
+        rewrite(target, bytes.upper)
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["auto.conf"]
+
+
+def test_a_rewrite_follows_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    target = folder / "auto.conf"
+    target.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        rewrite(target, bytes.upper)
+    target.unlink()
+    target.hardlink_to(victim)
+    with pytest.raises(OSError, match="owner alone"):
+        rewrite(target, bytes.upper)
+    target.unlink()
+    os.mkfifo(target)
+    with pytest.raises(OSError, match="owner alone"):
+        rewrite(target, bytes.upper)
+    assert victim.read_bytes() == b"precious"
+    assert names(folder) == ["auto.conf"]
+
+
+@needs_root
+def test_root_rewrites_files_of_the_folders_owner_for_him(tmp_path: Path) -> None:
+    target = tmp_path / "auto.conf"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    os.chown(tmp_path, *NOBODY)
+    with pytest.raises(OSError, match="owner alone"):
+        rewrite(target, bytes.upper)
+    os.chown(target, *NOBODY)
+    rewrite(target, bytes.upper)
+    status = target.stat()
+    assert target.read_bytes() == b"OLD"
+    assert (status.st_uid, status.st_gid) == NOBODY
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert names(tmp_path) == ["auto.conf"]
 
 
 def test_a_state_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -149,6 +149,59 @@ def write_whole(
     """
     with replacing(path, mode=mode, private=private, durable=durable) as file:
         file.write(data)
+
+
+def rename_flushed(path: Path, target: Path) -> None:
+    """Rename a file or a folder within its folder, and flush that to the disk.
+
+    Args:
+        path: what lies there is on the disk already.
+        target: a name in the same folder.
+
+    Raises:
+        OSError: it cannot be renamed, or the folder cannot be flushed.
+    """
+    folder = os.open(path.parent, _LOOK)
+    try:
+        os.rename(path.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+        _flush(folder)
+    finally:
+        os.close(folder)
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Replace a file by what is made of it, whole or not at all; owner, group and mode stay.
+
+    Its folder may be another user's, who can put a link in the place of anything in it, or of the folder. So
+    the folder is opened once, and the file in it must be a regular one of the folder's owner without a second
+    name: what is read and written are his files then, in a folder of his.
+
+    Raises:
+        OSError: it cannot be read or written; it is as it was.
+    """
+    folder = os.open(path.parent, _LOOK)
+    try:
+        with open(_opened_owned(folder, path), "rb") as former:
+            status = os.fstat(former.fileno())
+            data = change(former.read())
+        _remove_leftovers(folder, path.name)
+        name, descriptor = _made(folder, path.name, 0o600)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123
+                file.write(data)
+                file.flush()
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+                # Last, as nobody but its owner removes a file aside that a killed process leaves.
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fsync(descriptor)
+                os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+            raise
+        _flush(folder)
+    finally:
+        os.close(folder)
 
 
 def is_aside(name: str) -> bool:
@@ -324,6 +377,17 @@ def _flush(folder: int) -> None:
 
 def _trusted_users() -> tuple[int, int]:
     return (os.geteuid(), 0)
+
+
+def _opened_owned(folder: int, path: Path) -> int:
+    """Return a descriptor of a regular file of the folder's owner that has no other name."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path.name, flags, dir_fd=folder)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.fstat(folder).st_uid or status.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EPERM, "it is not a file of the folder's owner alone", str(path))
+    return descriptor
 
 
 def _opened_private(folder: Path) -> int:

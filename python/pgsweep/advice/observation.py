@@ -19,10 +19,11 @@ from typing import Final
 
 from pgsweep.advice.shared_buffers import LEAST_WAIT, gains_by_size
 from pgsweep.evidence.joined import JoinedEvidence
+from pgsweep.files import rename_flushed
 from pgsweep.progress import Progress
 from pgsweep.records.advice import AdviceResult, Gain
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_bytes, format_percent
+from pgsweep.units import format_bytes, format_minutes, format_percent
 
 MOST_SNAPSHOT_SECONDS: Final = 600.0
 MOST_TRACE_SECONDS: Final = 160.0
@@ -119,10 +120,10 @@ def observe(
             further + (0 if trace else seconds)
             > (MOST_TRACE_SECONDS if trace else MOST_SNAPSHOT_SECONDS) * 1.01
         ):
-            progress.note(f"{doubt.text}: it stays open after {seconds:.0f} s of recording")
+            progress.note(f"{doubt.text}: it stays open after {format_minutes(seconds)} of recording")
             break
         how = "recording a longer trace of" if trace else "recording further"
-        progress.note(f"{doubt.text}: {how} {further:.0f} s")
+        progress.note(f"{doubt.text}: {how} {format_minutes(further)}")
         result = _further(out, record, further, joined=not trace)
         seconds = result.seconds if trace else seconds + result.seconds
         before = doubt
@@ -151,7 +152,7 @@ def _further(
             window.write(both)
         # Whatever ends the program here leaves whole evidence, under this name or under one beside it.
         out.rename(former)
-        (both if joined else later).rename(out)
+        rename_flushed(both if joined else later, out)
     finally:
         for path in (later, both, former):
             if out.exists():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from typing import Final
 
 from pgsweep.advice.apply import apply, kept_before, undo
 from pgsweep.errors import ClusterError, ConnectionFailed, MissingAbility, PgsweepError, UsageError
+from pgsweep.files import rewrite
 from pgsweep.host.datafiles import find_data_files
 from pgsweep.lab.protocol import Disposable, NothingRuns
 from pgsweep.lab.shell import run_command
@@ -37,10 +39,10 @@ from pgsweep.pg.disposable import (
     overridden,
 )
 from pgsweep.pg.postmaster import local_postmaster
+from pgsweep.pg.retry import patiently
 from pgsweep.pg.rundir import postmaster_lines
 from pgsweep.plain import shown
 from pgsweep.progress import Progress
-from pgsweep.regular import open_of
 from pgsweep.testbed import pgbench
 from pgsweep.testbed.cold import drop_from_page_cache
 
@@ -48,6 +50,7 @@ _OWNER: Final = "lab"
 _ALONE_PATIENCE_SECONDS: Final = 3.0
 _BACK_PATIENCE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
+_NOT_STARTED: Final = "it was not started again"
 _EXTENSIONS: Final = ("pg_buffercache", "pg_prewarm")
 _PRIVATE: Final = "leave out --dsn: a private server is made, and no other is touched"
 _NOT_CHANGED: Final = frozenset(
@@ -171,26 +174,29 @@ class DisposableServer:
         """
         code, said = run_command(self._server.restart_command)
         patience = _BACK_PATIENCE_SECONDS if code == 0 else _ALONE_PATIENCE_SECONDS
-        deadline = time.monotonic() + patience
-        why = ""
-        while time.monotonic() < deadline:
-            try:
-                with connect(self._server.conninfo) as connection, explained():
-                    if _identifier(connection) != self._identifier:
-                        raise NothingRuns("another server answers after the restart command")
-                    started = read_postmaster(connection).start_time_us
-                    if started != self._started:
-                        self._started = started
-                        return
-                    why = "it was not started again"
-            except ConnectionFailed as error:
-                why = error.message
-            time.sleep(_POLL_SECONDS)
-        ended = "did not end in time" if code is None else f"ended with {code}"
-        cause = f"it {ended}, and {why}" + (f"; it said: {said[-600:]}" if said else "")
-        if "not started again" in why:
-            raise NothingRuns("the restart command did not restart the server", cause=cause)
-        raise _NotBack("the server did not come back after the restart command", cause=cause)
+        try:
+            self._started = patiently(self._started_again, patience, threading.Event())
+        except ConnectionFailed as error:
+            ended = "did not end in time" if code is None else f"ended with {code}"
+            cause = f"it {ended}, and {error.message}" + (f"; it said: {said[-600:]}" if said else "")
+            if error.message == _NOT_STARTED:
+                raise NothingRuns("the restart command did not restart the server", cause=cause) from error
+            raise _NotBack("the server did not come back after the restart command", cause=cause) from error
+
+    def _started_again(self) -> int:
+        """Return when the server was started, in its own microseconds.
+
+        Raises:
+            ConnectionFailed: it does not answer, or was not started again.
+            NothingRuns: another server answers.
+        """
+        with connect(self._server.conninfo) as connection, explained():
+            if _identifier(connection) != self._identifier:
+                raise NothingRuns("another server answers after the restart command")
+            started = read_postmaster(connection).start_time_us
+        if started == self._started:
+            raise ConnectionFailed(_NOT_STARTED)
+        return started
 
     def _bring_back(self, reason: PgsweepError) -> None:
         """Restart a server that is down with its old settings.
@@ -416,15 +422,12 @@ def _write_back(data_directory: Path, before: Mapping[str, str | None]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path = data_directory / "postgresql.auto.conf"
-    descriptor = open_of(path, data_directory.stat().st_uid, os.O_RDWR)
-    with os.fdopen(descriptor, "r+b") as file:
-        text = written_back(file.read().decode(errors="surrogateescape"), before)
-        file.seek(0)
-        file.truncate()
-        file.write(text.encode(errors="surrogateescape"))
-        file.flush()
-        os.fsync(file.fileno())
+
+    def changed(former: bytes) -> bytes:
+        text = written_back(former.decode(errors="surrogateescape"), before)
+        return text.encode(errors="surrogateescape")
+
+    rewrite(data_directory / "postgresql.auto.conf", changed)
 
 
 def written_back(text: str, before: Mapping[str, str | None]) -> str:

@@ -22,6 +22,7 @@ from pgsweep.errors import EvidenceError, MissingAbility, PgsweepError
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
+from pgsweep.files import rename_flushed
 from pgsweep.pg.failures import DriverError, first_line
 from pgsweep.pg.retry import Pauses
 
@@ -179,7 +180,7 @@ def _thin(piece: Path) -> None:
     joined.write(aside)
     (aside / "thin").touch()
     shutil.rmtree(piece)
-    aside.rename(piece)
+    rename_flushed(aside, piece)
 
 
 def _size(folder: Path) -> int:
