@@ -3,8 +3,8 @@
 What it held is read again, block by block as sessions ask for it: from the page cache where it lies there
 too, else from disk. What sessions wait for that is saved by warming. At the most all blocks are read again.
 At the least only those are that were accessed again since they were read (usage counts from 2 on). What lies
-in both caches is simulated from a trace; from snapshots it is not known, so the interval goes from all to
-nothing, and the middle stands for it.
+in both caches is simulated as the disk reads are. Where they are not, the interval goes from all to nothing,
+and the middle stands for it.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     type=click.Choice(["auto", "peek", "sql", "trace"]),
     default="auto",
     show_default=True,
-    help="Where a server is recorded first: how, as for `pgsweep record`. Only a trace says what comes from "
-    "disk.",
+    help="Where a server is recorded first: how, as for `pgsweep record`. From a trace the intervals of disk "
+    "reads are the narrowest.",
 )
 @click.option(
     "--for",
@@ -100,9 +100,9 @@ def command(
     which asks, keeps what was before for --undo, and never restarts the server.
 
     A setting is advised only where the 90% interval of what it gains lies above zero; in all other cases the
-    advice is to leave it. From a trace that was recorded on the server's host disk reads are simulated; from
-    snapshots they are only bounded. Beside the advice stands what rules of thumb say, and what following them
-    would change here.
+    advice is to leave it. Disk reads are simulated where the memory of the server's host is known: from
+    evidence that was recorded there, or by --ram. From snapshots their intervals are wider than from a trace.
+    Beside the advice stands what rules of thumb say, and what following them would change here.
 
     \b
     Examples:

@@ -93,7 +93,8 @@ def command(
       'keep orders warm'                  all of it in the pool at all times
       'without orders'                    moved to another server
       'connections 2x'                    twice the sessions, each as today's
-      'ram 64GB', 'huge_pages on'         another memory (traces only)
+      'ram 64GB'                          another memory
+      'huge_pages on'                     if recorded on the server's host
       'shared_buffers 8GB'                another size, added to --sizes
 
     \b

@@ -159,7 +159,12 @@ def command(
     return code
 
 
-_ENDED_EARLY = {"server": ConnectionFailed.exit_code, "refused": 1, "cancelled": 1, "disk": 1}
+_ENDED_EARLY = {
+    "server": ConnectionFailed.exit_code,
+    "refused": PgsweepError.exit_code,
+    "cancelled": PgsweepError.exit_code,
+    "disk": PgsweepError.exit_code,
+}
 """The exit codes of recordings that ended before they were complete, by `ended_by`."""
 
 
