@@ -11,7 +11,7 @@ import pytest
 
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.records.prediction import RecordResult
 
 
@@ -37,7 +37,7 @@ A_SNAPSHOT_SECONDS = 1.2
 """After which a recording has a snapshot: in these tests the first comes within a second, at random."""
 
 
-class WhenRecording(Silent):
+class WhenRecording(NullListener):
     """Does something in a thread of its own, as soon as a recording has begun.
 
     Args:

@@ -357,7 +357,7 @@ def test_from_elsewhere_only_the_pool_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["names", "half", "nothing"])
-def test_a_damaged_picture_is_not_believed(
+def test_a_damaged_snapshot_is_not_believed(
     wheel18: Cluster, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     """As of a server whose descriptors have their numbers where they were, and another state beside."""

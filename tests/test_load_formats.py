@@ -26,7 +26,7 @@ from pgsweep.load.compare import COPY, TOGETHER, compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome
 from tests.fix_load import facts_of, leftovers
 
@@ -380,7 +380,7 @@ def test_practices_are_compared_on_a_copy_that_goes_again(conninfo: str, tmp_pat
     path = tmp_path / "x.csv"
     path.write_text("id,name\n" + "".join(f"{n},name {n}\n" for n in range(4000)))
     before = facts_of(conninfo, "t")
-    result = compare_practices(conninfo, [str(path)], "t", LoadOptions(), progress=Silent())
+    result = compare_practices(conninfo, [str(path)], "t", LoadOptions(), progress=NullListener())
     ratios = {practice.practice: practice.ratio_to_copy for practice in result.practices}
     assert ratios[COPY] == 1.0
     assert TOGETHER in ratios

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility, PgsweepError, UsageError
-from pgsweep.load.copying import CopyState, SilentLoad
+from pgsweep.load.copying import CopyState, NullLoadListener
 from pgsweep.load.document import LocalJournal
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_back
@@ -67,7 +67,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-class At(SilentLoad):
+class At(NullLoadListener):
     """Does something once, when a stage begins or the first rows are copied; keeps the notes."""
 
     def __init__(self, work: Callable[[], object] = lambda: None, *, stage: str = "") -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.load.crash import SETTINGS
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load.copying import CopyState, SilentLoad
+from pgsweep.load.copying import CopyState, NullLoadListener
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
@@ -45,7 +45,7 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-class Crash(SilentLoad):
+class Crash(NullLoadListener):
     """Stops the server at once when a stage begins, or when so many rows are copied."""
 
     def __init__(self, cluster: Cluster, *, stage: str = "", rows: int = 1 << 30) -> None:

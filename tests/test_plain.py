@@ -19,7 +19,15 @@ import pytest
 from psycopg import sql
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.plain import cleaned, database_word, shell_word, shown, sql_identifier
+from pgsweep.plain import (
+    cleaned,
+    database_word,
+    decode_name,
+    decode_nullable,
+    shell_word,
+    shown,
+    sql_identifier,
+)
 from pgsweep.ui.results import from_json, plain, to_csv, to_json, to_text
 from pgsweep.ui.terminal import Terminal
 from tests.fix_cli import PGSWEEP
@@ -311,3 +319,8 @@ def test_a_dry_run_can_be_pasted_whatever_the_names_are(tmp_path: Path) -> None:
         for words in (run, ("warm", "keep", "orders", "--for", "1s", "-d", conninfo)):
             done = pgsweep(*words, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_is_not_there_is_no_empty_name() -> None:
+    assert (decode_name(None), decode_nullable(None)) == ("", None)
+    assert decode_name(b"a\xff") == decode_nullable(b"a\xff") == "a\\xff"

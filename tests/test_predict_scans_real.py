@@ -12,7 +12,7 @@ import pytest
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.sizing.predict import predict
 from tests.fix_trace import can_trace
 
@@ -51,7 +51,7 @@ def rounds(cluster: Cluster, count: int, seed: int) -> float:
     return float(misses / (misses + hits))
 
 
-class Begun(Silent):
+class Begun(NullListener):
     """Notices that a recording has begun."""
 
     def __init__(self) -> None:

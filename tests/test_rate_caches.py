@@ -116,13 +116,13 @@ def test_readahead_reads_more_blocks_than_are_waited_for(load: tuple[Pages, Fitt
     assert 1.1 < behind.disk_blocks / behind.disk_share < 1.6
 
 
-def test_residences_have_the_laps_of_the_law() -> None:
+def test_residences_have_the_clock_passes_of_the_law() -> None:
     """P(absent) = 1 / (1 + x E[V])."""
     rate = np.geomspace(0.01, 0.3, 8)
     batch = np.tile([0.5, 0.3, 0.1, 0.06, 0.04], (8, 1))
     classes = Classes(group=np.zeros(8, int), pages=np.full(8, 100.0), rate=rate, batch=batch)
     found = Residence(classes, 1.0)
-    laps = (1 / found.states[:, 0] - 1) / rate
+    passes = (1 / found.states[:, 0] - 1) / rate
     # For very long a page is in the page cache, unless it has not left the pool since.
     stay = (found.cached(1e9), found.found(1e9))
     assert np.allclose(stay, 1.0, atol=1e-4)
@@ -130,4 +130,4 @@ def test_residences_have_the_laps_of_the_law() -> None:
         # All that was read within that time, however long it stayed: none was read twice in it.
         assert (found.cached(kept) <= found.miss_rate * kept + 1e-9).all()
         assert (found.found(kept) <= -np.expm1(-rate * kept) + 1e-9).all()
-    assert np.allclose((found._laps[:, None] * found._share).sum(axis=0), laps, rtol=1e-3)
+    assert np.allclose((found._passes[:, None] * found._share).sum(axis=0), passes, rtol=1e-3)

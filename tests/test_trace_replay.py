@@ -14,7 +14,7 @@ from pgsweep.evidence.schema import FLAG_PINNED
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 
 EXTEND = 2
 SETTINGS = {
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 
-class Client(Silent):
+class Client(NullListener):
     """One client that goes to work as soon as the probes are live."""
 
     def __init__(self, cluster: Cluster, accesses: int) -> None:

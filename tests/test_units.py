@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from pgsweep.errors import UsageError
-from pgsweep.units import format_bytes, format_count, format_percent, format_plain, parse_bytes
+from pgsweep.units import (
+    format_bytes,
+    format_count,
+    format_hours,
+    format_minutes,
+    format_percent,
+    format_plain,
+    parse_bytes,
+)
 
 PACKAGE = Path(__file__).parents[1] / "python/pgsweep"
 OTHER_WAYS = re.compile(
@@ -46,6 +54,21 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
 )
 def test_counts(value: float, text: str) -> None:
     assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "hours"),
+    [
+        (0.4, "0 s", "0 s"),
+        (12.3, "12 s", "12 s"),
+        (180, "3 min", "3 min"),
+        (3600, "60 min", "60 min"),
+        (7200, "120 min", "2 h"),
+        (3.6e6, "60 000 min", "1 000 h"),
+    ],
+)
+def test_estimated_times(seconds: float, minutes: str, hours: str) -> None:
+    assert (format_minutes(seconds), format_hours(seconds)) == (minutes, hours)
 
 
 @pytest.mark.parametrize("value", [10.0**power for power in range(-12, 19)])

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.warm.outcome import WorkState
 from pgsweep.warm.run.gather import Selection
 from pgsweep.warm.run.prepare import WarmOptions, prepare
@@ -81,7 +81,7 @@ def test_relations_in_another_tablespace_come_into_the_page_cache(server: Cluste
     }
 
 
-class Promoting(Silent):
+class Promoting(NullListener):
     """Promotes a stand-by once a third is read."""
 
     def __init__(self, conninfo: str) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace as replace_struct
 
 from pgsweep.errors import PgsweepError
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.records.heat import WarmCheckResult
 from pgsweep.residency.access import opened
 from pgsweep.testbed.cold import empty_caches
@@ -39,7 +39,7 @@ from tests.fix_heated import altered, restored, saved, touch, usage
 from tests.fix_process import wait_until
 
 
-class AtAQuarter(Silent):
+class AtAQuarter(NullListener):
     """Does something in a thread of its own when a quarter is done."""
 
     def __init__(self, action: Callable[[], object]) -> None:

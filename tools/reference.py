@@ -80,7 +80,7 @@ def _indented(block: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return a help text's paragraphs as roff; those that click is told not to wrap stay as they are."""
+    """Return a help text's paragraphs as roff; those marked for click not to wrap stay as they are."""
     made = []
     for paragraph in text.split("\n\n"):
         lines = paragraph.strip("\n").split("\n")

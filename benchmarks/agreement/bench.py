@@ -27,7 +27,7 @@ from pgsweep._native import PoolContents, Rules, dense_ids, replay_outcomes
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.sizing.predict import trace_of
 from pgsweep.testbed.pgbench import DATABASE, create_database
 from pgsweep.testbed.workloads import zipf_account
@@ -93,7 +93,7 @@ MAINTENANCE = (
 )
 
 
-class Started(Silent):
+class Started(NullListener):
     """Notes when the recording has begun."""
 
     def __init__(self) -> None:

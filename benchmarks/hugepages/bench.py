@@ -3,8 +3,8 @@
 Run by `make bench NAME=hugepages` as root, with 5 GB of free memory; the servers are those that
 `make test-matrix` fetches (14, 15 and 18), Debian's 15 and the wheel's 18. For 12 sizes of shared_buffers and
 50 and 500 connections the number is asked for before such a server exists (the what-if of a server with other
-settings). Then a server with huge_pages = on must start with so many available, and take them all; and must
-not start with one fewer. Beside it stand the server's own number and the one from VmPeak.
+settings). Then a server with huge_pages = on must start with that number available, and take them all; and
+must not start with one fewer. Beside it stand the server's own number and the one from VmPeak.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Disturbed(Exception):
 
 
 def give(pages: Pages, count: int) -> int:
-    """Make so many available and return what nr_hugepages is then."""
+    """Make this number of pages available and return what nr_hugepages is then."""
     if not pages.make_available(count):
         raise Disturbed
     return pages.pool().persistent

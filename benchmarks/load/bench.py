@@ -34,7 +34,7 @@ from pgsweep._native import RecordSplitter
 from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.testbed.bulk import COLUMNS, SERVER_SETTINGS, TABLE, TRIGGER, write_rows
 
 HERE = Path(__file__).resolve().parent
@@ -217,7 +217,7 @@ def practices(rows: int, folder: Path) -> list[dict[str, Any]]:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as session:
             session.execute((TABLE + TRIGGER).encode())
         result = compare_practices(
-            cluster.conninfo(), [str(path)], "items", LoadOptions(header=False), progress=Silent()
+            cluster.conninfo(), [str(path)], "items", LoadOptions(header=False), progress=NullListener()
         )
     import msgspec
 

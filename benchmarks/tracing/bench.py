@@ -19,7 +19,7 @@ from benchmarks.samples import keep, refuse_debug_build
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 
 HERE = Path(__file__).parent
 DEBIAN_BINDIR = Path("/usr/lib/postgresql/15/bin")
@@ -30,7 +30,7 @@ ROUNDS = 11
 RUN_SECONDS = 3
 
 
-class Started(Silent):
+class Started(NullListener):
     """Notes when the recording has begun."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 //!
 //! This program plays the server itself: it exports the symbols of one, and is looked at through /proc as a server is.
 //! `PGSWEEP_FUZZ_TIME` is how long each test goes on, such as 60s, 20min or 1h (2s by default); `PGSWEEP_FUZZ_SEED` repeats
-//! one look. `make fuzz-rust TIME=60s` runs them.
+//! one look. `make fuzz TIME=60s` runs them among others.
 
 use std::arch::global_asm;
 use std::collections::hash_map::RandomState;

@@ -21,7 +21,7 @@ from pgsweep.load import run as loading
 from pgsweep.load.options import LoadOptions
 from pgsweep.memory import budget, kernel, processes
 from pgsweep.memory.hugepages import inspect as hugepages
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.budget import BudgetResult
 from pgsweep.records.cache import CacheResult
 from pgsweep.records.doctor import DoctorResult
@@ -303,5 +303,5 @@ def load_compare(
         stop: ends it after the practice that is under way.
     """
     return load_practices.compare_practices(
-        conninfo, files, table, options or LoadOptions(), progress=progress or Silent(), stop=stop
+        conninfo, files, table, options or LoadOptions(), progress=progress or NullListener(), stop=stop
     )

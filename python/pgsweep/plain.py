@@ -88,6 +88,11 @@ def decode_name(name: bytes | None) -> str:
     return "" if name is None else bytes(name).decode("utf-8", "backslashreplace")
 
 
+def decode_nullable(name: bytes | None) -> str | None:
+    """Return a name as `decode_name` does; None for NULL."""
+    return None if name is None else decode_name(name)
+
+
 def sql_identifier(name: str) -> str:
     r"""Return the name as a quoted SQL identifier; with controls in the form `U&"a\001Bb"`.
 

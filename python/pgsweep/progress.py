@@ -35,7 +35,7 @@ class Listener(Protocol[S_contra]):
         """Receive how far the job is."""
 
 
-class Silent:
+class NullListener:
     """A `Progress` and a `Listener` that ignore everything."""
 
     def stage(self, title: str, total_seconds: float | None = None) -> None:

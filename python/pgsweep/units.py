@@ -69,6 +69,11 @@ def format_minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{format_count(round(seconds / 60))} min"
 
 
+def format_hours(seconds: float) -> str:
+    """Return an estimated time as `format_minutes` does, a long one in hours: `28 s`, `3 min`, `2 h`."""
+    return format_minutes(seconds) if seconds < 5970 else f"{format_count(round(seconds / 3600))} h"
+
+
 def format_time(text: str) -> str:
     """Return a time of ISO 8601 in UTC, to the second: `2026-05-01 09:00:00 UTC`.
 

@@ -102,7 +102,7 @@ def run_tasks(
         else:
             raise MissingAbility(
                 f"{len(tasks) - len(results)} of {len(tasks)} tasks were lost: workers died repeatedly",
-                cause="too little memory for so many tasks at once, or another user ended the workers",
+                cause="too little memory for the tasks that run at once, or another user ended the workers",
                 hint="--executor processes:1",
             )
         ended = True

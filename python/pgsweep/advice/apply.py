@@ -18,6 +18,7 @@ from pgsweep.files import make_private, read_private, remove_private, state_fold
 from pgsweep.pg.alter_system import SettingState, alter_system, check_allowed, read_states, reload, statement
 from pgsweep.pg.catalog import read_cluster
 from pgsweep.pg.connect import Connection, connect, explained, set_for_session
+from pgsweep.plain import shell_word
 from pgsweep.records.advice import AdviceResult, AppliedSetting
 from pgsweep.units import parse_bytes
 
@@ -218,7 +219,9 @@ def _read(file: Path) -> _Kept | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise PgsweepError(
-            f"`{file}`, which says what was before, cannot be read", cause=str(error), hint=f"see: cat {file}"
+            f"`{file}`, which says what was before, cannot be read",
+            cause=str(error),
+            hint=f"see: cat {shell_word(str(file))}",
         ) from error
 
 

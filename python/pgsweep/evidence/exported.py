@@ -21,6 +21,8 @@ from pgsweep.errors import EvidenceError
 from pgsweep.evidence.schema import TABLES, EvidenceMeta
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.writer import EvidenceWriter
+from pgsweep.plain import shell_word
+from pgsweep.units import format_count
 
 PAGE_COLUMNS: Final = ("spc", "db", "rel", "fork", "block")
 _KEPT_TABLES: Final = ("relations", "drops", "counters", "snapshots")
@@ -102,8 +104,8 @@ class ExportedTrace:
         if rows != len(objects):
             raise EvidenceError(
                 f"`{trace}` and `{folder.name}` do not belong together",
-                cause=f"the trace has {len(objects)} accesses, the folder {rows}",
-                hint=f"export again, or replay it from an empty pool: mv {folder} elsewhere",
+                cause=f"the trace has {format_count(len(objects))} accesses, the folder {format_count(rows)}",
+                hint=f"export again, or replay it from an empty pool: mv {shell_word(str(folder))} elsewhere",
             )
         return cls(start, read_object_names(mapping, objects))
 

@@ -30,7 +30,7 @@ from pgsweep.pg.buffercache import Snapshot, assembled
 from pgsweep.pg.catalog import Relation, Server, relation_of
 from pgsweep.pg.counters import Counter, of_databases, of_writers
 from pgsweep.pg.shapes import OID_MAX
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested
 
@@ -59,7 +59,7 @@ def import_gathered(
         EvidenceError: the file cannot be read, is not such a file, is damaged, or holds no snapshot; or the
             evidence cannot be written.
     """
-    heard = progress or Silent()
+    heard = progress or NullListener()
     heard.stage("reading what psql gathered")
     file = GatheredFile(Path(path))
     sections = file.sections()

@@ -20,6 +20,7 @@ from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.pg.catalog import Relation, Server, read_cluster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.counters import Counter, CounterReader
+from pgsweep.pg.failures import SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.versions import beyond_tested
 
@@ -104,6 +105,19 @@ def note_newer(server: Server, progress: Progress) -> list[str]:
         return []
     progress.note(newer)
     return [newer]
+
+
+def lost_connection_warning(error: SessionLost, *, at_end: bool = False) -> str:
+    """Return the warning that the connection was lost, and what the evidence therefore lacks.
+
+    Args:
+        error: by which it was lost.
+        at_end: when the last counters were read, after all else.
+    """
+    reason = first_line(error)
+    if at_end:
+        return f"the connection to the server was lost at the end ({reason}); the last counters are missing"
+    return f"the connection to the server was lost ({reason}); the evidence ends there"
 
 
 def seed_of(rng_seed: int | None) -> int:

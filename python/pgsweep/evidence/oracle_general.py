@@ -33,7 +33,7 @@ from pgsweep.evidence.exported import start_folder, write_start
 from pgsweep.evidence.schema import DISK_TROUBLE
 from pgsweep.evidence.store import Evidence
 from pgsweep.files import replacing
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import ExportResult
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_oracle_general(path: Path, *, progress: Progress | None = None) -> Orac
     Raises:
         EvidenceError: the file cannot be read, is cut, has no access, or is something else.
     """
-    (progress or Silent()).stage("reading the trace")
+    (progress or NullListener()).stage("reading the trace")
     path = Path(path)
     ids = _native.ObjectIds()
     pieces: list[NDArray[np.uint32]] = []
@@ -176,7 +176,7 @@ def export_oracle_general(
     Raises:
         EvidenceError: the evidence cannot be read or has no accesses; the output exists or cannot be written.
     """
-    (progress or Silent()).stage("writing the trace")
+    (progress or NullListener()).stage("writing the trace")
     source = Evidence.open(evidence)
     if not source.has("accesses"):
         raise EvidenceError(

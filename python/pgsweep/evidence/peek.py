@@ -34,7 +34,7 @@ from pgsweep.pg.buffercache import Snapshot, snapshot_of, used_buffers
 from pgsweep.pg.catalog import Relation, Server, read_server
 from pgsweep.pg.connect import Connection, session_lives
 from pgsweep.pg.postmaster import local_postmaster
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent
 
@@ -77,7 +77,7 @@ def record_peek(
         EvidenceError: the evidence cannot be written.
         KeyboardInterrupt: interrupted before the first snapshot.
     """
-    progress = progress or Silent()
+    progress = progress or NullListener()
     seed = seed_of(rng_seed)
     with session(conninfo, progress) as connection:
         server = read_server(connection)

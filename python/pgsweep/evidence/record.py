@@ -15,7 +15,7 @@ from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.plan import plan_peek, plan_sql, plan_trace
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordPlan, RecordResult
 
 Source = Literal["auto", "peek", "sql", "trace"]
@@ -62,7 +62,7 @@ def record(
             "--max-events and --max-bytes end a trace, not snapshots",
             hint="add `--source trace`, or leave them out",
         )
-    heard = progress or Silent()
+    heard = progress or NullListener()
     by_name: dict[str, Callable[[], RecordResult]] = {
         "peek": lambda: record_peek(
             conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop

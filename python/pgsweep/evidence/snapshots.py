@@ -25,6 +25,7 @@ from pgsweep.evidence.observe import (
     RELATION_SECONDS,
     RELATION_SHARE,
     CounterLog,
+    lost_connection_warning,
     note_newer,
     relation_columns,
 )
@@ -39,7 +40,7 @@ from pgsweep.pg.counters import Counter, CounterReader
 from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_line
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_count, format_percent
+from pgsweep.units import format_count, format_minutes, format_percent
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
@@ -260,9 +261,7 @@ class Recording:
         except SessionLost as error:
             if self._clock.snapshots == 0:
                 raise
-            self._warnings.append(
-                f"the connection to the server was lost ({first_line(error)}); the evidence ends there"
-            )
+            self._warnings.append(lost_connection_warning(error))
             return "server"
         except (ServerError, UnexpectedAnswer) as error:
             if self._clock.snapshots == 0:
@@ -330,8 +329,8 @@ class Recording:
             end = read_relations(self._connection)
             log.created(self._counted(end))
             self._writer.replace("relations", relation_columns(begin, end, databases))
-        except SessionLost:
-            self._warnings.append("the connection was lost at the end; the last counters are missing")
+        except SessionLost as error:
+            self._warnings.append(lost_connection_warning(error, at_end=True))
         except (ServerError, UnexpectedAnswer):
             self._warnings.append(
                 "the server answered no more statements at the end; the last counters are missing"
@@ -346,13 +345,13 @@ class Recording:
         self._advised = True
         text = (
             f"the clock hand goes round once in about {format_count(pass_seconds)} s; "
-            f"{schedule.wanted_seconds:.0f} s give enough data"
+            f"{format_minutes(schedule.wanted_seconds)} give enough data"
         )
         if schedule.seconds is None:
             self._progress.note(text)
             self._progress.stage("recording snapshots until there is enough data", schedule.wanted_seconds)
         elif schedule.seconds < schedule.wanted_seconds:
-            self._progress.note(f"{text}, {schedule.seconds:.0f} s are few")
+            self._progress.note(f"{text}, {format_minutes(schedule.seconds)} are few")
 
 
 def judged(
@@ -381,7 +380,7 @@ def judged(
     elif not clock.suffices:
         return warnings, [
             f"short: {clock.passes:.1f} clock passes, {clock.effective_snapshots:.1f} "
-            f"independent snapshots; record for about {wanted_seconds:.0f} s"
+            f"independent snapshots; record for about {format_minutes(wanted_seconds)}"
         ]
     return warnings, []
 

@@ -24,7 +24,7 @@ from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.host.postmaster import search
 from pgsweep.pg.buffercache import Snapshot, SnapshotReader
 from pgsweep.pg.catalog import Relation, Server, read_postmaster, read_server, require_buffercache
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent, format_plain
 
@@ -65,7 +65,7 @@ def record_sql(
         EvidenceError: the evidence cannot be written.
         KeyboardInterrupt: interrupted before the first snapshot.
     """
-    progress = progress or Silent()
+    progress = progress or NullListener()
     seed = seed_of(rng_seed)
     with session(conninfo, progress) as connection:
         schema = require_buffercache(connection)

@@ -20,7 +20,7 @@ from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.postmaster import local_postmaster
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.versions import beyond_tested
 
@@ -68,7 +68,7 @@ def record_trace(
         MissingAbility: not root, not this host, not x86-64, no uprobes, or a server without symbols.
         EvidenceError: the evidence cannot be written.
     """
-    progress = progress or Silent()
+    progress = progress or NullListener()
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise MissingAbility(
             f"tracing is not possible on {platform.system()} {platform.machine()}",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
-from pgsweep.evidence.observe import CounterLog, first_meta, relation_columns
+from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
 from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
@@ -272,8 +272,8 @@ class TraceRecording:
                 self._progress.advance(now)
         except KeyboardInterrupt:
             return "interrupt"
-        except SessionLost:
-            self._warnings.append("the connection to the server was lost; the evidence ends there")
+        except SessionLost as error:
+            self._warnings.append(lost_connection_warning(error))
             return "server"
 
     def _append(self, writer: EvidenceWriter, batch: Any, limits: Limits) -> bool:
@@ -370,10 +370,8 @@ class TraceRecording:
             writer.replace(
                 "relations", relation_columns(self._begin, read_relations(self._connection), self._databases)
             )
-        except SessionLost:
-            self._warnings.append(
-                "the connection to the server was lost at the end; the last counters are missing"
-            )
+        except SessionLost as error:
+            self._warnings.append(lost_connection_warning(error, at_end=True))
 
     def _note_failure(self, tracer: Tracer, writer: EvidenceWriter) -> None:
         """Put into the incomplete evidence what was lost when reading the probes' events failed."""

@@ -4,7 +4,7 @@
 |---|---|---|
 | multi-generational LRU | 6.1, where it is compiled in and enabled |
 Documentation/admin-guide/mm/multigen_lru.rst |
-| memory paged out as idle | 5.16, where DAMON was told to |
+| memory paged out as idle | 5.16, where DAMON is set to do so |
 Documentation/admin-guide/mm/damon/usage.rst, reclaim.rst |
 | large folios on xfs | 5.18 | fs/xfs/xfs_iops.c, mapping_set_large_folios |
 | large folios on ext4 | 6.16 | fs/ext4/inode.c, ext4_set_inode_mapping_order |

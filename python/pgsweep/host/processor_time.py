@@ -59,8 +59,8 @@ def host_seconds(proc: Path = PROC) -> float | None:
 class CopyTimer:
     """Times reads of 8 kB from the page cache, in rounds of 400: less than a millisecond each.
 
-    The rounds of one moment tell how fast the host is then; on a host that is shared with others, that
-    differs by a third from the next second's. So a recording times a round every half second.
+    The rounds of one second show how fast the host was in it. On a host that is shared with others the next
+    second may differ by a third. So a recording times a round every half second.
 
     Args:
         file: one that is in use, such as a program that runs.

@@ -29,7 +29,7 @@ from pgsweep.records.lab import (
     LabPlot,
     LabVerdict,
 )
-from pgsweep.units import format_plain
+from pgsweep.units import format_percent, format_plain
 
 _NOISY_RATIO: Final = 0.1
 
@@ -274,7 +274,7 @@ def _claim(claim: ClaimOf, cells: dict[str, LabCell], controls: Sequence[LabCont
         if noisy and _is_time(cells[claim.over]):
             worst = max(noisy, key=lambda each: each.spread_ratio)
             reason += f"; the machine is noisy (its control runs, {worst.what}, differ by "
-            reason += f"{format_plain(round(100 * worst.spread_ratio))}%)"
+            reason += f"{format_percent(worst.spread_ratio)})"
         if claim.otherwise:
             reason += f"; likely reason: {claim.otherwise}"
     return LabClaim(

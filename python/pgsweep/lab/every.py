@@ -11,7 +11,7 @@ from pgsweep.lab.catalog import Experiment, experiments, missing_needs
 from pgsweep.lab.protocol import Place
 from pgsweep.lab.run import prepare
 from pgsweep.pg.bindir import find_server
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabAllResult, LabResult, LabSkipped
 from pgsweep.units import format_minutes, format_plain
 
@@ -43,7 +43,7 @@ def run_every(
         UsageError: the folder holds the runs of something else.
         PgsweepError: there is no server, or the folder cannot be made.
     """
-    progress, place = progress or Silent(), place or Place()
+    progress, place = progress or NullListener(), place or Place()
     begin = time.monotonic()
     version = find_server(place.bindir).version
     try:

@@ -18,7 +18,7 @@ from pgsweep.lab.one import Clock, run_one
 from pgsweep.lab.protocol import NothingRuns, Place, Plan
 from pgsweep.lab.store import Samples
 from pgsweep.pg.bindir import find_server
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabRun
 from pgsweep.workers import WorkerPool, is_loss
 
@@ -42,8 +42,8 @@ class CellRuns:
 
 def run_cell(plan: Plan, place: Place, job: str, repetitions: Sequence[int], seed: int) -> CellRuns:
     """Make a private server, do the repetitions of one cell on it, and return its runs; runs in a worker."""
-    with plan.opened(place, Silent()) as work:
-        runs = [run_one(work, job, number, seed, Silent(), Clock()) for number in repetitions]
+    with plan.opened(place, NullListener()) as work:
+        runs = [run_one(work, job, number, seed, NullListener(), Clock()) for number in repetitions]
     return CellRuns(describe_machine(), find_server(place.bindir).version, runs)
 
 
@@ -106,7 +106,7 @@ def run_cells(
             if losses > _MOST_LOSSES:
                 raise NothingRuns(
                     f"the workers died repeatedly; the last cells were: {', '.join(sorted(lost)[:3])}",
-                    cause="too little memory for so many servers at once, or another user ended them",
+                    cause="too little memory for all servers that ran at once, or another user ended them",
                     hint="fewer at a time: --executor processes:1; what is done is kept",
                 )
             if lost:

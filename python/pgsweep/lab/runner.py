@@ -25,7 +25,7 @@ from pgsweep.lab.protocol import CellPlan, Place, Plan
 from pgsweep.lab.statistics import median_interval, relative_spread
 from pgsweep.lab.store import Header, Samples, opened_samples
 from pgsweep.pg.bindir import find_server
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.lab import LabCell, LabControl, LabExperiment, LabResult, LabRun
 from pgsweep.testbed.control import Control
 from pgsweep.units import format_count, format_minutes, format_percent
@@ -69,7 +69,7 @@ def run_plan(plan: Plan, order: Order, progress: Progress | None = None) -> LabR
         PgsweepError: no job can run: there is no server, pgbench is missing, the tables cannot be made; or
             the file of samples cannot be written, or holds the runs of another plan.
     """
-    progress = progress or Silent()
+    progress = progress or NullListener()
     clock = Clock()
     plan.check(order.place)
     server = order.place.server

@@ -32,7 +32,7 @@ from pgsweep.pg.load_journal import Piece
 from pgsweep.pg.load_partition import BOUND_CHECK
 from pgsweep.pg.load_work import failure_of
 from pgsweep.pg.retry import repeated
-from pgsweep.progress import Listener, Silent
+from pgsweep.progress import Listener, NullListener
 
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.2
@@ -78,7 +78,7 @@ class LoadListener(Listener[CopyState], Protocol):
         """Receive how far an index is."""
 
 
-class SilentLoad(Silent):
+class NullLoadListener(NullListener):
     """A `LoadListener` that ignores everything."""
 
     def building(self, name: str, phase: str, done_ratio: float) -> None:

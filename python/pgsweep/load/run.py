@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import PgsweepError, UsageError
-from pgsweep.load.copying import LoadListener, SilentLoad
+from pgsweep.load.copying import LoadListener, NullLoadListener
 from pgsweep.load.document import LoadDocument, journal_place, parse_document, with_table
 from pgsweep.load.leftover import local_journals, remove_leftovers
 from pgsweep.load.objects import COPY_BYTES_PER_SECOND
@@ -87,7 +87,7 @@ def load_files(
     Raises:
         PgsweepError: nothing of the load is in the table then, unless the message says otherwise.
     """
-    listener, stop = listener or SilentLoad(), stop or threading.Event()
+    listener, stop = listener or NullLoadListener(), stop or threading.Event()
     inputs = find_inputs(files, options)
     begin = time.monotonic()
     with open_session(conninfo) as control, _explained(table):
@@ -158,7 +158,7 @@ def resume(
         PgsweepError: it cannot go on; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
-    listener = listener or SilentLoad()
+    listener = listener or NullLoadListener()
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table)
@@ -188,7 +188,7 @@ def keep_as_is(
         PgsweepError: the server refuses it.
     """
     begin = time.monotonic()
-    listener = listener or SilentLoad()
+    listener = listener or NullLoadListener()
     with open_session(conninfo) as control, _explained(table):
         found, document, columns = _found(control, table)
         run = _resumed(conninfo, control, found, document, columns, listener, stop)
@@ -211,7 +211,7 @@ def roll_back(
         PgsweepError: it cannot be undone; what is done stays, and so does the journal.
     """
     begin = time.monotonic()
-    listener = listener or SilentLoad()
+    listener = listener or NullLoadListener()
     with open_session(conninfo) as control, _explained(table):
         remove_leftovers(conninfo, control, listener.note)
         found, document, columns = _found(control, table, gone_is_fine=True)

@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_name, decode_nullable
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ def read_session(connection: psycopg.Connection[Any]) -> Session:
     return Session(
         role=decode_name(role),
         quoted_role=decode_name(quoted_role),
-        administrator=None if administrator is None else decode_name(administrator),
+        administrator=decode_nullable(administrator),
         hosted=bool(hosted),
         superuser=bool(superuser),
         monitor=monitor,

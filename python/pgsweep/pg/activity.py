@@ -8,7 +8,7 @@ import msgspec
 import psycopg
 
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_name, decode_nullable
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,18 +38,14 @@ def read_activity(connection: psycopg.Connection[Any]) -> dict[int, Activity]:
     return {
         row[0]: Activity(
             pid=row[0],
-            kind=_text(row[1]) or "",
-            user=_text(row[2]),
-            database=_text(row[3]),
-            application=_text(row[4]),
+            kind=decode_name(row[1]),
+            user=decode_nullable(row[2]),
+            database=decode_nullable(row[3]),
+            application=decode_nullable(row[4]),
             state=row[5] if row[5] is None else str(row[5]),
-            query=_text(row[6]),
+            query=decode_nullable(row[6]),
             hidden=row[7],
             own=row[8],
         )
         for row in rows
     }
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else decode_name(value)

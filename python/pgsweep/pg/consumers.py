@@ -20,7 +20,7 @@ from pgsweep.pg.connect import explained
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import require_extension
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_name, decode_nullable
 
 EXTENSION: Final = "pg_stat_statements"
 _NORMALISED: Final = re.compile(r"\s*\(*\s*(select|insert|update|delete|merge|values|with)\b", re.I)
@@ -70,7 +70,7 @@ def read_active(connection: psycopg.Connection[Any]) -> list[Active]:
     with explained():
         rows = connection.execute(query, prepare=True).fetchall()
     return [
-        Active(pid, _name(user), _name(database), query_id, reads)
+        Active(pid, decode_nullable(user), decode_nullable(database), query_id, reads)
         for pid, user, database, query_id, reads in rows
     ]
 
@@ -105,7 +105,12 @@ class Statements:
         with _usable(self._connection):
             rows = self._connection.execute(self._query).fetchall()
         return [
-            Statement(_name(row[0]), _name(row[1]), row[2], *(max(0.0, float(value)) for value in row[3:]))
+            Statement(
+                decode_nullable(row[0]),
+                decode_nullable(row[1]),
+                row[2],
+                *(max(0.0, float(value)) for value in row[3:]),
+            )
             for row in rows
         ]
 
@@ -144,7 +149,3 @@ def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
                 cause=first_line(error),
                 hint=as_superuser(connection, [f"ALTER EXTENSION {EXTENSION} UPDATE"]),
             ) from error
-
-
-def _name(value: bytes | None) -> str | None:
-    return None if value is None else decode_name(value)

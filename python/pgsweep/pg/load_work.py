@@ -340,8 +340,10 @@ def _duplicates(table: TableFacts, entry: JournalObject, detail: str | None) -> 
         return ""
     where = re.search(r" WHERE (.*)$", entry.make[0], re.DOTALL)
     rows = f"{table.quoted} WHERE {where[1]}" if where else table.quoted
-    query = f"SELECT {keys[1]}, count(*) FROM {rows} GROUP BY {keys[1]} HAVING count(*) > 1"  # noqa: S608
-    return f"see the duplicates: {query}; "
+    query = sql.SQL("SELECT {0}, count(*) FROM {1} GROUP BY {0} HAVING count(*) > 1").format(
+        sql.SQL(keys[1]), sql.SQL(rows)
+    )
+    return f"see the duplicates: {query.as_string(None)}; "
 
 
 def _orphans(entry: JournalObject, detail: str | None) -> str:
@@ -353,12 +355,12 @@ def _orphans(entry: JournalObject, detail: str | None) -> str:
     )
     if found is None or detail is None:
         return ""
-    mine, key, theirs, referred = found.groups()
-    query = (
-        f"SELECT * FROM ONLY {mine} AS t WHERE t.{key} IS NOT NULL AND NOT EXISTS "  # noqa: S608
-        f"(SELECT FROM {theirs} AS r WHERE r.{referred} = t.{key})"
-    )
-    return f"see the rows: {query}; "
+    mine, key, theirs, referred = (sql.SQL(part) for part in found.groups())
+    query = sql.SQL(
+        "SELECT * FROM ONLY {0} AS t WHERE t.{1} IS NOT NULL AND NOT EXISTS "
+        "(SELECT FROM {2} AS r WHERE r.{3} = t.{1})"
+    ).format(mine, key, theirs, referred)
+    return f"see the rows: {query.as_string(None)}; "
 
 
 def own_rows_are_distinct(connection: Connection, table: TableFacts, xid: int) -> bool:

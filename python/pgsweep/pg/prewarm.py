@@ -16,6 +16,7 @@ from pgsweep.pg.answers import unexpected
 from pgsweep.pg.queries import compose, load
 from pgsweep.pg.trust import require_extension
 from pgsweep.pg.userpath import resolve_relation
+from pgsweep.units import format_count
 
 Blocks = NDArray[np.int64]
 
@@ -83,7 +84,10 @@ class Prewarm:
         """
         rows = self._connection.execute(self._query, self._arguments(stretches)).fetchall()
         if sorted(number for number, _ in rows) != list(range(1, len(stretches) + 1)):
-            raise unexpected(self._connection, f"{len(rows)} rows for {len(stretches)} stretches of blocks")
+            raise unexpected(
+                self._connection,
+                f"{format_count(len(rows))} rows for {format_count(len(stretches))} stretches of blocks",
+            )
         return [(number, blocks) for number, blocks in rows]
 
     def read_fork(self, oid: int, fork: str, first_blocks: Blocks, last_blocks: Blocks) -> int | None:

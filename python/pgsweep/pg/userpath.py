@@ -18,7 +18,7 @@ from psycopg import errors as sqlstates
 from pgsweep.errors import UsageError
 from pgsweep.pg.failures import first_line
 from pgsweep.pg.queries import load
-from pgsweep.plain import decode_name
+from pgsweep.plain import decode_nullable
 
 _SET_PATH = "SELECT pg_catalog.set_config('search_path', %s, true)"
 _RESOLVE = "SELECT pg_catalog.to_regclass(%s)"
@@ -66,7 +66,7 @@ def creation_schema(connection: psycopg.Connection[Any]) -> str | None:
         assert result is not None
         value = result.get_value(0, 0)
     # In a database without an encoding a name may be any bytes.
-    return None if value is None else decode_name(value)
+    return decode_nullable(value)
 
 
 def resolve_relation(connection: psycopg.Connection[Any], name: str) -> int:

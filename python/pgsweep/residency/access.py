@@ -212,10 +212,11 @@ def _check_peek(access: Access) -> None:
         )
     known = np.isin(pool["db"], [0, *(database.oid for database in access.databases)])
     known &= np.isin(pool["spc"], list(read_tablespaces(access.connection)))
-    if np.count_nonzero(known) < _BELIEVED_SHARE * len(known) - 1:
+    sound = int(np.count_nonzero(known))
+    if sound < _BELIEVED_SHARE * len(known) - 1:
         raise MissingAbility(
             "the server's memory does not show what the server says",
-            cause=f"only {np.count_nonzero(known)} of {len(known)} buffers make sense",
+            cause=f"only {format_count(sound)} of {format_count(len(known))} buffers make sense",
             hint="use --source sql",
         )
     access.memory = memory

@@ -346,7 +346,7 @@ def roll_up(session: Session, now: float, *, drop: bool = True) -> None:
 
 
 def keep_to(store: Store, most_bytes: int, now: float) -> None:
-    """Remove the oldest of the finest level, then of the next, until there are at most so many bytes."""
+    """Remove the oldest of the finest level, then of the next, until no more than `most_bytes` are left."""
     if store.size_bytes(most_bytes) <= most_bytes:
         return
     for table, levels in (("consumers", history_consumers.LEVELS), ("samples", LEVELS)):

@@ -21,7 +21,7 @@ from pgsweep.evidence.trace import record_trace
 from pgsweep.host.machine import describe_machine
 from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import CurvePoint, PredictResult
 from pgsweep.records.proof import DemoResult, DemoRow, DemoWorkload, Interval
 from pgsweep.sizing.predict import predict
@@ -29,7 +29,7 @@ from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
 from pgsweep.testbed.truth import Patience, SettledWorkload, Truth, measure
 from pgsweep.testbed.workloads import MIX, WORKLOADS, Workload
-from pgsweep.units import format_bytes
+from pgsweep.units import format_bytes, format_minutes
 
 _MIB = 1024**2
 # The tables, their index, and as much WAL as the cluster keeps (max_wal_size), per unit of scale and in all.
@@ -131,7 +131,7 @@ def run_demo(
     started = time.monotonic()
     binaries = find_server(bindir)
     _check_room(work_dir, chosen)
-    steps = _Steps(progress or Silent(), _expected_seconds(chosen))
+    steps = _Steps(progress or NullListener(), _expected_seconds(chosen))
     notes: list[str] = []
     settings = {
         "shared_buffers": f"{chosen.observed_bytes // 1024}kB",
@@ -285,7 +285,7 @@ class _Demonstration:
                 progress=self._steps,
             )
             if not truth.settled:
-                waited = f"{truth.settle_seconds:.0f} s"
+                waited = format_minutes(truth.settle_seconds)
                 self._note(f"{self._workload.name}: at {shown} the pool had not settled after {waited}")
             truths.append(truth)
         return truths

@@ -32,7 +32,8 @@ from pgsweep import _native
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.machine import describe_machine
-from pgsweep.progress import Progress, Silent
+from pgsweep.plain import shell_word
+from pgsweep.progress import NullListener, Progress
 from pgsweep.records.prediction import CurvePoint
 from pgsweep.records.proof import Interval, ProveResult, ProveRow
 from pgsweep.sizing.inference.accesses import DROP, EXTEND, REPEAT, STRATEGY, Trace, first_accesses
@@ -78,7 +79,7 @@ def prove(
         EvidenceError: it cannot be read, or holds no access.
         ClusterError: no server, or a size that this machine has no memory for.
     """
-    listener = progress or Silent()
+    listener = progress or NullListener()
     started = time.monotonic()
     opened = Evidence.open(evidence)
     if opened.meta.source != "trace":
@@ -94,7 +95,7 @@ def prove(
         raise EvidenceError(
             f"`{evidence}` allows no prediction that could be proved",
             cause="; ".join(predicted.verdict.reasons),
-            hint=f"pgsweep predict {evidence}",
+            hint=f"pgsweep predict {shell_word(str(evidence))}",
         )
     whole = trace_of(opened)
     trace = first_accesses(whole, max_accesses)

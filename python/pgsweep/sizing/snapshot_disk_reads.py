@@ -24,7 +24,7 @@ from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.read_times import costs_by_times, read_times
 from pgsweep.sizing.throughput import predict_throughput
-from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_percent, format_plain
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_hours, format_percent, format_plain
 
 if TYPE_CHECKING:
     from pgsweep import _native
@@ -354,9 +354,9 @@ class _OfSnapshots(Simulation):
             remarks.append(self._apart[1])
         if self._longest_seconds > self._fitted.seconds:
             remarks.append(
-                f"the page cache keeps what it has read for up to {_long(self._longest_seconds)}, and "
-                f"{_long(self._fitted.seconds)} were observed: pages that are used more rarely than that are "
-                "known by the shape of the others only"
+                f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, and "
+                f"{format_hours(self._fitted.seconds)} were observed: pages that are used more rarely than "
+                "that are known by the shape of the others only"
             )
         remarks.append(
             "snapshots do not show which blocks are read one after the other: they are taken to lie at "
@@ -378,10 +378,3 @@ class _OfSnapshots(Simulation):
                 "a quarter and twice of these uses, readahead of none to 8 MB, and the multi-generational LRU"
             )
         return remarks
-
-
-def _long(seconds: float) -> str:
-    """Return a time in words."""
-    if seconds < 180:
-        return f"{format_count(max(seconds, 1))} s"
-    return f"{format_count(seconds / 60)} min" if seconds < 10_800 else f"{format_count(seconds / 3600)} h"

@@ -39,7 +39,7 @@ _OTHERS_CHANGED: Final = 0.1
 """Of the processors: where other programs use so much more or less, the throughput shows that."""
 
 _SAME_PACE: Final = 0.05
-"""Below this the time of a copy tells nothing: the samples of a quiet host differ by as much."""
+"""Below this the time of a copy shows nothing: the samples of a quiet host differ by as much."""
 
 _FULL: Final = 0.98
 """The share of buffers in use from which on the pool counts as full."""

@@ -37,7 +37,7 @@ from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.trace import record_trace
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content
 from pgsweep.testbed.generator import expected_per_second
 from pgsweep.testbed.pgbench import DATABASE
@@ -387,7 +387,7 @@ class _Recordings:
                 thread.join()
 
 
-class _Begun(Silent):
+class _Begun(NullListener):
     """Notices that a recording has begun, and when."""
 
     def __init__(self) -> None:

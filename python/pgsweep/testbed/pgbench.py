@@ -21,6 +21,7 @@ import psycopg
 from pgsweep.errors import ClusterError
 from pgsweep.pg.bindir import ServerBinaries, installed_servers
 from pgsweep.pg.cluster import Cluster
+from pgsweep.plain import shell_word
 from pgsweep.testbed.server import Server, for_programs
 from pgsweep.testbed.workloads import Workload
 from pgsweep.units import format_plain
@@ -100,7 +101,7 @@ def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: st
         raise ClusterError(
             "pgbench could not fill its tables",
             cause=_errors_of(said.splitlines()) or f"it ended with {run.returncode}",
-            hint=f"is there room for {scale * 20} MB? df -h {place}",
+            hint=f"is there room for {scale * 20} MB? df -h {shell_word(place)}",
         )
 
 

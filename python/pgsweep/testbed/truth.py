@@ -25,7 +25,7 @@ import psycopg
 
 from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Progress, Silent
+from pgsweep.progress import NullListener, Progress
 from pgsweep.testbed.filling import PoolContent, fill_pool, pool_content, unused_buffers
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload
 from pgsweep.testbed.workloads import Workload
@@ -193,7 +193,7 @@ class SettledWorkload:
     ) -> None:
         self._cluster = cluster
         self._rule = patience or Patience()
-        self._progress = progress or Silent()
+        self._progress = progress or NullListener()
         self.blocks = max(_SMALLEST_POOL_BLOCKS, shared_buffers_bytes // BLOCK_BYTES)
         cluster.restart({"shared_buffers": f"{self.blocks * BLOCK_BYTES // 1024}kB"})
         fill_pool(cluster, self.blocks, carried or PoolContent(), seed)

@@ -29,7 +29,7 @@ from pgsweep.units import as_setting, format_percent
 _NO_GAIN: Final = "No gain in throughput is expected"
 _ACTIONS: Final = {"set": "set", "leave": "leave it", "unknown": "not known"}
 _BASIS: Final = {
-    "simulated": "simulated from the trace",
+    "simulated": "simulated from the recording",
     "bounded": "bounded from the misses and the memory",
     "unknown": "not known",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgsweep.units import format_bytes, format_count, format_minutes, format_percent
+from pgsweep.units import format_bytes, format_count, format_hours, format_percent
 
 __all__ = [
     "NONE",
@@ -129,7 +129,7 @@ def rough_seconds(value: float) -> str:
     """Return a time in one unit, for narrow places: `28 s`, `3 min`, `2 h`."""
     if value < 99.5:
         return seconds(value)
-    return format_minutes(value) if value < 5970 else f"{value / 3600:.0f} h"
+    return format_hours(value)
 
 
 def format_seconds(value: float) -> str:

@@ -13,7 +13,7 @@ from pgsweep.load.compare import compare_practices
 from pgsweep.load.options import LoadOptions
 from pgsweep.load.run import load_files
 from pgsweep.pg.cluster import Cluster
-from pgsweep.progress import Silent
+from pgsweep.progress import NullListener
 from pgsweep.testbed.bulk import SERVER_SETTINGS, TABLE, TRIGGER, copy_rows, write_rows
 from pgsweep.testbed.steps import run_sql
 
@@ -45,7 +45,7 @@ def _opened(model: Scaled, place: Place) -> Iterator[Step]:
             options = LoadOptions(header=False)
             if job == "practices":
                 found = compare_practices(
-                    cluster.conninfo(), [str(path)], "items", options, progress=Silent()
+                    cluster.conninfo(), [str(path)], "items", options, progress=NullListener()
                 )
                 values = {f"{each.practice}: rows a second": each.rows_per_second for each in found.practices}
                 raw = {f"{each.practice}: seconds": each.seconds for each in found.practices}

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 _LEAST_PAGES: Final = 1e-4
 _DRAWN: Final = 4
 _ABOUT_TO_GO: Final = 1
-"""The highest usage count of what tells how much is dirty when it is evicted."""
+"""Pages with at most this usage count show how much is dirty when it is evicted."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,7 +137,7 @@ class _Chain:
         return moved
 
     def _power(self, bit: int) -> Floats:
-        """Return the matrix of so many steps: two to the power of `bit`."""
+        """Return the matrix of two to the power of `bit` steps."""
         with self._growing:
             while bit >= len(self._powers):
                 self._powers.append(self._powers[-1] @ self._powers[-1])

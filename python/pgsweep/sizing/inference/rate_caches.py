@@ -67,7 +67,6 @@ _FEWEST_PAGES: Final = 256
 """The smallest page cache that can be simulated (MIN_CAPACITY_PAGES, core/src/page_cache.rs)."""
 
 _NEW_PAGE_ACCESSES: Final = 5
-_BULKREAD: Final = 1
 _PLAIN: Final = -1
 
 
@@ -336,7 +335,7 @@ class _Run:
             when = when[when < seconds]
             rows = np.tile(np.arange(begin, end), len(when)).astype(np.uint32)
             number = np.repeat(np.arange(len(when)) * len(self._fitted.groups) + group, end - begin)
-            flags = np.full(len(rows), _BULKREAD, dtype=np.uint8)
+            flags = np.full(len(rows), _native.BULKREAD, dtype=np.uint8)
             found.append((rows, flags, number, np.repeat(when, end - begin)))
         return found
 
@@ -387,8 +386,8 @@ class _Run:
         last = self._before_seconds + self._seconds
         gathered = None
         if last / STATISTICS_SECONDS < len(seconds):
-            moments = np.arange(0, last, STATISTICS_SECONDS)
-            gathered = np.searchsorted(seconds, moments).astype(np.uint64)
+            times = np.arange(0, last, STATISTICS_SECONDS)
+            gathered = np.searchsorted(seconds, times).astype(np.uint64)
         began = int(np.searchsorted(seconds, self._before_seconds))
         files = np.unique(np.append(self._group_begins, int(self._begins[-1]) + load.new_pages))
         seen = _native.access_files(

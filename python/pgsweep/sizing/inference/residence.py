@@ -1,6 +1,6 @@
 """What a page cache makes of the pool's misses, in closed form, from rates of visits.
 
-A page that is loaded stays for V laps of the hand, each of T, and is loaded again when it is next visited,
+A page that is loaded stays for V clock passes, each of T, and is loaded again when it is next visited,
 after a time Exp(l): the gap between its misses is G = V T + Exp(l). A page cache in which each page stays for
 T2 after it was last read has it when it is missed again with probability
 
@@ -24,12 +24,13 @@ from pgsweep import _native
 Floats = NDArray[np.float64]
 
 MOST_VISITS: Final = 12.0
-"""Visits in a lap from which on a page never leaves: it would have to be left alone for six laps, e^-72."""
+"""Visits in a clock pass from which on a page never leaves: it would have to be without a visit for six
+clock passes, e^-72."""
 
 _CAP: Final = 5
-_EXACT_LAPS: Final = 24
-_LATER_LAPS: Final = 60
-_MOST_LAPS: Final = 100_000
+_EXACT_PASSES: Final = 24
+_LATER_PASSES: Final = 60
+_MOST_PASSES: Final = 100_000
 _BISECTIONS: Final = 44
 
 
@@ -75,18 +76,18 @@ class Residence:
         self.miss_rate: Floats = classes.rate * self.states[:, 0]
         """Loads of a page per second."""
 
-        self._laps, self._share = self._residences()
+        self._passes, self._share = self._residences()
 
     def _residences(self) -> tuple[Floats, Floats]:
-        """Return numbers of laps and how likely a residence has each, shapes (laps,) and (laps, classes)."""
+        """Return numbers of clock passes and how likely a residence has each, shapes (n,), (n, classes)."""
         visits = np.minimum(self._classes.rate * self._pass_seconds, MOST_VISITS)
-        added = accesses_in_a_lap(visits, self._classes.batch)
-        # Column c: at usage_count c just before the accesses of a lap. A load sets it to those of its visit.
+        added = accesses_in_a_pass(visits, self._classes.batch)
+        # Column c: at usage_count c just before the accesses of a pass. A load sets it to those of its visit.
         state = np.zeros((len(visits), _CAP + 1))
         state[:, 1:] = self._classes.batch
         ended: list[Floats] = []
         left = before = np.ones(len(visits))
-        for _ in range(_EXACT_LAPS):
+        for _ in range(_EXACT_PASSES):
             after = np.zeros_like(state)
             for more in range(_CAP):
                 after[:, more:_CAP] += state[:, : _CAP - more] * added[:, more : more + 1]
@@ -95,21 +96,21 @@ class Residence:
             state = np.zeros_like(after)
             state[:, :_CAP] = after[:, 1:]
             before, left = left, state.sum(axis=1)
-        # By then the counts of those that are left keep their shares, and in each lap the same part goes.
+        # By then the counts of those that are left keep their shares, and in each pass the same part goes.
         stays = np.clip(left / np.maximum(before, 1e-300), 0.0, 1.0)
-        edges = np.unique(np.round(np.geomspace(1, _MOST_LAPS, _LATER_LAPS)))
+        edges = np.unique(np.round(np.geomspace(1, _MOST_PASSES, _LATER_PASSES)))
         edges = np.append(0.0, edges)
         there = left[None, :] * stays[None, :] ** edges[:, None]
-        laps = np.concatenate(
-            [np.arange(1.0, _EXACT_LAPS + 1), _EXACT_LAPS + (edges[1:] + edges[:-1] + 1) / 2]
+        passes = np.concatenate(
+            [np.arange(1.0, _EXACT_PASSES + 1), _EXACT_PASSES + (edges[1:] + edges[:-1] + 1) / 2]
         )
         shares = np.concatenate([np.array(ended), there[:-1] - there[1:]])
         # What stays for longer than can matter.
-        return np.append(laps, _EXACT_LAPS + _MOST_LAPS), np.concatenate([shares, there[-1:]])
+        return np.append(passes, _EXACT_PASSES + _MOST_PASSES), np.concatenate([shares, there[-1:]])
 
     def cached(self, kept_seconds: float) -> Floats:
         """Return how likely a page of each class is cached, where each is kept for that long after a read."""
-        stay = self._laps[:, None] * self._pass_seconds
+        stay = self._passes[:, None] * self._pass_seconds
         left = np.maximum(kept_seconds - stay, 0.0)
         rate = self._classes.rate[None, :]
         until = np.minimum(stay, kept_seconds) - np.expm1(-rate * left) / rate
@@ -117,7 +118,7 @@ class Residence:
 
     def found(self, kept_seconds: float) -> Floats:
         """Return how likely a page of each class is cached when it is missed."""
-        left = np.maximum(kept_seconds - self._laps[:, None] * self._pass_seconds, 0.0)
+        left = np.maximum(kept_seconds - self._passes[:, None] * self._pass_seconds, 0.0)
         found = -(self._share * np.expm1(-self._classes.rate[None, :] * left)).sum(axis=0)
         return np.asarray(found, dtype=np.float64)
 
@@ -136,11 +137,11 @@ class Residence:
         return low
 
 
-def accesses_in_a_lap(visits: Floats, batch: Floats) -> Floats:
+def accesses_in_a_pass(visits: Floats, batch: Floats) -> Floats:
     """Return P(0), ..., P(4) accesses, where visits are Poisson and bring batches (Panjer's recursion).
 
     Args:
-        visits: expected in the lap, by class.
+        visits: expected in the clock pass, by class.
         batch: as in `Classes`.
     """
     found = np.zeros((len(visits), _CAP))

@@ -18,7 +18,7 @@ from pgsweep.sizing.inference.sampled import LONG_TRACE_ACCESSES, replay_sizes
 from pgsweep.sizing.inference.shared_replays import MakeRules, generator, replay_sizes_of
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
-from pgsweep.units import format_count, format_percent
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_count, format_minutes, format_percent
 
 _Z90 = 1.645
 _SMALLEST_BLOCKS = 16
@@ -233,7 +233,7 @@ def _today(replay: Replay, pools: WarmPools, pool_blocks: int, seed: int) -> Rep
         return replay.at(pool_blocks, pools, generator(seed, pool_blocks))
     except UsageError as error:
         raise EvidenceError(
-            f"the trace is too short for the pool that it was taken on, {_mib(pool_blocks)}",
+            f"the trace is too short for the pool that it was taken on, {_size(pool_blocks)}",
             cause=error.cause,
             hint="record for longer: pgsweep record --source trace --for 5min -o NAME.evidence",
         ) from error
@@ -253,11 +253,12 @@ def _doubts(
     doubts = [Doubt("rough", note) for note in trace.notes]
     if accesses < _FEW_ACCESSES:
         level: Level = "refused" if accesses < _TOO_FEW_ACCESSES else "rough"
-        doubts.append(Doubt(level, f"only {accesses} accesses of the database: record for longer"))
+        text = f"only {format_count(accesses)} accesses of the database: record for longer"
+        doubts.append(Doubt(level, text))
     if lost_events:
         share = lost_events / (len(trace.pages) + lost_events)
         level = "refused" if share >= _TOO_MANY_LOST else "rough" if share >= _SOME_LOST else "reliable"
-        doubts.append(Doubt(level, f"{lost_events} events were lost ({_percent(share)})"))
+        doubts.append(Doubt(level, f"{format_count(lost_events)} events were lost ({_percent(share)})"))
     doubts += _of_today(check)
     others = [(s, one) for s, one in zip(sizes_blocks, found, strict=True) if s != pool_blocks]
     meetings = max((one.meetings for _, one in others), default=0.0)
@@ -275,7 +276,7 @@ def _doubts(
     if unknown:
         size, share = max(unknown, key=lambda pair: pair[1])
         text = (
-            f"at {_mib(size)} it is not known whether tables that were scanned once are still there at the "
+            f"at {_size(size)} it is not known whether tables that were scanned once are still there at the "
             f"next scan ({_percent(share)} of the accesses): record for longer than scans are apart"
         )
         doubts.append(Doubt("rough", text))
@@ -284,7 +285,7 @@ def _doubts(
     if wide:
         size, width = max(wide, key=lambda pair: pair[1])
         of = _percent(width)
-        text = f"at {_mib(size)} the order in which sessions and vacuums come decides over ±{of}"
+        text = f"at {_size(size)} the order in which sessions and vacuums come decides over ±{of}"
         doubts.append(Doubt("rough", text))
     return [*doubts, *(Doubt("reliable", note) for note in _notes(replay, pools, sizes_blocks, found))]
 
@@ -297,7 +298,7 @@ def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Rep
     there = ""
     if found is not None and wider:
         low, high = _percent(max(found.low, 0.0)), _percent(min(found.high, 1.0))
-        there = f"; at {_mib(size)} between {low} and {high} may miss"
+        there = f"; at {_size(size)} between {low} and {high} may miss"
     doubts = []
     if steadiness.together > 0:
         text = (
@@ -352,6 +353,10 @@ def _of_today(check: _Check) -> list[Doubt]:
     return doubts
 
 
+def _size(blocks: int) -> str:
+    return format_bytes(blocks * BLOCK_BYTES)
+
+
 def _percent(ratio: float) -> str:
     return format_percent(ratio, 2)
 
@@ -367,7 +372,7 @@ def _notes(
     replay: Replay, pools: WarmPools, sizes_blocks: Sequence[int], found: Sequence[Replayed]
 ) -> list[str]:
     """Return what is to be known of this stretch, and is nothing against its prediction."""
-    trace = replay.trace
+    trace, length = replay.trace, format_minutes(replay.trace.duration_seconds)
     notes: list[str] = []
     early, late = _halves(replay)
     sampled = [one.sampling for one in found if one.sampling]
@@ -389,9 +394,9 @@ def _notes(
         rare = replay.stretch.rare
         few = f" ({rare.min()} scans of one kind were seen)" if len(rare) else ""
         notes.append(
-            f"another stretch of {trace.duration_seconds:.0f} s may differ by ±{_percent(width[widest])} at "
-            f"{_mib(sizes_blocks[widest])}{few}; record for about {longer:.0f} s to have it within "
-            f"±{format_percent(_WIDE)}"
+            f"another stretch of {length} may differ by ±{_percent(width[widest])} at "
+            f"{_size(sizes_blocks[widest])}{few}; record for about {format_minutes(longer)} to have it "
+            f"within ±{format_percent(_WIDE)}"
         )
     beyond = [
         size
@@ -400,7 +405,7 @@ def _notes(
     ]
     if beyond:
         notes.append(
-            f"from {_mib(min(beyond))} on, a page outstays the {trace.duration_seconds:.0f} s of the trace: "
+            f"from {_size(min(beyond))} on, a page outstays the {length} of the trace: "
             "those sizes rest on estimated rates, not on replay alone"
         )
     return notes
@@ -411,7 +416,7 @@ def _lingers(trace: Trace, pools: WarmPools, blocks: int, found: Replayed) -> st
     lingering = pools.lingering(blocks)
     group = max(lingering, key=lambda one: len(lingering[one].pages))
     return (
-        f"from {_mib(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
+        f"from {_size(blocks)} on, scans of {trace.group_names[group]} leave pages behind that the next scan "
         f"still finds: {_percent(found.fresh)} holds just after a restart, {_percent(found.ratio)} a minute "
         f"later, {_percent(found.settled)} after a long time"
     )
@@ -431,7 +436,3 @@ def _halves(replay: Replay) -> tuple[float, float]:
 def _noise(replay: Replay) -> float:
     """Return how much the difference of two halves varies by chance: the half of each is half a stretch."""
     return 2 * replay.stretch.deviation(replay.measured_misses) / _Z90
-
-
-def _mib(blocks: int) -> str:
-    return f"{blocks * 8 // 1024} MB" if blocks >= 128 else f"{blocks * 8} kB"

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import UsageError
 from pgsweep.evidence.exported import TraceTables
-from pgsweep.evidence.schema import TABLES, EvidenceMeta
+from pgsweep.evidence.schema import FLAG_PINNED, FLAG_SCAN, FLAG_STRATEGY_KNOWN, TABLES, EvidenceMeta
 from pgsweep.plain import shown
-from pgsweep.sizing.inference.accesses import BULKREAD, EXTENSION, HIT, MISS
+from pgsweep.sizing.inference.accesses import BULKREAD, EXTENSION, HIT, MISS, STRATEGY, VACUUM
 from pgsweep.sizing.inference.observations import file_keys
 from pgsweep.sizing.inference.visits import VISIT_GAP_SECONDS
 from pgsweep.sizing.what_if.grammar import (
@@ -31,7 +31,7 @@ from pgsweep.sizing.what_if.grammar import (
     Without,
 )
 from pgsweep.sizing.what_if.relations import Named, find, levels_of, need_rows, need_table
-from pgsweep.units import format_count
+from pgsweep.units import format_count, format_minutes
 
 Rows = dict[str, NDArray[Any]]
 
@@ -41,8 +41,6 @@ SCAN_BLOCKS_PER_SECOND: Final = 50_000.0
 _FEWEST_SCANS: Final = 2.0
 _MOST_ADDED_ROWS: Final = 20_000_000
 _MOST_BLOCKS: Final = 2**32 - 2
-_AT_ITS_POSITION, _PINNED, _STRATEGY_KNOWN = 1, 2, 4
-_VACUUM: Final = 3
 _NEW: Final = -1
 """The row of the recorded trace that an added access comes from."""
 
@@ -147,9 +145,9 @@ class ChangedTrace:
             block = self._accesses["block"].astype(np.int64)
             old = mine & (block < blocks)
             flags, strategy = self._accesses["flags"], self._accesses["strategy"]
-            in_turn = old & (((flags & _AT_ITS_POSITION) > 0) | ((strategy & 7) == _VACUUM))
+            in_turn = old & (((flags & FLAG_SCAN) > 0) | ((strategy & STRATEGY) == VACUUM))
             # What the server chose for the smaller table says nothing of the larger one.
-            self._accesses["flags"] = np.where(mine, flags & ~np.uint8(_STRATEGY_KNOWN), flags)
+            self._accesses["flags"] = np.where(mine, flags & ~np.uint8(FLAG_STRATEGY_KNOWN), flags)
             # A block b becomes those from b * factor on, up to those of b + 1.
             first = np.ceil(block * factor).astype(np.int64)
             count = np.where(in_turn, np.ceil((block + 1) * factor).astype(np.int64) - first, 1)
@@ -187,7 +185,7 @@ class ChangedTrace:
         """Return a number for each row, the same for all rows of a visit of one session to one page."""
         parts = [self._accesses[name][rows] for name in ("block", "pid")]
         time = self._accesses["time_ns"][rows].astype(np.float64)
-        pinned = (self._accesses["flags"][rows] & _PINNED) > 0
+        pinned = (self._accesses["flags"][rows] & FLAG_PINNED) > 0
         order = np.lexsort((np.arange(len(rows)), *parts))
         begins = np.ones(len(rows), dtype=bool)
         if len(rows):
@@ -204,10 +202,10 @@ class ChangedTrace:
         need_table(asked, relation)
         if seconds < _FEWEST_SCANS * asked.every_seconds:
             raise UsageError(
-                f"a trace of {seconds:.0f} s is too short for `{shown(asked.text)}`",
+                f"a trace of {format_minutes(seconds)} is too short for `{shown(asked.text)}`",
                 cause="what a scan finds of the scan before it shows only where the trace holds several",
-                hint=f"record for at least {max(4 * asked.every_seconds, 1):.0f} s, or predict from "
-                "snapshots (pgsweep record --source peek or sql)",
+                hint=f"record for at least {format_minutes(max(4 * asked.every_seconds, 1))}, or predict "
+                "from snapshots (pgsweep record --source peek or sql)",
             )
         blocks = self._blocks(relation)
         lasts = min(blocks / SCAN_BLOCKS_PER_SECOND, asked.every_seconds)
@@ -225,7 +223,7 @@ class ChangedTrace:
             at[inside],
             block[inside],
             scan=scan[inside],
-            flags=_AT_ITS_POSITION,
+            flags=FLAG_SCAN,
             strategy=BULKREAD,
         )
 

@@ -180,7 +180,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-class Remaining(msgspec.Struct, frozen=True, kw_only=True):
+class RemainingRanges(msgspec.Struct, frozen=True, kw_only=True):
     """What a journal leaves to do.
 
     Attributes:
@@ -194,7 +194,7 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     done_blocks: int
 
 
-def read_journal(path: Path, started_us: int | None = None) -> Remaining:
+def read_journal(path: Path, started_us: int | None = None) -> RemainingRanges:
     """Return what is left to do.
 
     Args:
@@ -228,7 +228,7 @@ def read_journal(path: Path, started_us: int | None = None) -> Remaining:
     if started_us not in (None, header.started_us):
         done = _outside_pool(calls, done)
     left = [entry for number, entry in sorted(calls.items()) if number not in done]
-    return Remaining(
+    return RemainingRanges(
         header=header,
         pool=[piece for cache, pieces in left if cache == "pool" for piece in pieces],
         page_cache=[piece for cache, pieces in left if cache != "pool" for piece in pieces],

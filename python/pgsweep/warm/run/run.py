@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.pg.connect import connect, explained
-from pgsweep.progress import Listener, Silent
+from pgsweep.progress import Listener, NullListener
 from pgsweep.records.warm import WarmRate, WarmResult, WarmStatement, WarmTrouble, WarmVerified, WarmWork
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.outcome import WorkOutcome, WorkState, nothing_at_all
@@ -103,7 +103,7 @@ def run(
         ConnectionFailed: the server cannot be reached, or went away and stayed away.
         MissingAbility: pg_prewarm is not there, or nothing may be read.
     """
-    heard = listener or Silent()
+    heard = listener or NullListener()
     planned = prepare(conninfo, options, resume=resume)
     before = look(conninfo, planned.pool, planned.page_cache, planned.found.places, options.source)
     written = None
