@@ -153,9 +153,10 @@ def test_less_memory_than_the_shared_memory_is_refused(trace: Path, tmp_path: Pa
         assert message in " ".join(done.stderr.split())
     # Snapshots without facts of the host: its pool alone does not fit.
     snapshots = LOAD.write_snapshots(tmp_path / "sql.evidence", 40_000, 10)
-    done = run("advise", str(snapshots), "--ram", "7MB")
-    assert done.returncode == 2
-    assert "--ram 7 MB is less than the 8 MB of shared memory" in " ".join(done.stderr.split())
+    for command in ("predict", "advise"):
+        done = run(command, str(snapshots), "--ram", "7MB")
+        assert done.returncode == 2, done.stderr
+        assert "--ram 7 MB is less than the 8 MB of shared memory" in " ".join(done.stderr.split())
 
 
 def test_where_the_pool_leaves_nothing_today_smaller_ones_are_considered(trace: Path, tmp_path: Path) -> None:

@@ -303,6 +303,20 @@ def test_a_throughput_beside_other_programs_is_not_compared() -> None:
     assert others_share(Recorded(host={"processors": ""})) is None  # type: ignore[arg-type]
 
 
+def test_a_throughput_of_other_sessions_is_not_compared() -> None:
+    """A transaction of four sessions takes 4 ms, without a pause."""
+    before, alike = Recorded(), Recorded(session_time=42_000.0)
+    faster = Recorded(xact_commit=20_000.0)
+    for other in (before, alike, faster):
+        assert verify._other_sessions(before, other) is None  # type: ignore[arg-type]
+    half = verify._other_sessions(before, Recorded(session_time=20_000.0, active_time=20_000.0))  # type: ignore[arg-type]
+    assert half == "the throughput is not compared: 4 sessions were connected before, and 2 now"
+    paced = verify._other_sessions(before, Recorded(active_time=20_000.0))  # type: ignore[arg-type]
+    assert paced is not None
+    assert "for each transaction a session paused 0 ms before, and 2 ms now" in paced
+    assert verify._other_sessions(before, Recorded(xact_commit=0.0)) is None  # type: ignore[arg-type]
+
+
 def test_a_host_of_another_pace_is_said() -> None:
     before, alike = Recorded(), Recorded(host={"copy_nanoseconds": "1040"})
     slower, unknown = Recorded(host={"copy_nanoseconds": "1200"}), Recorded(host={"copy_nanoseconds": ""})

@@ -77,8 +77,8 @@ def command(
     r"""Record again after a change, and say whether the prediction was right.
 
     EVIDENCE was recorded before shared_buffers was changed. The server is recorded again in the same way, and
-    what EVIDENCE predicts for the new size stands beside what is measured: misses, and from traces reads from
-    disk and throughput. Wait until the caches are warm again.
+    what EVIDENCE predicts for the new size stands beside what is measured: misses, and where the host was
+    looked at reads from disk and throughput. Wait until the caches are warm again.
 
     \b
       as predicted      all measured values lie in their 90% intervals

@@ -1,8 +1,8 @@
 """The latency of the disk by depth, as a fact of a trace: `1:0.000118:0.000002:1270 2:0.000121:...`.
 
 Each entry is a depth, the mean seconds of a read, the standard error of that, and the number of reads. Only
-a trace has them, because only from a trace throughput is predicted. What was not measured, and why, is a fact
-too.
+a trace has them: a recording of snapshots reads nothing from disk for it. What was not measured, and why, is
+a fact too.
 """
 
 from __future__ import annotations

@@ -186,6 +186,37 @@ def others_share(evidence: TraceTables) -> float | None:
     return max(0.0, busy - server) / int(processors)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sessions:
+    """What sessions do of themselves, whatever the server does.
+
+    Attributes:
+        count: connected, on average.
+        pause_seconds: of a session outside of statements, for each transaction.
+        transaction_seconds: of a session, from one transaction to the next.
+    """
+
+    count: float
+    pause_seconds: float
+    transaction_seconds: float
+
+
+def sessions_of(evidence: TraceTables) -> Sessions | None:
+    """Return how many sessions there were and how long they paused; None where it was not counted."""
+    rate = counter_rates(evidence.table("counters"))
+    connected, active, ended = (
+        rate("database", evidence.meta.database, name)
+        for name in ("session_time", "active_time", "xact_commit")
+    )
+    if not connected or active is None or not ended:
+        return None
+    return Sessions(
+        count=connected / 1000,
+        pause_seconds=max(0.0, connected - active) / 1000 / ended,
+        transaction_seconds=connected / 1000 / ended,
+    )
+
+
 def copy_of(meta: EvidenceMeta) -> float | None:
     """Return the processor time of a copy of a block from the page cache, as the recording measured it."""
     return _nanoseconds(meta.host, "copy_nanoseconds")

@@ -103,6 +103,7 @@ def predict_memory_of_snapshots(
         facts = MemoryFacts.supposed(now_bytes, result.observed.shared_buffers_bytes)
     if changed is not None:
         return _with_change(evidence, result, fitted, rules, facts, memory_bytes, seed, changed)
+    facts.check_asked(memory_bytes)
     wanted = result.points
     if sizes_bytes is not None:
         wanted = [point for point in wanted if point.shared_buffers_bytes in sizes_bytes]

@@ -1,8 +1,10 @@
 """Whether what was predicted came true: `pgsweep verify`.
 
 The evidence recorded before the change predicts what the server does at the size of shared_buffers that it
-has now; a recording made now says what it does. Both are compared per access, so that a busier hour does
-not count as an error of the prediction. If the load itself has changed, the result says that instead.
+has now; a recording made now says what it does. Misses and reads from disk are compared per access, so that a
+busier hour does not count as an error of the prediction. The throughput is compared only where as many
+sessions ask, with the pauses that they made before. If the load itself has changed, the result says that
+instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.measured_loop import copy_of, others_share
+from pgsweep.sizing.measured_loop import copy_of, others_share, sessions_of
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
@@ -37,6 +39,13 @@ _MORE_UNUSED: Final = 0.05
 
 _OTHERS_CHANGED: Final = 0.1
 """Of the processors: where other programs use so much more or less, the throughput shows that."""
+
+_SESSIONS_CHANGED: Final = 0.1
+"""Of the sessions: where so many more or fewer ask, the throughput is theirs."""
+
+_PAUSE_CHANGED: Final = 0.2
+"""Of the time from one transaction to the next: where a session pauses so much more or less, as one with a
+set pace does, the throughput follows from that. Clients on a busy host vary a little too."""
 
 _SAME_PACE: Final = 0.05
 """Below this the time of a copy shows nothing: the samples of a quiet host differ by as much."""
@@ -67,16 +76,15 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     _check_same(first, second)
     size = second.meta.shared_buffers_blocks * second.meta.block_size_bytes
     today = first.meta.shared_buffers_blocks * first.meta.block_size_bytes
-    traced = first.meta.source == "trace"
     prediction = predict(
         before,
         sizes_bytes=sorted({size, today}),
-        memory_bytes=memory_bytes if traced else None,
+        memory_bytes=memory_bytes,
         seed=seed,
     )
     loads = load_of(first), load_of(second)
     values = _values(prediction, size, first, second, loads)
-    crowded = _crowded(first, second)
+    crowded = _crowded(first, second) or _other_sessions(first, second)
     if crowded is not None and any(one.name == _THROUGHPUT for one in values):
         values = [one for one in values if one.name != _THROUGHPUT]
     else:
@@ -199,6 +207,24 @@ def _crowded(first: Evidence, second: Evidence) -> str | None:
         f"the throughput is not compared: other programs used {format_percent(before)} of the processors "
         f"before, and {format_percent(after)} now"
     )
+
+
+def _other_sessions(first: Evidence, second: Evidence) -> str | None:
+    """Return that other sessions ask, or at another pace, so that the throughput is theirs; None if not."""
+    before, after = sessions_of(first), sessions_of(second)
+    if before is None or after is None:
+        return None
+    if abs(after.count - before.count) > _SESSIONS_CHANGED * max(after.count, before.count):
+        was, now = (format_plain(round(one.count, 1)) for one in (before, after))
+        return f"the throughput is not compared: {was} sessions were connected before, and {now} now"
+    longer = after.pause_seconds - before.pause_seconds
+    if abs(longer) > _PAUSE_CHANGED * max(before.transaction_seconds, after.transaction_seconds):
+        was, now = (format_plain(round(one.pause_seconds * 1000, 3)) for one in (before, after))
+        return (
+            f"the throughput is not compared: for each transaction a session paused {was} ms before, and "
+            f"{now} ms now"
+        )
+    return None
 
 
 def _pace(first: Evidence, second: Evidence) -> float:
