@@ -105,6 +105,7 @@ def test_the_same_load_after_a_restart(folder: Path) -> None:
     assert result["schema"] == "pgsweep.verify/1"
     assert (result["shared_buffers_before"], result["shared_buffers_after"]) == (16 * MB, 32 * MB)
     assert not any(one["changed"] for one in result["workload"]), result["workload"]
+    assert result["values"], result["reasons"]
     miss = result["values"][0]
     assert miss["name"] == "miss ratio of the pool"
     assert miss["measured"] == pytest.approx(miss["predicted"], abs=0.02)
