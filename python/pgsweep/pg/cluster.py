@@ -347,6 +347,10 @@ class Cluster:
     def _initdb(self, options: Sequence[str]) -> None:
         argv = [str(self._bindir / "initdb"), "-D", str(self.data_directory), "-U", _SUPERUSER, "-A", "trust"]
         argv += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *options]
+        if (
+            self.binaries.major >= 16
+        ):  # those before take no settings: their initdb has huge pages for a second
+            argv += ["--set", f"huge_pages={_DISPOSABLE['huge_pages']}"]
         code, _ = self.run_program(argv, _INITDB_PATIENCE_SECONDS)
         if code != 0:
             raise self._failure("initdb failed", code, 0)
