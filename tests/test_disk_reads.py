@@ -92,6 +92,19 @@ def test_what_was_measured_stands_beside_what_is_simulated_and_widens_where_it_i
             assert after.disk_reads_high >= before.disk_reads_high
 
 
+def test_reads_of_the_cgroup_stand_in_where_those_of_the_processes_could_not_be_read(
+    trace: Path, tmp_path: Path
+) -> None:
+    of_group = memory_of(with_host(trace, tmp_path / "group", counters={"cgroup_read_bytes": 2e6}))
+    assert of_group.measured_disk_bytes_per_second == pytest.approx(2e6 / SECONDS)
+    [said] = [reason for reason in of_group.reasons if "from disk (measured" in reason]
+    assert "measured for all programs of its cgroup" in said
+    counters = {"cgroup_read_bytes": 2e6, "disk_read_bytes": 1e6}
+    both = memory_of(with_host(trace, tmp_path / "both", counters=counters))
+    assert both.measured_disk_bytes_per_second == pytest.approx(1e6 / SECONDS)
+    assert any("from disk (measured)" in reason for reason in both.reasons)
+
+
 def test_refaults_that_the_kernel_counts_are_compared_with_those_simulated(
     trace: Path, plain: MemoryPrediction, tmp_path: Path
 ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 from argparse import Namespace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,8 +25,10 @@ _OTHER_BYTES = 3 * OBSERVED_BYTES
 
 
 def run_verify(case: Case, samples: Samples, options: Namespace) -> None:
-    """Restart and verify so often, and once under another load; what is done is not done again."""
-    before = case.folder(options.keep) / "trace.evidence"
+    """Restart and verify so often, and once under another load; what is done is not done again.
+
+    The recording that is verified is made at first, on the server that is restarted.
+    """
     advice = samples.of(case.name, "advice", source="trace")
     done = samples.of(case.name, "verify")
     if not advice or len(done) > options.verify:
@@ -36,42 +38,42 @@ def run_verify(case: Case, samples: Samples, options: Namespace) -> None:
     known = {line["number"] for line in done}
     loads = [(number, SAME, case.workload) for number in range(options.verify)]
     loads.append((options.verify, CHANGED, WORKLOADS["mix" if case.workload.name == "tpcb" else "tpcb"]))
-    content = PoolContent()
+    before, after = (case.folder(options.keep) / f"{name}.evidence" for name in ("before", "after"))
     with filled(case) as cluster:
+        recorder = _Recorder(cluster, case, options)
+        recorder.record(before, case.workload, OBSERVED_BYTES, 199, options.trace)
         for number, kind, workload in loads:
             if number in known:
                 continue
-            found, content = _verified(cluster, case, workload, size, content, number, before, options)
+            settled = recorder.record(after, workload, size, 200 + number, options.after)
+            result = verify(before, after)
+            found = {
+                "settled": settled,
+                "verdict": result.verdict,
+                "reasons": result.reasons,
+                "changed": [one.name for one in result.workload if one.changed],
+                "values": msgspec.to_builtins(result.values),
+            }
             samples.add("verify", case.name, number=number, load=kind, size_bytes=size, **found)
-            outside = [one["name"] for one in found["values"] if not one["within"]]
-            print(f"{case.name}: verify {number} ({kind}): {found['verdict']} {outside or ''}", flush=True)
+            outside = [one.name for one in result.values if not one.within]
+            print(f"{case.name}: verify {number} ({kind}): {result.verdict} {outside or ''}", flush=True)
 
 
-def _verified(
-    cluster: Cluster,
-    case: Case,
-    workload: Workload,
-    size: int,
-    content: PoolContent,
-    number: int,
-    before: Path,
-    options: Namespace,
-) -> tuple[dict[str, Any], PoolContent]:
-    """Restart at the size, record when it has settled, verify; return that and what the pool held."""
-    after = case.folder(options.keep) / "after.evidence"
-    shutil.rmtree(after, ignore_errors=True)
-    start(cluster, size, content, number)
-    with Watch(cluster) as watch, Load(cluster, workload, case.scale, 200 + number):
-        settled, _ = settle(watch, size, MEMORY_BYTES, options.settle)
-        record(cluster.conninfo(DATABASE), after, source="trace", seconds=options.after)
-        content = pool_content(cluster)
-    result = verify(before, after)
-    changed = [one.name for one in result.workload if one.changed]
-    values = msgspec.to_builtins(result.values)
-    return {
-        "settled": settled,
-        "verdict": result.verdict,
-        "reasons": result.reasons,
-        "changed": changed,
-        "values": values,
-    }, content
+@dataclass
+class _Recorder:
+    """Records a server at one size after the other."""
+
+    cluster: Cluster
+    case: Case
+    options: Namespace
+    content: PoolContent = field(default_factory=PoolContent)
+
+    def record(self, path: Path, workload: Workload, size_bytes: int, seed: int, seconds: float) -> bool:
+        """Restart at a size, trace when both caches have settled; return whether they had."""
+        shutil.rmtree(path, ignore_errors=True)
+        start(self.cluster, size_bytes, self.content, seed)
+        with Watch(self.cluster) as watch, Load(self.cluster, workload, self.case.scale, seed):
+            settled, _ = settle(watch, size_bytes, MEMORY_BYTES, self.options.settle)
+            record(self.cluster.conninfo(DATABASE), path, source="trace", seconds=seconds)
+            self.content = pool_content(self.cluster)
+        return settled

@@ -300,6 +300,22 @@ class ChangedPrediction(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryPrediction | None = None
 
 
+class ScannedRelation(msgspec.Struct, frozen=True, kw_only=True):
+    """A relation that sequential scans read, and up to which size of the pool they do so through a ring.
+
+    Attributes:
+        relation_bytes: its size when it was observed.
+        access_share: of its scans among all accesses of the database.
+        ring_below_bytes: in a pool smaller than that its scans go through a ring; in others they displace
+            other pages, and find their own where the next scan comes soon enough.
+    """
+
+    name: str
+    relation_bytes: int
+    access_share: float
+    ring_below_bytes: int
+
+
 class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     """A curve of miss ratios over sizes of shared_buffers.
 
@@ -309,6 +325,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
         memory: what the page cache makes of the misses; null where the evidence does not allow to say.
         what_if: changes that were asked for; all else in this record is without them, but for `changed`.
         changed: the curve with all of them; null where none was asked for.
+        scans: relations of which scans have a part in the accesses, the largest part first.
     """
 
     schema: str = "pgsweep.predict/1"
@@ -321,6 +338,7 @@ class PredictResult(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryPrediction | None = None
     what_if: list[WhatIf] = []
     changed: ChangedPrediction | None = None
+    scans: list[ScannedRelation] = []
     provenance: Provenance | None = None
 
 

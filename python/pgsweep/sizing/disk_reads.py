@@ -168,7 +168,7 @@ def throughput_with(
 
 
 def disk_bytes_per_second(evidence: TraceTables) -> float | None:
-    """Return what the server was measured to read from disk; None where that was not measured."""
+    """Return what the server's processes were measured to read from disk; None where it was not."""
     found = _counted(evidence, "disk_read_bytes")
     return None if found is None else found[0] / found[1]
 
@@ -334,9 +334,11 @@ class Simulation(ABC):
         self, found: dict[int, Found], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         """Return by which factor today's disk reads are off what was measured, and both."""
-        known = self._change.recorded
+        known, whose = self._change.recorded, "measured"
         if known is None:
             measured = disk_bytes_per_second(self._evidence)
+            if measured is None and (of_group := _counted(self._evidence, "cgroup_read_bytes")) is not None:
+                measured, whose = of_group[0] / of_group[1], "measured for all programs of its cgroup"
             simulated = None if measured is None else self._bytes_today(found)
         else:
             measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
@@ -346,7 +348,7 @@ class Simulation(ABC):
             )
             return 1.0, None, None
         said = (
-            f"today the server reads {format_bytes(round(measured))} a second from disk (measured), "
+            f"today the server reads {format_bytes(round(measured))} a second from disk ({whose}), "
             f"simulated are {format_bytes(round(simulated))}"
         )
         # Below one block a second neither says anything.

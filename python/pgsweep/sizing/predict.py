@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from pgsweep.errors import EvidenceError, PgsweepError, UsageError
 from pgsweep.plain import shell_word
-from pgsweep.records.prediction import CurvePoint, NoEviction, Observed, PredictResult, Verdict
+from pgsweep.records.prediction import (
+    CurvePoint,
+    NoEviction,
+    Observed,
+    PredictResult,
+    ScannedRelation,
+    Verdict,
+)
 from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from pgsweep.sizing.inference.accesses import Trace
     from pgsweep.sizing.inference.estimate import Doubt, Estimate
     from pgsweep.sizing.inference.observations import Table
+    from pgsweep.sizing.inference.ring_limits import RingLimit
     from pgsweep.sizing.inference.unfilled import Unfilled
     from pgsweep.sizing.what_if.grammar import Asked
 
@@ -47,6 +55,7 @@ class Judged:
     Attributes:
         relations: of the evidence, where it names any; `database_oid` those that were observed.
         snapshots: the evidence, if it is made of them.
+        scans: relations that are scanned.
     """
 
     source: str
@@ -59,6 +68,7 @@ class Judged:
     relations: Table | None = None
     database_oid: int = 0
     snapshots: Evidence | JoinedEvidence | None = None
+    scans: list[RingLimit] = field(default_factory=list)
 
     def shown(self) -> tuple[Estimate, list[int]]:
         """Return the curve without the sizes that are too uncertain to be shown, and these sizes in blocks.
@@ -174,7 +184,7 @@ def judge(
         if exported is None:
             return _from_foreign_trace(evidence, sizes_bytes, asked, executor, seed)
         sizes = blocks_of(sizes_bytes, exported.meta.shared_buffers_blocks, asked)
-        return _from_trace(exported, sizes, seed, executor)
+        return _from_trace(exported, sizes, seed, executor, any_size=sizes_bytes is None)
     opened = Evidence.open(evidence)
     pool_blocks = opened.meta.shared_buffers_blocks
     if pool_blocks < 16:
@@ -199,7 +209,7 @@ def judge(
             f"`{evidence}` comes from the source `{source}`, which this version cannot predict from",
             hint="record with --source sql, peek or trace",
         )
-    return _from_trace(opened, sizes, seed, executor)
+    return _from_trace(opened, sizes, seed, executor, any_size=sizes_bytes is None)
 
 
 def predict_window(
@@ -290,6 +300,7 @@ def _from_snapshots(
     """Predict from snapshots; `any_size`: nobody asked for these sizes, so that others may be added."""
     from pgsweep.evidence.sampling import BlockSample
     from pgsweep.sizing.inference.estimate import Doubt, judged, refused
+    from pgsweep.sizing.inference.ring_limits import of_snapshots
     from pgsweep.sizing.inference.snapshots import estimate
     from pgsweep.sizing.inference.totals import read_totals
     from pgsweep.sizing.inference.unfilled import estimate_unfilled, filled_up, unfilled
@@ -352,6 +363,9 @@ def _from_snapshots(
             database_oid=meta.database_oid,
             snapshots=evidence,
         )
+    scans = of_snapshots(totals, relations, meta.database_oid)
+    if any_size:
+        sizes_blocks = _with_limits(sizes_blocks, scans)
     found = estimate(
         seen.snapshots,
         relations,
@@ -382,7 +396,15 @@ def _from_snapshots(
         relations=relations,
         database_oid=meta.database_oid,
         snapshots=evidence,
+        scans=scans,
     )
+
+
+def _with_limits(sizes_blocks: tuple[int, ...], scans: list[RingLimit]) -> tuple[int, ...]:
+    """Return sizes with those among them from which on scans use no ring."""
+    limits = {_rounded_up(one.ring_below_blocks) for one in scans}
+    between = {size for size in limits if min(sizes_blocks) < size < max(sizes_blocks)}
+    return tuple(sorted({*sizes_blocks, *between}))
 
 
 def _rounded_up(blocks: int) -> int:
@@ -421,8 +443,14 @@ def _server_doubts(meta: EvidenceMeta) -> list[Doubt]:
 
 
 def _from_trace(
-    evidence: TraceTables, sizes_blocks: tuple[int, ...], seed: int, executor: Executor | str | None
+    evidence: TraceTables,
+    sizes_blocks: tuple[int, ...],
+    seed: int,
+    executor: Executor | str | None,
+    *,
+    any_size: bool,
 ) -> Judged:
+    from pgsweep.sizing.inference.ring_limits import of_trace
     from pgsweep.sizing.inference.traces import estimate
 
     meta = evidence.meta
@@ -431,6 +459,9 @@ def _from_trace(
     trace = trace_of(evidence)
     if not trace.counted.any():
         raise _nothing_seen(meta)
+    scans = of_trace(trace)
+    if any_size:
+        sizes_blocks = _with_limits(sizes_blocks, scans)
     extensions_are_reads = meta.server_version_num < 160000
     found = estimate(
         trace,
@@ -453,6 +484,7 @@ def _from_trace(
         trace=trace,
         relations=evidence.table("relations"),
         database_oid=meta.database_oid,
+        scans=scans,
     )
 
 
@@ -581,4 +613,13 @@ def result_of(found: Judged) -> PredictResult:
             level=estimate.level, reasons=list(dict.fromkeys([*estimate.reasons, *found.warnings]))
         ),
         no_eviction=found.no_eviction,
+        scans=[
+            ScannedRelation(
+                name=one.name,
+                relation_bytes=one.blocks * BLOCK_BYTES,
+                access_share=one.access_share,
+                ring_below_bytes=one.ring_below_blocks * BLOCK_BYTES,
+            )
+            for one in found.scans
+        ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from pgsweep.plain import shown
 from pgsweep.records.prediction import CurvePoint, Level, NoEviction, PredictResult, Verdict
 from pgsweep.ui.chart import chart
 from pgsweep.ui.numbers import count, format_bytes, percent, seconds
@@ -77,6 +78,9 @@ def predict_text(result: PredictResult, terminal: Terminal) -> str:
     parts = ["\n".join(head)]
     if rows:
         parts.append(table(columns, rows, terminal, marked=marked))
+    if result.scans:
+        wide = min(terminal.width, 100)
+        parts.append("\n".join(textwrap.fill(text, wide, subsequent_indent="  ") for text in _scans(result)))
     if len(result.points) > 1:
         parts.append(chart(predict_series(result), terminal, today_bytes=today))
     if result.memory is not None:
@@ -94,6 +98,19 @@ def _sizes(result: PredictResult) -> list[tuple[int, CurvePoint | None]]:
     unknown = result.unknown_bytes + (result.no_eviction.unknown_bytes if result.no_eviction else [])
     found: list[tuple[int, CurvePoint | None]] = [(p.shared_buffers_bytes, p) for p in result.points]
     return sorted([*found, *((size, None) for size in unknown)], key=lambda entry: entry[0])
+
+
+def _scans(result: PredictResult) -> list[str]:
+    """Return of each relation that is scanned in a sentence where its scans go through a ring."""
+    found = []
+    for scan in result.scans:
+        size, limit = format_bytes(scan.relation_bytes), format_bytes(scan.ring_below_bytes)
+        share = percent(scan.access_share)
+        found.append(
+            f"Scans of {shown(scan.name)} ({size}, {share} of the accesses) go through a ring below {limit} "
+            "of shared_buffers; from there on they displace other pages."
+        )
+    return found
 
 
 def _room(found: NoEviction) -> str:
@@ -210,7 +227,7 @@ def _section(result: PredictResult) -> Section:
     return Section(
         title="Miss ratio by shared_buffers",
         ident="curve",
-        lead="",
+        lead=" ".join(_scans(result)),
         facts=facts,
         figures=[(figure, _CAPTION)] if figure else [],
         groups=groups,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep.sizing.inference.curve import PASS_SCALES, Curve, Flow, Side
+from pgsweep.sizing.inference.curve import PASS_SCALES, REGULARITY, Curve, Flow, Side
 from pgsweep.sizing.inference.observations import Group
 from pgsweep.sizing.inference.rates import Rates
 
@@ -158,7 +158,7 @@ class ChangedCurve(Curve):
 
     Args:
         rates, flows, observed_blocks, pass_seconds, seconds: as for `Curve`.
-        loops, ring_blocks, settled_seconds: likewise.
+        regularity, ring_blocks, settled_seconds: likewise.
         changes: what is changed of each group.
         load: all that happens today happens this many times as often.
         sampling_rate: share of blocks that groups and flows are of.
@@ -177,7 +177,7 @@ class ChangedCurve(Curve):
         load: float,
         sampling_rate: float,
         extensions_are_reads: bool,
-        loops: bool = True,
+        regularity: float = REGULARITY,
         ring_blocks: Callable[[int], int] = lambda _: 0,
         settled_seconds: float = float("inf"),
     ) -> None:
@@ -187,7 +187,7 @@ class ChangedCurve(Curve):
             observed_blocks,
             pass_seconds,
             seconds,
-            loops=loops,
+            regularity=regularity,
             ring_blocks=ring_blocks,
             settled_seconds=settled_seconds,
         )
@@ -203,13 +203,11 @@ class ChangedCurve(Curve):
             blocks = flow.scanned_blocks * change.growth
             if change.scans_per_second > 0:
                 blocks = change.blocks * sampling_rate
-            flow = replace(
-                flow,
-                extensions=flow.extensions * load,
-                scans=flow.scans * load + change.scans_per_second,
-                scanned_blocks=blocks,
-            )
-            self._changed.append(self.side(group, flow, own))
+            scans = flow.scans * load + change.scans_per_second
+            # Those that are added come every so many seconds.
+            added = change.scans_per_second / max(scans, 1e-12)
+            flow = replace(flow, extensions=flow.extensions * load, scans=scans, scanned_blocks=blocks)
+            self._changed.append(self.side(group, flow, own, regularity + (1 - regularity) * added))
 
     @property
     def simulated_sides(self) -> list[Side]:

@@ -25,6 +25,13 @@ Floats = NDArray[np.float64]
 PASS_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
 """Times of a clock pass relative to today's at which the model is evaluated."""
 
+REGULARITY = 0.5
+"""How regularly scans come, between at random (0) and at equal intervals (1): it is not seen.
+
+One job scans by the clock, and many sessions at random. In a pool in which an interval takes one or two clock
+passes the one misses each time and the other does not.
+"""
+
 _PSEUDO_MISSES = 10.0
 """How many misses it takes for a group's own counter to weigh as much as the rates and the clock pass do."""
 
@@ -85,7 +92,7 @@ class Curve:
         observed_blocks: size of the pool under observation.
         pass_seconds: time of its clock pass.
         seconds: for how long misses were counted.
-        loops: scans without a ring come at intervals; else at random, as other visits do.
+        regularity: of scans without a ring: 1 at equal intervals, 0 at random as other visits.
         ring_blocks: buffers of a scan's ring in a pool of that many blocks.
         settled_seconds: for how long pools of other sizes have run when they are measured. What each scan
             leaves of its ring gathers over that time.
@@ -99,7 +106,7 @@ class Curve:
         pass_seconds: float,
         seconds: float,
         *,
-        loops: bool = True,
+        regularity: float = REGULARITY,
         ring_blocks: Callable[[int], int] = lambda _: 0,
         settled_seconds: float = float("inf"),
     ) -> None:
@@ -109,9 +116,9 @@ class Curve:
         self._seconds = seconds
         self.observed_blocks = observed_blocks
         self.pass_seconds = pass_seconds
-        self._loops = loops
         self.sides = [
-            self.side(group, flow, self._own(group, flow)) for group, flow in zip(rates, flows, strict=True)
+            self.side(group, flow, self._own(group, flow), regularity)
+            for group, flow in zip(rates, flows, strict=True)
         ]
 
     def _own(self, group: Rates, flow: Flow) -> Floats:
@@ -128,19 +135,18 @@ class Curve:
             own = np.maximum(own, 1e-9)
         return own
 
-    def side(self, group: Rates, flow: Flow, own: Floats) -> Side:
+    def side(self, group: Rates, flow: Flow, own: Floats, regularity: float) -> Side:
         """Return what visits and scans make of a group's pages, given the visits that are no scans'."""
         scan_visits = flow.scans * self.pass_seconds
         beside = _absent(own, group)
         if scan_visits <= 0:
-            among = (beside, beside)
-        elif self._loops:
-            missed, absent = loop_absent(scan_visits * PASS_SCALES)
-            among = (beside * missed[:, None], beside * absent[:, None])
-        else:
-            mixed = _absent(own + scan_visits, group)
-            among = (mixed, mixed)
-        return Side(flow=flow, own=own, beside=beside, among=among)
+            return Side(flow=flow, own=own, beside=beside, among=(beside, beside))
+        at_random = _absent(own + scan_visits, group)
+        missed, absent = (
+            regularity * beside * part[:, None] + (1 - regularity) * at_random
+            for part in loop_absent(scan_visits * PASS_SCALES)
+        )
+        return Side(flow=flow, own=own, beside=beside, among=(missed, absent))
 
     def miss_rate(self, pages: list[Floats], blocks: int) -> float:
         """Return the misses per second of a pool of that many blocks.

@@ -19,7 +19,7 @@ from pgsweep.sizing.inference.observations import Table, file_keys
 _NEVER_LARGE_BLOCKS = 4
 """No table of so few blocks is large anywhere: the smallest pool has sixteen."""
 
-_ALWAYS_LARGE_BLOCKS = 2**32 - 1
+ALWAYS_LARGE_BLOCKS = 2**32 - 1
 _ALL_FORKS = 255
 
 
@@ -84,7 +84,7 @@ def scan_rings(
     # pgstattuple and the like take a ring whatever the size.
     always = np.ones(len(blocks), dtype=bool)
     always[owner[scans[at] | (strategy[at] != BULKREAD)]] = False
-    blocks = np.where(always, _ALWAYS_LARGE_BLOCKS, blocks)
+    blocks = np.where(always, ALWAYS_LARGE_BLOCKS, blocks)
     tiny = (strategy[at] == BULKREAD) & (blocks[owner] <= _NEVER_LARGE_BLOCKS)
     strategy[at[tiny]] = 0
     kept = ~tiny

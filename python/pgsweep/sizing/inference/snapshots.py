@@ -246,7 +246,7 @@ def estimate(
         ]
         if scans:
             # Nor is it seen how regularly scans come, and for how long their rings have gathered in a pool.
-            others += [make(rates, loops=False)]
+            others += [make(rates, regularity=regularity) for regularity in (0.0, 1.0)]
             others += [make(rates, settled_seconds=seconds) for seconds in (0.0, np.inf)]
         return _Drawn(
             point=point,
