@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pgsweep.advice.observation import MOST_SNAPSHOT_SECONDS, doubt_of, observe
+from pgsweep.advice.observation import MOST_SNAPSHOT_SECONDS, MOST_TRACE_SECONDS, doubt_of, observe
 from pgsweep.evidence.record import record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
@@ -30,8 +31,13 @@ def leaving() -> AdviceResult:
     return advised(situation(MISSES, {GB: 9_000.0, 4 * GB: 9_500.0}, width=0.001))
 
 
-def open_by(width: float) -> AdviceResult:
-    return advised(situation(MISSES, {GB: 9_000.0, 4 * GB: 8_000.0}, width=width))
+def open_by(width: float, *, kept_seconds: float = 1.0) -> AdviceResult:
+    """Return advice that is in doubt, for a page cache that keeps what it has read for so long."""
+    advice = advised(situation(MISSES, {GB: 9_000.0, 4 * GB: 8_000.0}, width=width))
+    assert advice.memory_bytes is not None
+    reads = (advice.memory_bytes - GB) / (kept_seconds * 8192)
+    points = [msgspec.structs.replace(one, disk_reads_per_second=reads) for one in advice.points]
+    return msgspec.structs.replace(advice, points=points)
 
 
 def test_only_an_interval_around_the_least_gain_leaves_a_decision_open() -> None:
@@ -112,6 +118,47 @@ def test_it_ends_where_longer_does_not_narrow_it(shop: str, tmp_path: Path) -> N
     assert lengths == [None]
 
 
+def recording(path: Path, source: str, seconds: float) -> RecordResult:
+    """Return what a recording says that found by itself that it suffices."""
+    return RecordResult(
+        path=str(path),
+        source=source,
+        seconds=seconds,
+        shared_buffers_bytes=GB,
+        snapshots=60,
+        accesses=1000,
+        lost_events=0,
+        bytes_written=1,
+        ended_by="enough",
+        expected_overhead_ratio=0.0,
+        measured_overhead_ratio=0.0,
+        warnings=[],
+    )
+
+
+def lengths_with(tmp_path: Path, kept_seconds: float, *, source: str) -> list[float | None]:
+    """Return for how long is recorded where the page cache keeps what it has read for so long."""
+    lengths: list[float | None] = []
+
+    def recorded(path: Path, seconds: float | None) -> RecordResult:
+        lengths.append(seconds)
+        path.mkdir()
+        return recording(path, source, seconds or 20.0)
+
+    answers = iter([open_by(0.2, kept_seconds=kept_seconds), certain()])
+    observe(
+        tmp_path / "a.evidence", recorded, lambda _: next(answers), progress=Heard(), stop=threading.Event()
+    )
+    return lengths
+
+
+def test_the_next_recording_is_as_long_as_the_page_cache_keeps_what_it_has_read(tmp_path: Path) -> None:
+    for number, (kept_seconds, length) in enumerate(((5.0, 40.0), (100.0, 100.0), (1e6, MOST_TRACE_SECONDS))):
+        (tmp_path / str(number)).mkdir()
+        lengths = lengths_with(tmp_path / str(number), kept_seconds, source="trace")
+        assert lengths == [None, pytest.approx(length, rel=0.01)]
+
+
 def test_there_is_a_limit(tmp_path: Path) -> None:
     """A recording that took most of the time that there is: it is not made again."""
     heard, made = Heard(), []
@@ -119,20 +166,7 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
     def recorded(path: Path, seconds: float | None) -> RecordResult:
         made.append(seconds)
         path.mkdir()
-        return RecordResult(
-            path=str(path),
-            source="peek",
-            seconds=0.6 * MOST_SNAPSHOT_SECONDS,
-            shared_buffers_bytes=GB,
-            snapshots=60,
-            accesses=1000,
-            lost_events=0,
-            bytes_written=1,
-            ended_by="enough",
-            expected_overhead_ratio=0.0,
-            measured_overhead_ratio=0.0,
-            warnings=[],
-        )
+        return recording(path, "peek", 0.6 * MOST_SNAPSHOT_SECONDS)
 
     observe(tmp_path / "a.evidence", recorded, lambda _: open_by(0.2), progress=heard, stop=threading.Event())
     assert made == [None]

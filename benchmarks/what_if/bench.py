@@ -71,9 +71,13 @@ def run_sql(cluster: Cluster, *statements: str) -> None:
 
 
 def fill(cluster: Cluster, name: str, rows: int) -> None:
-    """Make a table with four rows to a block."""
+    """Make a table with four rows to a block.
+
+    ANALYZE copies the rows of its sample: 30 000 of these would not fit beside the pool in the memory limit.
+    """
     run_sql(
         cluster,
+        "SET default_statistics_target = 10",
         f"DROP TABLE IF EXISTS {name}",
         f"CREATE TABLE {name} (id int, filler text)",
         f"ALTER TABLE {name} ALTER filler SET STORAGE PLAIN",

@@ -4,7 +4,8 @@ A recording measures by itself when its data suffice: by clock passes, or a trac
 measures do not know the decision. Two sizes that differ little need a longer recording; an idle server does
 not. So the advice is computed from the recording, and where a longer one could change it, the server is
 recorded further: snapshots are continued, and a trace is repeated with twice its length, because its replay
-begins with the pool's contents at its own beginning. This ends when the decision is settled, when the longer
+begins with the pool's contents at its own beginning. It is at least as long as the page cache keeps what it
+has read: pages that are used more rarely decide what comes from disk. This ends when the decision is settled, when the longer
 recording did not narrow the interval, or at a limit.
 """
 
@@ -21,9 +22,9 @@ from pgsweep.advice.shared_buffers import LEAST_WAIT, gains_by_size
 from pgsweep.evidence.joined import JoinedEvidence
 from pgsweep.files import rename_flushed
 from pgsweep.progress import Progress
-from pgsweep.records.advice import AdviceResult, Gain
+from pgsweep.records.advice import AdviceResult, Gain, ReadsPoint
 from pgsweep.records.prediction import RecordResult
-from pgsweep.units import format_bytes, format_minutes, format_percent
+from pgsweep.units import BLOCK_BYTES, format_bytes, format_minutes, format_percent
 
 MOST_SNAPSHOT_SECONDS: Final = 600.0
 MOST_TRACE_SECONDS: Final = 160.0
@@ -45,10 +46,12 @@ class Doubt:
     Attributes:
         text: the reason, for people to read.
         width: of the interval of the gain that is in doubt; None where nothing is predicted.
+        kept_seconds: for how long the page cache keeps what it has read; 0 where that is not known.
     """
 
     text: str
     width: float | None
+    kept_seconds: float = 0.0
 
 
 def doubt_of(advice: AdviceResult) -> Doubt | None:
@@ -74,8 +77,22 @@ def doubt_of(advice: AdviceResult) -> Doubt | None:
     gain = open_[size]
     low, high = (format_percent(bound, sign=True) for bound in (gain.low, gain.high))
     return Doubt(
-        text=f"{format_bytes(size)} may change the {gain.of} by {low} to {high}", width=gain.high - gain.low
+        text=f"{format_bytes(size)} may change the {gain.of} by {low} to {high}",
+        width=gain.high - gain.low,
+        kept_seconds=max(
+            _kept_seconds(advice.memory_bytes, point)
+            for point in advice.points
+            if point.shared_buffers_bytes in (today, size)
+        ),
     )
+
+
+def _kept_seconds(memory_bytes: int | None, reads: ReadsPoint) -> float:
+    """Return in how many seconds as much is read from disk as the page cache holds; 0 where not known."""
+    if memory_bytes is None or reads.disk_reads_per_second <= 0:
+        return 0.0
+    left = max(memory_bytes - reads.shared_buffers_bytes, 0)
+    return left / (reads.disk_reads_per_second * BLOCK_BYTES)
 
 
 def _certain(gain: Gain, least: float) -> bool:
@@ -115,13 +132,13 @@ def observe(
             progress.note(f"{doubt.text}: a longer recording does not narrow this")
             break
         trace = result.source == "trace"
+        most = MOST_TRACE_SECONDS if trace else MOST_SNAPSHOT_SECONDS
         further = 2 * result.seconds if trace else seconds
-        if (
-            further + (0 if trace else seconds)
-            > (MOST_TRACE_SECONDS if trace else MOST_SNAPSHOT_SECONDS) * 1.01
-        ):
+        already = 0.0 if trace else seconds
+        if further + already > most * 1.01:
             progress.note(f"{doubt.text}: it stays open after {format_minutes(seconds)} of recording")
             break
+        further = max(further, min(doubt.kept_seconds, most) - already)
         how = "recording a longer trace of" if trace else "recording further"
         progress.note(f"{doubt.text}: {how} {format_minutes(further)}")
         result = _further(out, record, further, joined=not trace)
