@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=8, help="seconds that are counted")
     parser.add_argument("--turns", type=float, default=30.0, help="seconds of turns for the throughput")
     parser.add_argument("--keep", type=Path, default=Path("build/advise"), help="folder of the recordings")
-    parser.add_argument("--verify", type=int, default=0, metavar="N", help="restart and verify so often")
+    parser.add_argument("--verify", type=int, default=0, metavar="N", help="restart and verify N times")
     parser.add_argument("--after", type=float, default=8.0, help="seconds of the trace that is verified")
     parser.add_argument(
         "--judge", action="store_true", help="predict all cases again, where recordings are kept"

@@ -25,7 +25,7 @@ _OTHER_BYTES = 3 * OBSERVED_BYTES
 
 
 def run_verify(case: Case, samples: Samples, options: Namespace) -> None:
-    """Restart and verify so often, and once under another load; what is done is not done again.
+    """Restart and verify several times, and once under another load; what is done is not done again.
 
     The recording that is verified is made at first, on the server that is restarted.
     """

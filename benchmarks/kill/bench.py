@@ -36,7 +36,7 @@ def former() -> tuple[list[Kill], dict[str, float]]:
 
 
 def main() -> None:
-    """Kill each command at so many moments, and keep the samples."""
+    """Kill each command at different times, and keep the samples."""
     refuse_debug_build()
     kills, spans = former()
     chance = random.Random(10)

@@ -123,7 +123,7 @@ def cost_of_connections(cluster: Cluster, *, huge: bool, touch: bool) -> dict[st
     group = cluster.memory_cgroup
     assert group is not None
     with connections(cluster, CONNECTIONS, touch=touch):
-        pass  # what the server keeps of having had so many is there before we count
+        pass  # what the server keeps of having had that number is there before we count
     settled(cluster)
     before = group.usage_bytes() - group.page_cache_bytes()
     with connections(cluster, CONNECTIONS, touch=touch) as sessions:

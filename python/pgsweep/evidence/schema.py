@@ -19,6 +19,9 @@ SCHEMA: Final = f"{SCHEMA_NAME}/{SCHEMA_NUMBER}"
 STATISTICS_RESET: Final = "the server's statistics were reset during the recording"
 """A warning in meta.json; a prediction from snapshots is rough then."""
 
+SERVER_ENDED: Final = "the server was stopped, restarted or crashed; the evidence ends there"
+"""A warning in meta.json."""
+
 DISK_TROUBLE: Final = {
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the disk quota is used up",

@@ -30,7 +30,7 @@ from pgsweep.evidence.observe import (
     relation_columns,
 )
 from pgsweep.evidence.sampling import BlockSample
-from pgsweep.evidence.schema import STATISTICS_RESET
+from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
@@ -274,7 +274,7 @@ class Recording:
         except PoolGone:
             if self._clock.snapshots == 0:
                 raise ConnectionFailed("the server went away before the first snapshot") from None
-            self._warnings.append("the server was stopped, restarted or crashed; the evidence ends there")
+            self._warnings.append(SERVER_ENDED)
             return "server"
 
     def _loop(self, log: CounterLog, schedule: SnapshotSchedule) -> str:

@@ -21,7 +21,7 @@ from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
-from pgsweep.evidence.schema import STATISTICS_RESET, TABLES
+from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
 from pgsweep.host.processor_time import COPIES, CopyTimer
@@ -255,9 +255,7 @@ class TraceRecording:
                 if limits.seconds is not None and now >= limits.seconds:
                     return "time"
                 if not self._server_lives():
-                    self._warnings.append(
-                        "the server was stopped, restarted or crashed; the evidence ends there"
-                    )
+                    self._warnings.append(SERVER_ENDED)
                     return "server"
                 if now >= counters_due:
                     log.sample()
@@ -380,7 +378,8 @@ class TraceRecording:
         losses = {cause: events for cause, events in losses.items() if events}
         lost = sum(losses.values())
         self._warnings.append(
-            f"reading the probes' events failed; {lost} events were lost until the probes were taken away"
+            f"reading the probes' events failed; {format_count(lost)} events were lost until the probes were "
+            "taken away"
         )
         writer.meta = msgspec.structs.replace(
             writer.meta, lost_events=lost, losses=losses, warnings=self._warnings
@@ -395,8 +394,8 @@ class TraceRecording:
         if lost:
             share = lost / (lost + counts["events"])
             self._warnings.append(
-                f"{lost} events ({format_percent(share, 2)}) were lost because they were not read in time: "
-                "hits and misses are less certain; record for a shorter time or on a less busy machine"
+                f"{format_count(lost)} events ({format_percent(share, 2)}) were lost because they were not read "
+                "in time: hits and misses are less certain; record for a shorter time or on a less busy machine"
             )
         if self._database_accesses == 0:
             self._warnings.append(

@@ -109,7 +109,7 @@ def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Poo
 
 
 def _counts(folder: Path) -> list[int]:
-    """Return total, free, reserved and surplus pages of a pool, read at one moment.
+    """Return total, free, reserved and surplus pages of a pool, read at the same time.
 
     The file nr_hugepages counts surplus pages too (mm/hugetlb.c, `nr_hugepages_show_common`): where a server
     ends between the reading of two files, its surplus pages would count as kept ones. So all are read until

@@ -107,7 +107,7 @@ class Recorder:
             except KeyboardInterrupt:
                 return  # stopped before the first snapshot
             else:
-                # A server that went away is not asked again in the same moment.
+                # A server that went away is not asked again at once.
                 self._ended.wait(1.0)
 
     def _record(self, path: Path) -> None:

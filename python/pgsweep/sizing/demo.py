@@ -29,7 +29,7 @@ from pgsweep.testbed.filling import PoolContent
 from pgsweep.testbed.pgbench import DATABASE, create_database, prepare
 from pgsweep.testbed.truth import Patience, SettledWorkload, Truth, measure
 from pgsweep.testbed.workloads import MIX, WORKLOADS, Workload
-from pgsweep.units import format_bytes, format_minutes
+from pgsweep.units import format_bytes, format_count, format_minutes
 
 _MIB = 1024**2
 # The tables, their index, and as much WAL as the cluster keeps (max_wal_size), per unit of scale and in all.
@@ -265,7 +265,9 @@ class _Demonstration:
             self._note(f"no trace, predictions are from snapshots only: {error.message}{advice}")
             return False
         if result.lost_events:
-            self._note(f"{self._workload.name}: {result.lost_events} events of the trace were lost")
+            self._note(
+                f"{self._workload.name}: {format_count(result.lost_events)} events of the trace were lost"
+            )
         return True
 
     def _measure(self) -> list[Truth]:

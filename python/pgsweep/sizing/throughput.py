@@ -213,8 +213,8 @@ def _crowded(then_bytes: int, now_bytes: int, dirty_share: float, gone: float) -
 def _written(misses: float, dirty_share: float) -> tuple[float, float]:
     """Return how many times as many pages sessions write to make room, at two ends.
 
-    At one end the same share of the pages that leave the pool is dirty. At the other as many as today are, as
-    long as so many leave it: what sessions write may be just what no size keeps.
+    At one end the same share of the pages that leave the pool is dirty. At the other as many as today are, or
+    all that leave it: what sessions write may be just what no size keeps.
 
     Args:
         misses: how many times as many pages leave the pool.

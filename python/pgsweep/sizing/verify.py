@@ -41,7 +41,7 @@ _OTHERS_CHANGED: Final = 0.1
 """Of the processors: where other programs use so much more or less, the throughput shows that."""
 
 _SESSIONS_CHANGED: Final = 0.1
-"""Of the sessions: where so many more or fewer ask, the throughput is theirs."""
+"""Share of the sessions: where more than that are added or missing, the throughput is not compared."""
 
 _PAUSE_CHANGED: Final = 0.2
 """Of the time from one transaction to the next: where a session pauses so much more or less, as one with a

@@ -86,7 +86,7 @@ def _of_one(cluster: Cluster) -> dict[str, float]:
 def _of_many(cluster: Cluster, count: int) -> dict[str, float]:
     """Return the medians of connections that have all touched the table, and what the kernel is charged."""
     with open_sessions(cluster, _DATABASE, count, _CATALOGS):
-        pass  # what the server allocates once for so many sessions is not counted
+        pass  # what the server allocates once for that number of sessions is not counted
     before = _charged(cluster)
     with open_sessions(cluster, _DATABASE, count, _CATALOGS, _TOUCH) as sessions:
         pids = {session.info.backend_pid for session in sessions}

@@ -204,7 +204,7 @@ class ChangedCurve(Curve):
             if change.scans_per_second > 0:
                 blocks = change.blocks * sampling_rate
             scans = flow.scans * load + change.scans_per_second
-            # Those that are added come every so many seconds.
+            # Those that are added come at equal intervals.
             added = change.scans_per_second / max(scans, 1e-12)
             flow = replace(flow, extensions=flow.extensions * load, scans=scans, scanned_blocks=blocks)
             self._changed.append(self.side(group, flow, own, regularity + (1 - regularity) * added))
