@@ -1,7 +1,7 @@
 """The loads of this benchmark: pgbench with four sessions that never pause.
 
 What depends on time would be another mix of accesses at each throughput, and the sizes would not have the
-same load. So scans come after numbers of transactions, and hot sets and loops move on by transactions too (the
+same load. So scans are counted in transactions, and hot sets and loops move on by transactions too (the
 variable `step`). Each session has its own: a shared one would fall apart, as sessions are not equally fast.
 All sessions scan: were it one alone, the longer its scans take, the fewer they would be for each access.
 

@@ -394,8 +394,9 @@ class TraceRecording:
         if lost:
             share = lost / (lost + counts["events"])
             self._warnings.append(
-                f"{format_count(lost)} events ({format_percent(share, 2)}) were lost because they were not read "
-                "in time: hits and misses are less certain; record for a shorter time or on a less busy machine"
+                f"{format_count(lost)} events ({format_percent(share, 2)}) were lost because they were not "
+                "read in time: hits and misses are less certain; record for a shorter time or on a less busy "
+                "machine"
             )
         if self._database_accesses == 0:
             self._warnings.append(
