@@ -17,13 +17,13 @@ import pytest
 from msgspec import structs
 
 from pgsweep.evidence.sql import record_sql
-from pgsweep.evidence.store import Evidence, EvidenceMeta
+from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.verify import filling, miss_error
+from pgsweep.sizing.verify import filling, just_filled, miss_error
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -320,6 +320,33 @@ def test_a_page_cache_that_is_filling_is_no_wrong_prediction() -> None:
     assert filling(full, empty, [fewer]) is None
     assert filling(full, empty, [alike]) is None
     assert filling(full, EvidenceMeta(source="trace"), [value]) is None
+
+
+def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
+    """Return evidence of a pool of 4096 blocks that says where the clock hand stood."""
+    meta = EvidenceMeta(source="trace", shared_buffers_blocks=4096)
+    with EvidenceWriter(path / name, meta) as writer:
+        for sample, more in enumerate((0.0, 1e6)):
+            for counter, value in counters:
+                row = {"sample": sample, "seconds": 8.0 * sample, "scope": "pool", "object": ""}
+                row |= {"name": counter, "value": value + more}
+                writer.append("counters", {key: [one] for key, one in row.items()})
+        writer.close(meta)
+    return Evidence.open(path / name)
+
+
+def test_a_pool_that_was_just_filled_is_named(tmp_path: Path) -> None:
+    """What the hand passed by the first sample counts."""
+    of_trace = hand_after(tmp_path, "trace", ("complete_passes", 2.0), ("next_victim", 2048.0))
+    reason = just_filled(of_trace)
+    assert reason is not None
+    assert "had passed the pool 2.5 times since the server started" in reason
+    assert "verify again" in reason
+    of_peek = hand_after(tmp_path, "peek", ("hand_frames", 5.9 * 4096))
+    assert "5.9 times" in (just_filled(of_peek) or "")
+    assert just_filled(hand_after(tmp_path, "long", ("complete_passes", 6.0), ("next_victim", 0.0))) is None
+    assert just_filled(hand_after(tmp_path, "long peek", ("hand_frames", 6.1 * 4096))) is None
+    assert just_filled(hand_after(tmp_path, "unseen", ("first_free", 1.0))) is None
 
 
 def test_how_it_is_shown() -> None:
