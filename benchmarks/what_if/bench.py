@@ -193,9 +193,9 @@ def counted(cluster: Cluster) -> dict[str, float]:
 
 
 def settle(cluster: Cluster, size_bytes: int, memory_bytes: int) -> tuple[bool, bool]:
-    """Wait until both caches have been read anew, or for so long; return whether the pool was, and both were.
+    """Wait until both caches have been read anew; return whether the pool was, and whether both were.
 
-    The page cache was where hardly anything comes from disk, or as much came as the memory has beside the pool.
+    The page cache was where hardly anything comes from disk, or as much came as there is memory for it.
     """
     begun, first = time.monotonic(), counted(cluster)
     pool = cache = False
@@ -297,9 +297,9 @@ def private_server() -> Cluster:
 def compared(
     line: dict[str, Any], source: str, what: str
 ) -> tuple[tuple[float, float, float], float, float] | None:
-    """Return what was predicted from a source, what was counted, and by how much that is off by chance, to 90%.
+    """Return what was predicted from a source, what was counted, and by how much that is off by chance.
 
-    Returns None where one of them is not known. Some thousand misses are in each count.
+    By chance to 90%: some thousand misses are in each count. Returns None where one of them is not known.
     """
     name, counted_name = {
         "miss_ratio": (source, "miss_ratio"),
