@@ -470,7 +470,7 @@ import pgsweep.evidence.store, pgsweep.evidence.oracle_general, pgsweep.sizing.i
 import pgsweep.sizing.inference.traces, pgsweep.sizing.inference.unfilled
 import pgsweep.sizing.inference.used_snapshots, pgsweep.sizing.predict
 from pgsweep.ui.results import to_json
-look = pgsweep.sizing.predict._check_threads
+look = pgsweep.sizing.predict.check_threads
 def look_and_be_limited():
     look()
     if sys.argv[2] == "limited":
@@ -483,7 +483,7 @@ def look_and_be_limited():
             pass
         else:
             sys.exit("a thread could be started")
-pgsweep.sizing.predict._check_threads = look_and_be_limited
+pgsweep.sizing.predict.check_threads = look_and_be_limited
 print(to_json(pgsweep.sizing.predict.predict(Path(sys.argv[1]), sizes_bytes=[128 << 10, 1 << 20, 8 << 20])))
 """
 

@@ -7,15 +7,13 @@ described in docs/concepts/prediction.md.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgsweep.errors import EvidenceError, PgsweepError, UsageError
+from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.plain import shell_word
 from pgsweep.records.prediction import (
     CurvePoint,
@@ -25,6 +23,7 @@ from pgsweep.records.prediction import (
     ScannedRelation,
     Verdict,
 )
+from pgsweep.sizing.inference.parallel import check_threads
 from pgsweep.sizing.server_rules import check_server, check_usage_counts, rules_of, unsettled
 from pgsweep.sizing.sizes import blocks_of, check_sizes
 from pgsweep.units import BLOCK_BYTES
@@ -174,7 +173,7 @@ def judge(
     """
     if sizes_bytes is not None:
         check_sizes(sizes_bytes)
-    _check_threads()
+    check_threads()
     from pgsweep.evidence.store import Evidence
 
     if evidence.is_file():
@@ -234,7 +233,7 @@ def predict_window(
     from pgsweep.sizing.memory_shares import MemoryFacts
     from pgsweep.sizing.snapshot_disk_reads import predict_memory_of_snapshots
 
-    _check_threads()
+    check_threads()
     sizes = blocks_of(sizes_bytes, evidence.meta.shared_buffers_blocks)
     found = _from_snapshots(evidence, sizes, seed, any_size=sizes_bytes is None)
     result = result_of(found)
@@ -548,31 +547,6 @@ def _nothing_seen(meta: EvidenceMeta) -> EvidenceError:
         cause="the load ran in another database, or not at that time",
         hint="record again while the load runs, with -d naming its database",
     )
-
-
-def _check_threads() -> None:
-    """Refuse to begin where the threads that the work is shared among cannot be started.
-
-    Later on it would be a library that fails, in the middle and in words of its own.
-    """
-    done = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range((os.cpu_count() or 1) + 1):
-            thread = threading.Thread(target=done.wait, daemon=True)
-            thread.start()
-            started.append(thread)
-    except RuntimeError as error:
-        raise PgsweepError(
-            "no further thread could be started",
-            cause="the number of tasks is limited: for the user, the service or the container",
-            hint="raise the limit: ulimit -u, TasksMax= of the service, --pids-limit of the container",
-        ) from error
-    finally:
-        done.set()
-        # A thread that still runs when the process ends can end it with SIGABRT.
-        for thread in started:
-            thread.join()
 
 
 def _check_executor(executor: Executor | str | None, evidence: Path) -> None:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from pgsweep.errors import PgsweepError
+
 T = TypeVar("T")
 
 
@@ -56,3 +58,28 @@ def map_in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> lis
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(calls))]
+
+
+def check_threads() -> None:
+    """Refuse to begin where the threads that the work is shared among cannot be started.
+
+    Later on it would be a library that fails, in the middle and in words of its own.
+    """
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range((os.cpu_count() or 1) + 1):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise PgsweepError(
+            "no further thread could be started",
+            cause="the number of tasks is limited: for the user, the service or the container",
+            hint="raise the limit: ulimit -u, TasksMax= of the service, --pids-limit of the container",
+        ) from error
+    finally:
+        done.set()
+        # A thread that still runs when the process ends can end it with SIGABRT.
+        for thread in started:
+            thread.join()
