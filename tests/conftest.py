@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from pgsweep import __version__, _native
 from pgsweep.pg.bindir import installed_servers
@@ -15,6 +16,10 @@ from pgsweep.pg.bindir import installed_servers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Likewise nohup and SIGHUP, by which a program learns that its terminal is gone.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes says more of what else this machine does than of what is tested.
+settings.register_profile("pgsweep", deadline=None)
+settings.load_profile("pgsweep")
 
 pytest_plugins = (
     "tests.fix_initdb",  # first, as others import it

@@ -82,6 +82,8 @@ def test_mistakes(arguments: list[str], code: int, words: str, tmp_path: Path) -
 def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
     write_trace(tmp_path / "shop.evidence")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(own_tmpdir)}
+    # On SIGABRT it shows where it is.
+    env["PYTHONFAULTHANDLER"] = "1"
     process = subprocess.Popen(
         [PGSWEEP, "prove", "shop.evidence", "-o", "x.json"],
         cwd=tmp_path,
@@ -96,7 +98,13 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
         line = process.stderr.readline()
         assert line, seen
         seen += line
-    assert wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")) or process.poll() is not None, 60)
+    if not wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")) or process.poll() is not None, 60):
+        left = sorted(str(path) for path in own_tmpdir.glob("*/*/*"))
+        tree = subprocess.run(
+            ["ps", "-eo", "pid,ppid,stat,wchan:20,args"], capture_output=True, text=True, check=True
+        )
+        process.send_signal(signal.SIGABRT)
+        pytest.fail(f"no server in 60 s: {left}\n{tree.stdout}\n{process.communicate(timeout=60)[1]}")
     assert process.poll() is None, "it is at work"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -143,7 +143,7 @@ def belady_misses(following: NDArray[np.int64], pages: NDArray[np.uint32], size:
     return misses
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(objects=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=200), data=st.data())
 def test_any_objects_are_numbered_by_first_appearance(
     tmp_path_factory: pytest.TempPathFactory, objects: list[int], data: st.DataObject

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgsweep.evidence.store import EvidenceMeta
+from pgsweep.evidence.store import TABLES, EvidenceMeta
 from pgsweep.sizing.read_times import read_times
+from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
 
 
 class Recorded:
@@ -32,6 +33,7 @@ class Recorded:
             (10.0, "blks_read", 5.0 + reads),
             (10.0, "blk_read_time", 7.0 + reads * microseconds / 1000),
         ]
+        self._timed: dict[str, Any] = {name: np.zeros(0) for name in TABLES["read_times"]}
         self._counters: dict[str, Any] = {
             "seconds": np.array([row[0] for row in rows]),
             "scope": np.array(["database"] * 4),
@@ -40,8 +42,21 @@ class Recorded:
             "value": np.array([row[2] for row in rows]),
         }
 
-    def table(self, _: str) -> dict[str, Any]:
-        return self._counters
+    def table(self, name: str) -> dict[str, Any]:
+        return self._counters if name == "counters" else self._timed
+
+
+def timed(stretches: dict[tuple[float, float], dict[int, int]]) -> dict[str, Any]:
+    """Return reads that took some nanoseconds, by the stretch in which they were timed."""
+    rows = [
+        (stretch, begin, end, 4 * ns // 5, ns + 1, count, ns * count)
+        for stretch, ((begin, end), reads) in enumerate(stretches.items())
+        for ns, count in (reads or {0: 0}).items()
+    ]
+    return {
+        name: np.array(column)
+        for name, column in zip(TABLES["read_times"], zip(*rows, strict=True), strict=True)
+    }
 
 
 def of(recorded: Recorded) -> Any:
@@ -75,3 +90,37 @@ def test_from_18_on_they_are_waits() -> None:
 
 def test_nothing_is_known_without_timing() -> None:
     assert of(Recorded(20.0, timing="off")) is None
+    assert timed_reads(Recorded(20.0, timing="off")) is None  # type: ignore[arg-type]
+
+
+def test_reads_that_the_recording_timed_stand_in_for_the_servers_own_times() -> None:
+    recorded = Recorded(0.0, timing="off", read_times_added_nanoseconds="1000")
+    # In two of the seconds 900 copies of 3 microseconds and 100 disk reads of 201; no read in the third.
+    recorded._timed = timed({(0.0, 1.0): {4000: 900, 202_000: 100}, (5.0, 6.0): {4000: 900, 202_000: 100}})
+    found = timed_reads(recorded)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.reads == 2000
+    assert found.seconds == pytest.approx(2.0)
+    assert found.mean_seconds == pytest.approx((900 * 3e-6 + 100 * 201e-6) / 1000)
+    assert found.median_seconds < 4e-6
+    assert 150e-6 < found.p99_seconds <= 201.001e-6
+    waited = waited_per_second(recorded)  # type: ignore[arg-type]
+    assert waited is not None
+    assert waited == pytest.approx(900 * 3e-6 + 100 * 201e-6)
+    assert of(recorded).mean_seconds == pytest.approx(waited / 1000)
+    recorded._timed = timed({(0.0, 1.0): {4000: 900}, (5.0, 6.0): {}})
+    assert waited_per_second(recorded) == pytest.approx(900 * 3e-6 / 2)  # type: ignore[arg-type]
+
+
+def test_a_read_takes_no_less_than_nothing() -> None:
+    recorded = Recorded(0.0, timing="off", read_times_added_nanoseconds="9000")
+    recorded._timed = timed({(0.0, 1.0): {4000: 900}})
+    found = timed_reads(recorded)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.mean_seconds, found.median_seconds) == (0.0, 0.0)
+
+
+def test_few_reads_say_nothing() -> None:
+    recorded = Recorded(0.0, timing="off")
+    recorded._timed = timed({(0.0, 1.0): {4000: 99}})
+    assert of(recorded) is None

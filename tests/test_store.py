@@ -75,7 +75,7 @@ def test_parts_bound_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert max(sizes) * 36 <= 100_000
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 300), min_size=1, max_size=6))
 def test_any_division_into_appends_reads_the_same(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int]

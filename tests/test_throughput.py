@@ -15,7 +15,8 @@ from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_se
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing import verify
 from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
-from pgsweep.sizing.measured_loop import counter_rates, others_share
+from pgsweep.sizing.inference.totals import counter_rates
+from pgsweep.sizing.measured_loop import others_share
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
 

@@ -15,6 +15,8 @@ mod model;
 mod no_probe;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod pool;
+#[cfg(all(feature = "probe", target_os = "linux"))]
+mod read_times;
 mod replay;
 mod split;
 #[cfg(all(feature = "probe", target_os = "linux"))]
@@ -44,6 +46,9 @@ mod _native {
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
+    #[cfg(all(feature = "probe", target_os = "linux"))]
+    #[pymodule_export]
+    use crate::read_times::ReadTimer;
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyAttributeError, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "check_tracing",
     "drop_page_cache",
     "page_cache",
@@ -15,6 +15,7 @@ const NAMES: [&str; 11] = [
     "PoolReader",
     "postmaster_start_time",
     "read_pool",
+    "ReadTimer",
     "timed_reads",
     "trace_event_cost_seconds",
     "Tracer",

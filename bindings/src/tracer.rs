@@ -203,7 +203,7 @@ impl Tracer {
     }
 }
 
-fn attachment_named(name: &str) -> PyResult<Option<Attachment>> {
+pub fn attachment_named(name: &str) -> PyResult<Option<Attachment>> {
     match name {
         "auto" => Ok(None),
         "link" => Ok(Some(Attachment::Link)),

@@ -7,6 +7,7 @@ use crate::bpf::{self, Attachment};
 use crate::descriptor::{for_each_used, Array, DESCRIPTOR_BYTES};
 use crate::elf::Machine;
 use crate::error::{ProbeError, Result};
+use crate::read_times::TimedCall;
 use crate::server::Server;
 
 /// `r0 = 0; exit` (include/uapi/linux/bpf.h: `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`).
@@ -63,6 +64,20 @@ pub(crate) fn machine_can_be_traced(server: &Server) -> Result<()> {
 pub fn event_cost_ns(attachment: Attachment) -> Result<f64> {
     #[cfg(target_arch = "x86_64")]
     return crate::calibrate::event_cost_ns(attachment);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = attachment;
+        Err(needs_x86_64())
+    }
+}
+
+/// Return what timing a function means for a call of it; see [`crate::calibrate`].
+///
+/// # Errors
+/// As `event_cost_ns`.
+pub fn timed_call(attachment: Attachment) -> Result<TimedCall> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::calibrate::timed_call(attachment);
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _ = attachment;

@@ -14,6 +14,8 @@ pub enum Reg {
     R2 = 2,
     /// Third argument.
     R3 = 3,
+    /// Fourth argument.
+    R4 = 4,
     /// Kept over calls.
     R6 = 6,
     /// Kept over calls.
@@ -54,6 +56,12 @@ pub enum If {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Helper {
+    /// `bpf_map_lookup_elem`.
+    MapLookupElem = 1,
+    /// `bpf_map_update_elem`.
+    MapUpdateElem = 2,
+    /// `bpf_map_delete_elem`.
+    MapDeleteElem = 3,
     /// `bpf_ktime_get_ns`.
     KtimeGetNs = 5,
     /// `bpf_get_current_pid_tgid`.

@@ -16,6 +16,7 @@ const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_MAP_TYPE_HASH: u32 = 1;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_RINGBUF: u32 = 27;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
@@ -94,20 +95,31 @@ pub fn create_counters(words: u32) -> Result<OwnedFd> {
     bpf_fd(BPF_MAP_CREATE, &mut attributes).map_err(|e| no_bpf("make an eBPF array", e))
 }
 
-/// Read the first counter of an array map made by `create_counters(1)`.
+/// Make a hash map from 64-bit keys to 64-bit values.
+///
+/// # Errors
+/// As `create_ring`.
+pub fn create_hash(most_entries: u32) -> Result<OwnedFd> {
+    let mut attributes = Attributes::default();
+    attributes[0] = pair(BPF_MAP_TYPE_HASH, 8);
+    attributes[1] = pair(8, most_entries);
+    bpf_fd(BPF_MAP_CREATE, &mut attributes).map_err(|e| no_bpf("make an eBPF hash map", e))
+}
+
+/// Read the counters of an array map made by `create_counters(WORDS)`.
 ///
 /// # Errors
 /// The descriptor is no such map.
-pub fn read_counter(map: &OwnedFd) -> Result<u64> {
+pub fn read_counters<const WORDS: usize>(map: &OwnedFd) -> Result<[u64; WORDS]> {
     let key = 0u32;
-    let mut value = 0u64;
+    let mut values = [0u64; WORDS];
     let mut attributes = Attributes::default();
     attributes[0] = pair(map.as_raw_fd() as u32, 0);
     attributes[1] = std::ptr::from_ref(&key) as u64;
-    attributes[2] = std::ptr::from_mut(&mut value) as u64;
+    attributes[2] = values.as_mut_ptr() as u64;
     bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes)
-        .map_err(|e| ProbeError::system("cannot read the count of lost events", e))?;
-    Ok(value)
+        .map_err(|e| ProbeError::system("cannot read the counters of the probes", e))?;
+    Ok(values)
 }
 
 /// How a program is attached.

@@ -4,7 +4,8 @@
 //!
 //! Tracing, from the kernel up: [`elf`] reads the server's executable and [`site`] chooses instructions in it; [`asm`] and
 //! [`programs`] make the eBPF programs that [`bpf`] attaches there; they write [`event`]s into a [`ring`] buffer, from
-//! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together.
+//! which [`decode`] makes page accesses; [`probes`] names the functions, and [`tracer`] holds it all together. [`read_times`]
+//! probes reads alone, for how long they take.
 //!
 //! Looking: [`loads`] finds a variable that has no symbol, [`memory`] reads the server's memory, [`descriptor`] knows its buffers there, [`pool`] lists and [`peek`] counts
 //! them, [`hand`] follows the clock sweep, [`parallel`] shares the work among threads; [`residency`] asks the kernel what of a file is in the page cache;
@@ -32,6 +33,7 @@ pub mod peek;
 pub mod pool;
 pub mod probes;
 pub mod programs;
+pub mod read_times;
 pub mod residency;
 pub mod ring;
 pub mod server;

@@ -116,7 +116,8 @@ pub fn build(common: &Common, kind: Kind, words: Words) -> Vec<u64> {
         lost,
     };
     b.a.copy(Reg::R6, Reg::R1);
-    b.only_our_cluster();
+    let identity = (common.identity_address, common.identity);
+    only_cluster(&mut b.a, identity, SCRATCH, out);
     b.body(words);
     b.finish()
 }
@@ -125,33 +126,37 @@ fn offset(register: Register) -> i16 {
     pt_regs_offset(register).expect("a general register")
 }
 
-impl Builder<'_> {
-    /// `*(frame + to) = *user(r3)`, or on to `unread`: the helper takes no page fault, so that it cannot read what this
-    /// process has not touched yet.
-    fn read_user_or(&mut self, to: i16, size_bytes: i32, unread: Label) {
-        self.a.copy(Reg::R1, Reg::Frame);
-        self.a.add(Reg::R1, i32::from(to));
-        self.a.set(Reg::R2, size_bytes);
-        self.a.call(Helper::ProbeReadUser);
-        self.a.jump_if(If::NotEqual, Reg::R0, 0, unread);
-    }
+/// `*(frame + to) = *user(r3)`, or on to `unread`: the helper takes no page fault, so that it cannot read what this
+/// process has not touched yet.
+fn read_user_or(a: &mut Assembler, to: i16, size_bytes: i32, unread: Label) {
+    a.copy(Reg::R1, Reg::Frame);
+    a.add(Reg::R1, i32::from(to));
+    a.set(Reg::R2, size_bytes);
+    a.call(Helper::ProbeReadUser);
+    a.jump_if(If::NotEqual, Reg::R0, 0, unread);
+}
 
-    /// The same; an event that cannot be read is lost.
+/// Go on in processes of one cluster only, and on to `out` in all others.
+///
+/// # Arguments
+/// `identity` is the address of the variable that identifies a cluster, and its value in the wanted one (8 bytes); at
+/// `scratch` there is room for it on the stack.
+pub(crate) fn only_cluster(a: &mut Assembler, identity: (u64, u64), scratch: i16, out: Label) {
+    a.set_wide(Reg::R3, identity.0);
+    read_user_or(a, scratch, 8, out);
+    a.load(Width::Double, Reg::R1, Reg::Frame, scratch);
+    a.set_wide(Reg::R2, identity.1);
+    a.jump_if_register(If::NotEqual, Reg::R1, Reg::R2, out);
+}
+
+impl Builder<'_> {
+    /// As `read_user_or`; an event that cannot be read is lost.
     fn read_user(&mut self, to: i16, size_bytes: i32) {
-        self.read_user_or(to, size_bytes, self.lost);
+        read_user_or(&mut self.a, to, size_bytes, self.lost);
     }
 
     fn register(&mut self, to: Reg, register: Register) {
         self.a.load(Width::Double, to, Reg::R6, offset(register));
-    }
-
-    fn only_our_cluster(&mut self) {
-        self.a.set_wide(Reg::R3, self.common.identity_address);
-        self.read_user_or(SCRATCH, 8, self.out);
-        self.a.load(Width::Double, Reg::R1, Reg::Frame, SCRATCH);
-        self.a.set_wide(Reg::R2, self.common.identity);
-        self.a
-            .jump_if_register(If::NotEqual, Reg::R1, Reg::R2, self.out);
     }
 
     fn only_accessing_callers(&mut self, return_address_offset: i32) {
@@ -328,7 +333,7 @@ impl Builder<'_> {
                 .set_wide(Reg::R3, at.address.wrapping_add(at.state_offset as u64));
             self.a.add_register(Reg::R3, Reg::R1);
             let (free, untouched) = (self.a.label(), self.a.label());
-            self.read_user_or(SCRATCH, 4, untouched);
+            read_user_or(&mut self.a, SCRATCH, 4, untouched);
             self.a.load(Width::Word, Reg::R1, Reg::Frame, SCRATCH);
             self.a.copy(Reg::R2, Reg::R1);
             self.a.shift_right(Reg::R2, USAGE_COUNT_SHIFT);

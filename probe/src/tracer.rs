@@ -180,7 +180,8 @@ impl Tracer {
     /// # Errors
     /// The counter cannot be read.
     pub fn lost(&self) -> Result<u64> {
-        bpf::read_counter(&self.counters)
+        let [lost] = bpf::read_counters(&self.counters)?;
+        Ok(lost)
     }
 
     /// Return how many events were not read, or read in vain, because reading ended early: all of them once it is stopped.

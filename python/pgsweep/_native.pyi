@@ -20,6 +20,7 @@ __all__ = [
     "ObjectIds",
     "PoolContents",
     "PoolReader",
+    "ReadTimer",
     "RecordSplitter",
     "Rules",
     "Tracer",
@@ -395,6 +396,45 @@ class PoolReader:
             threads: how many; None is one per processor, at most 4. Where the system refuses threads, fewer
                 do it.
         """
+
+@type_check_only
+class ReadHistogram(TypedDict):
+    """Reads that were timed; one element a bucket, in order."""
+
+    from_ns: NDArray[np.uint64]
+    below_ns: NDArray[np.uint64]
+    reads: NDArray[np.uint64]
+    nanoseconds: NDArray[np.uint64]  # of all of them
+
+@final
+class ReadTimer:
+    """Times how long sessions wait for reads while its probes are attached; they die with the process.
+
+    Args:
+        postmaster_pid: process id of the server's postmaster.
+        attachment: `link`, `perf_event`, or `auto`.
+        start_time: as for PoolReader.
+
+    Attributes:
+        function: whose time is counted: `WaitReadBuffers`, or `mdread` up to version 16.
+        own_seconds: what timing adds to the time of a read as counted, and what it costs the process.
+
+    Raises:
+        RuntimeError: (what, hint): this kernel, server or user cannot.
+        OSError: a system call failed.
+    """
+
+    def __new__(
+        cls, postmaster_pid: int, *, attachment: str = "auto", start_time: int | None = None
+    ) -> ReadTimer: ...
+    @property
+    def function(self) -> str: ...
+    @property
+    def own_seconds(self) -> tuple[float, float]: ...
+    def attach(self) -> None: ...
+    def detach(self) -> None: ...
+    def histogram(self) -> ReadHistogram:
+        """Return what was timed since this was made."""
 
 @final
 class Tracer:

@@ -62,6 +62,12 @@ ENOUGH = "enough"
     "--max-bytes", type=Bytes(), metavar="SIZE", help="End a trace when its files reach this size: 2GB."
 )
 @click.option(
+    "--time-reads",
+    is_flag=True,
+    help="Time how long the server's reads take, by probes for half a second in every five; a trace does so "
+    "anyway. Needs root on the server's host.",
+)
+@click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path),
@@ -86,6 +92,7 @@ def command(
     seconds: float | str | None,
     max_events: int | None,
     max_bytes: int | None,
+    time_reads: bool,
     out: Path | None,
     as_json: bool,
     script: bool,
@@ -128,7 +135,7 @@ def command(
     from pgsweep.evidence.record import plan_record, record
 
     if dry_run:
-        plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source))
+        plan = target.use(lambda conninfo: plan_record(conninfo, out, source=source, time_reads=time_reads))
         for refusal in plan.passed_over:
             settings.say(f"not possible by {refusal}")
         _show_plan(settings, plan, as_json=as_json)
@@ -144,6 +151,7 @@ def command(
                 seconds=seconds,
                 max_events=max_events,
                 max_bytes=max_bytes,
+                time_reads=time_reads,
                 progress=shown,
                 stop=stop,
             )

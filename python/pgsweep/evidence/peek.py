@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgsweep._native import PoolReader
+from pgsweep._native import PoolReader, ReadTimer
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.host_memory import TIMED_READS
 from pgsweep.evidence.observe import first_meta, seed_of, session
+from pgsweep.evidence.read_timing import open_timer, timing_facts
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
 from pgsweep.evidence.snapshots import PoolGone, Recording, note_sample, sample_of
@@ -53,6 +54,7 @@ def record_peek(
     stop: threading.Event | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
+    time_reads: bool = False,
 ) -> RecordResult:
     """Record snapshots from the memory of a running server on this host into a folder of evidence.
 
@@ -69,11 +71,12 @@ def record_peek(
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
+        time_reads: time how long reads take, by probes in the server (read_timing.py).
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
         MissingAbility: not this host, neither root nor the server's user, or a server whose memory is not
-            understood.
+            understood; reads shall be timed, and the kernel allows no probes.
         EvidenceError: the evidence cannot be written.
         KeyboardInterrupt: interrupted before the first snapshot.
     """
@@ -82,8 +85,14 @@ def record_peek(
     with session(conninfo, progress) as connection:
         server = read_server(connection)
         view = PeekView(connection, server, sample_of(server, seed, sample_blocks))
+        timer = view.read_timer() if time_reads else None
         meta = first_meta(
-            connection, "peek", server, postmaster_pid=view.postmaster_pid, sampling=view.sample.to_meta(seed)
+            connection,
+            "peek",
+            server,
+            postmaster_pid=view.postmaster_pid,
+            host={} if timer is None else timing_facts(timer, ""),
+            sampling=view.sample.to_meta(seed),
         )
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
             recording = Recording(
@@ -92,6 +101,7 @@ def record_peek(
                 view,
                 writer,
                 postmaster_pid=view.postmaster_pid,
+                timer=timer,
                 progress=progress,
                 stop=stop or threading.Event(),
             )
@@ -118,12 +128,27 @@ class PeekView:
         self._connection = connection
         self._server = server
         self.sample = sample
-        self.postmaster_pid, start_time = local_postmaster(connection)
+        self.postmaster_pid, self._start_time = local_postmaster(connection)
         with _abilities():
-            self._reader = PoolReader(self.postmaster_pid, server.version_num, start_time=start_time)
+            self._reader = PoolReader(self.postmaster_pid, server.version_num, start_time=self._start_time)
             self._reader.read()
         self._unsettled_hands = 0
         self._began_processor = time.thread_time()
+
+    def read_timer(self) -> ReadTimer:
+        """Return what times the reads of the server.
+
+        Raises:
+            MissingAbility: the kernel does not let us, or the server has no symbols.
+        """
+        timer, why = open_timer(self.postmaster_pid, self._start_time)
+        if timer is None:
+            raise MissingAbility(
+                "the server's reads cannot be timed",
+                cause=why,
+                hint="run it as root; or leave --time-reads out",
+            )
+        return timer
 
     def check(self, relations: list[Relation], databases: dict[int, str]) -> None:
         """Compare the memory with the size of the pool, the catalog, and the server's count of used buffers.

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.evidence.disk_latency import DEPTH_READS
+from pgsweep.evidence.read_timing import EVERY_SECONDS, TIMED_SECONDS
 from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.evidence.trace_recording import COPY_SECONDS
@@ -26,6 +27,7 @@ from pgsweep.pg.counters import FRESH_STATISTICS
 from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.pg.queries import load, numbered
 from pgsweep.records.prediction import PlanStep, RecordPlan
+from pgsweep.units import format_plain
 
 _Steps = tuple[tuple[str, str, int], ...]
 
@@ -101,6 +103,14 @@ _PROBED: Final = (
     "FreeBulkInsertState, AbortCurrentTransaction, proc_exit, DropRelationBuffers, DropRelationsAllBuffers, "
     "DropDatabaseBuffers (as the server's version has them)"
 )
+_READ_PROBES: Final = (
+    "times of reads",
+    f"for {format_plain(TIMED_SECONDS)} s in every {format_plain(EVERY_SECONDS)} s of the observation; the "
+    "probes end with this process",
+    "bpf(BPF_MAP_CREATE), bpf(BPF_PROG_LOAD), bpf(BPF_LINK_CREATE, BPF_TRACE_UPROBE_MULTI), before Linux "
+    "6.6 perf_event_open(uprobe), where WaitReadBuffers and mdstartreadv (up "
+    "to version 16 mdread) begin and return, which count in a histogram how long sessions wait for reads",
+)
 
 
 def plan_sql(conninfo: str, output: Path) -> RecordPlan:
@@ -138,12 +148,13 @@ def plan_sql(conninfo: str, output: Path) -> RecordPlan:
         return RecordPlan(source="sql", server=_target(connection), output=str(output), steps=steps)
 
 
-def plan_peek(conninfo: str, output: Path) -> RecordPlan:
+def plan_peek(conninfo: str, output: Path, *, time_reads: bool = False) -> RecordPlan:
     """Return the statements and system calls of a recording from the server's memory.
 
     Args:
         conninfo: as libpq understands it.
         output: the folder that would be written.
+        time_reads: time reads by probes too.
 
     Raises:
         ConnectionFailed: the server cannot be reached.
@@ -162,6 +173,7 @@ def plan_peek(conninfo: str, output: Path) -> RecordPlan:
         steps = _statements(_PEEK, version_num, texts) + _system_calls(
             _symbols(pid), _host_memory(pid), *_timed_reads(pid), *_host_counters(pid), memory
         )
+        steps += _system_calls(*([_READ_PROBES] if time_reads else []))
         return RecordPlan(source="peek", server=_target(connection), output=str(output), steps=steps)
 
 
@@ -204,6 +216,7 @@ def plan_trace(conninfo: str, output: Path) -> RecordPlan:
             "bpf(BPF_LINK_CREATE, BPF_TRACE_UPROBE_MULTI), before Linux 6.6 perf_event_open(uprobe), in "
             + _PROBED,
         ),
+        _READ_PROBES,
     )
     steps = _statements(_TRACE, version_num, {}) + calls
     return RecordPlan(source="trace", server=target, output=str(output), steps=steps)

@@ -32,6 +32,7 @@ def record(
     seconds: float | None = None,
     max_events: int | None = None,
     max_bytes: int | None = None,
+    time_reads: bool = False,
     rng_seed: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
@@ -46,13 +47,14 @@ def record(
         seconds: length of the observation; None ends it when it suffices, a trace after 40 s.
         max_events: end a trace after that many accesses.
         max_bytes: end a trace when the evidence has about this size.
+        time_reads: time how long reads of the server take, by probes; a trace does so anyway.
         rng_seed: of the times of snapshots and of the sample of blocks, for recordings that shall be joined;
             None draws one.
         progress: called with the expected cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
 
     Raises:
-        UsageError: a limit of traces for another source.
+        UsageError: a limit of traces for another source, or times of reads by SQL.
         ConnectionFailed: the server cannot be reached, or went away before anything was seen.
         MissingAbility: the source is not possible; for `auto`, none is.
         EvidenceError: the evidence cannot be written.
@@ -62,10 +64,17 @@ def record(
             "--max-events and --max-bytes end a trace, not snapshots",
             hint="add `--source trace`, or leave them out",
         )
+    _refuse_times_by_sql(source, time_reads=time_reads)
     heard = progress or NullListener()
     by_name: dict[str, Callable[[], RecordResult]] = {
         "peek": lambda: record_peek(
-            conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop
+            conninfo,
+            output,
+            seconds=seconds,
+            rng_seed=rng_seed,
+            time_reads=time_reads,
+            progress=heard,
+            stop=stop,
         ),
         "sql": lambda: record_sql(
             conninfo, output, seconds=seconds, rng_seed=rng_seed, progress=heard, stop=stop
@@ -84,7 +93,7 @@ def record(
         return by_name[source]()
     passed_over: list[str] = []
     # A trace costs the server some speed, so `auto` takes it only where nothing gentler is possible.
-    candidates = ["peek", "sql", *(["trace"] if os.geteuid() == 0 else [])]
+    candidates = ["peek", *([] if time_reads else ["sql"]), *(["trace"] if os.geteuid() == 0 else [])]
     for candidate in candidates:
         try:
             result = by_name[candidate]()
@@ -98,25 +107,40 @@ def record(
     raise AssertionError("the last candidate returns or raises")
 
 
-def plan_record(conninfo: str, output: Path, *, source: Source = "auto") -> RecordPlan:
+def _refuse_times_by_sql(source: Source, *, time_reads: bool) -> None:
+    if time_reads and source == "sql":
+        raise UsageError(
+            "--time-reads takes probes on the server's host, and --source sql has none",
+            hint="use --source peek as root; or set track_io_timing = on, which gives the mean",
+        )
+
+
+def plan_record(
+    conninfo: str, output: Path, *, source: Source = "auto", time_reads: bool = False
+) -> RecordPlan:
     """Return the statements and system calls of a recording, which is not made.
 
     Args:
         conninfo: as for `record`.
         output: likewise.
         source: likewise; `auto` tries `peek` and `sql`.
+        time_reads: likewise.
 
     Raises:
+        UsageError: times of reads by SQL.
         ConnectionFailed: the server cannot be reached.
         MissingAbility: the source is not possible.
     """
+    _refuse_times_by_sql(source, time_reads=time_reads)
     if source == "trace":
         return plan_trace(conninfo, output)
-    if source != "auto":
-        return (plan_peek if source == "peek" else plan_sql)(conninfo, output)
+    if source == "sql":
+        return plan_sql(conninfo, output)
     try:
-        return plan_peek(conninfo, output)
+        return plan_peek(conninfo, output, time_reads=time_reads)
     except MissingAbility as refused:
+        if source == "peek" or time_reads:
+            raise
         return msgspec.structs.replace(plan_sql(conninfo, output), passed_over=[_refusal("peek", refused)])
 
 

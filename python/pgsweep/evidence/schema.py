@@ -104,6 +104,15 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "name": "str",
         "value": "float64",
     },
+    "read_times": {
+        "stretch": "int32",
+        "begin_seconds": "float64",
+        "end_seconds": "float64",
+        "from_ns": "uint64",
+        "below_ns": "uint64",
+        "reads": "uint64",
+        "nanoseconds": "uint64",
+    },
     "relations": {
         "db": "uint32",
         "database": "str",

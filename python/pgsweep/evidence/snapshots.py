@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from pgsweep.evidence.observe import (
     note_newer,
     relation_columns,
 )
+from pgsweep.evidence.read_timing import ReadTiming, cost_words
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule, least_seconds
@@ -41,6 +42,9 @@ from pgsweep.pg.failures import QueryCanceled, ServerError, SessionLost, first_l
 from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_minutes, format_percent
+
+if TYPE_CHECKING:
+    from pgsweep._native import ReadTimer
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
@@ -106,6 +110,7 @@ class Recording:
         view: the method to read the pool.
         postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         writer: takes the evidence.
+        timer: times the server's reads meanwhile; None does not.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
     """
@@ -118,6 +123,7 @@ class Recording:
         writer: EvidenceWriter,
         *,
         postmaster_pid: int | None,
+        timer: ReadTimer | None = None,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
@@ -125,6 +131,7 @@ class Recording:
         self._postmaster_pid = postmaster_pid
         self._server = server
         self._view = view
+        self._timer = timer
         self._writer = writer
         self._progress = progress
         self._stop = stop
@@ -159,7 +166,9 @@ class Recording:
         log.sample(full=True)
         log.add_of_host(self._postmaster_pid)
         accesses_before = log.accesses(self._server.database)
-        ended_by = self._observe(log, schedule)
+        with ReadTiming(self._timer, self._started) as timing:
+            ended_by = self._observe(log, schedule)
+        self._writer.append("read_times", timing.take())
         if self._clock.snapshots == 0:
             if ended_by == "interrupt":
                 raise KeyboardInterrupt
@@ -179,6 +188,7 @@ class Recording:
         measured = log.spent_seconds / length_seconds
         if self._view.loads_server:
             measured += self._spent_seconds / length_seconds
+        measured += timing.overhead.get("timed_reads_seconds", 0.0) / length_seconds
         pass_seconds = self._clock.pass_seconds
         self._writer.close(
             msgspec.structs.replace(
@@ -186,7 +196,7 @@ class Recording:
                 seconds=length_seconds,
                 ended_by=ended_by,
                 warnings=self._warnings,
-                host=self._writer.meta.host | at_end,
+                host=self._writer.meta.host | at_end | timing.failure_facts,
                 overhead={
                     "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
                     "expected_share": expected,
@@ -198,6 +208,7 @@ class Recording:
                     "laps": self._clock.passes,
                     "effective_snapshots": self._clock.effective_snapshots,
                     **self._view.measured(length_seconds),
+                    **timing.overhead,
                 },
             )
         )
@@ -237,6 +248,8 @@ class Recording:
         share, sentences = self._view.cost(
             schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
         )
+        if self._timer is not None:
+            sentences = [*sentences, cost_words(self._timer)]
         for sentence in sentences:
             self._progress.note(sentence)
         return share

@@ -87,7 +87,9 @@ def record_trace(
         postmaster_pid, start_time = local_postmaster(connection)
         with _abilities():
             cost_seconds = trace_event_cost_seconds(attachment)
-        recording = TraceRecording(connection, server, postmaster_pid, progress, stop or threading.Event())
+        recording = TraceRecording(
+            connection, server, postmaster_pid, start_time, progress, stop or threading.Event()
+        )
         expected = recording.state_cost(cost_seconds)
         meta = recording.meta()
         with EvidenceWriter(output, meta, overwrite=overwrite) as writer, _abilities():

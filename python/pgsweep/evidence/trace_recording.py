@@ -21,6 +21,7 @@ from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
+from pgsweep.evidence.read_timing import ReadTiming, cost_words, open_timer, timing_facts
 from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
@@ -62,6 +63,7 @@ class TraceRecording:
     Args:
         connection: a session for inspection.
         postmaster_pid: of the server that the session is with.
+        start_time: of the server, in microseconds since 2000-01-01.
         progress: called with the cost before it is spent, and with the time passed.
         stop: set it to end early with valid evidence.
     """
@@ -71,12 +73,14 @@ class TraceRecording:
         connection: Connection,
         server: Server,
         postmaster_pid: int,
+        start_time: int,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
         self._connection = connection
         self._server = server
         self._postmaster_pid = postmaster_pid
+        self._timer, self._no_timer = open_timer(postmaster_pid, start_time)
         self._progress = progress
         self._stop = stop
         self._databases = read_databases(connection)
@@ -106,7 +110,7 @@ class TraceRecording:
             self._server,
             postmaster_pid=self._postmaster_pid,
             depths=True,
-            host=recovery,
+            host=recovery | timing_facts(self._timer, self._no_timer),
         )
 
     def _find_recovery(self) -> int | None:
@@ -144,6 +148,7 @@ class TraceRecording:
         self._progress.note(
             f"once before: {TIMED_READS}; {TIMED_DEPTHS}; every {COPY_SECONDS:g} s {COPIES} more reads of "
             "the program, less than a millisecond"
+            + ("" if self._timer is None else f"; {cost_words(self._timer)}")
         )
         return share
 
@@ -175,8 +180,12 @@ class TraceRecording:
             # What the pool held at the beginning is on disk before anything can go wrong.
             writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
-            with contextlib.closing(CopyTimer(PROC / str(self._postmaster_pid) / "exe")) as copies:
+            with (
+                contextlib.closing(CopyTimer(PROC / str(self._postmaster_pid) / "exe")) as copies,
+                ReadTiming(self._timer, started) as timing,
+            ):
                 ended_by = self._loop(tracer, writer, limits, log, started, copies)
+            writer.append("read_times", timing.take())
             at_end: dict[str, str] = {}
             if ended_by != "server":
                 log.add_of_host(self._postmaster_pid, time.monotonic() - started)
@@ -195,6 +204,7 @@ class TraceRecording:
         counts = tracer.counts()
         lost = tracer.lost()
         measured = counts["events"] * cost_seconds + time.process_time() - processor_seconds
+        measured += timing.overhead.get("timed_reads_seconds", 0.0)
         measured /= length_seconds * (os.cpu_count() or 1)
         if ended_by != "server":
             self._finish(writer, log)
@@ -213,10 +223,12 @@ class TraceRecording:
                     "expected_share": expected,
                     "measured_share": measured,
                     "reader_processor_seconds": tracer.reader_processor_seconds(),
+                    **timing.overhead,
                 },
                 host=writer.meta.host
                 | copy_facts(copies.seconds)
                 | at_end
+                | timing.failure_facts
                 | {"attachment": tracer.attachment()},
             )
         )

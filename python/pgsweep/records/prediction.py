@@ -134,6 +134,25 @@ class DiskLatency(msgspec.Struct, frozen=True, kw_only=True):
     reads: int
 
 
+class TimedReads(msgspec.Struct, frozen=True, kw_only=True):
+    """How long sessions waited for single reads from the server's files, page cache and disk alike: measured.
+
+    Attributes:
+        reads: that were timed.
+        seconds: of the recording in which they were.
+        mean_seconds: of waiting for one of them.
+        median_seconds, p90_seconds, p99_seconds, p999_seconds: that 50, 90, 99 and 99.9% did not exceed.
+    """
+
+    reads: int
+    seconds: float
+    mean_seconds: float
+    median_seconds: float
+    p90_seconds: float
+    p99_seconds: float
+    p999_seconds: float
+
+
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """What disk reads make of the throughput.
 
@@ -250,6 +269,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         throughput: null in results of earlier versions.
         relations: those with the most disk reads, and the others together.
         costs: what reads take; null, as `use`, in results of earlier versions.
+        timed_reads: null where reads were not timed one by one.
         use: what the memory was used for when the evidence was recorded.
     """
 
@@ -264,6 +284,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     simulated_disk_bytes_per_second: float | None = None
     relations: list[RelationCurve] = []
     costs: ReadCosts | None = None
+    timed_reads: TimedReads | None = None
     use: MemoryUse | None = None
     other_assumed: bool = False
 

@@ -31,6 +31,7 @@ from pgsweep.records.prediction import (
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.throughput import Then, predict_throughput
+from pgsweep.sizing.timed_reads import timed_reads
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -299,6 +300,7 @@ class Simulation(ABC):
             points=points,
             reasons=reasons,
             relations=self._relations(points, found),
+            timed_reads=timed_reads(self._evidence),
         )
 
     def _relations(self, points: list[DiskPoint], found: dict[int, Found]) -> list[RelationCurve]:

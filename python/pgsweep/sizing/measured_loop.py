@@ -10,16 +10,14 @@ import numpy as np
 from pgsweep.evidence.disk_latency import latencies_of
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.inference.totals import gained, series_of
+from pgsweep.sizing.inference.totals import counter_rates, series_of
+from pgsweep.sizing.timed_reads import waited_per_second
 from pgsweep.units import format_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pgsweep.evidence.exported import TraceTables
     from pgsweep.evidence.store import EvidenceMeta
-
-    _Rate = Callable[[str, str, str], float | None]
+    from pgsweep.sizing.inference.totals import Rate
 
 MOST_SESSIONS: Final = 10_000
 
@@ -53,6 +51,7 @@ class Loop:
         processors: that the server may use: all, less what others use; a broken number.
         others: processors that other programs use; the clients, where they run on the host, among them.
         read_seconds: of waiting for reads in one second, page cache and disk.
+        writes_timed: how long sessions wrote is known.
         write_seconds: processor time of writing pages that leave the pool in one second, by sessions.
         write_wait_seconds: what these writes take besides.
         copy_seconds: of one read from the page cache.
@@ -70,6 +69,7 @@ class Loop:
     processors: float
     others: float
     read_seconds: float
+    writes_timed: bool
     write_seconds: float
     write_wait_seconds: float
     copy_seconds: float
@@ -95,10 +95,12 @@ def measure_loop(evidence: TraceTables) -> Loop:
         Refused: they do not show one.
     """
     meta = evidence.meta
-    if meta.settings.get("track_io_timing") != "on":
+    timing = meta.settings.get("track_io_timing") == "on"
+    waited = None if timing else waited_per_second(evidence)
+    if not timing and waited is None:
         raise Refused(
             "how long sessions wait for reads was not measured (ALTER SYSTEM SET track_io_timing = on; a "
-            "reload, then record again)"
+            "reload, then record again; or, as root on the server's host, pgsweep record --time-reads)"
         )
     copy = copy_of(meta)
     processors = meta.host.get("processors", "")
@@ -141,7 +143,8 @@ def measure_loop(evidence: TraceTables) -> Loop:
         recording_seconds=_recording_seconds(meta) / commits,
         processors=max(count - others, server),
         others=others,
-        read_seconds=(base["blk_read_time"] or 0.0) / 1000,
+        read_seconds=(base["blk_read_time"] or 0.0) / 1000 if waited is None else waited,
+        writes_timed=timing,
         write_seconds=writing,
         write_wait_seconds=written - writing,
         copy_seconds=copy,
@@ -152,7 +155,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
     )
 
 
-def _written_by_sessions(rate: _Rate, database: str) -> tuple[float, float]:
+def _written_by_sessions(rate: Rate, database: str) -> tuple[float, float]:
     """Return how many pages sessions write in a second to make room in the pool, and the seconds it takes.
 
     From pg_stat_io on 16 and later; before, of all writes of sessions, new blocks and rings among them.
@@ -164,7 +167,7 @@ def _written_by_sessions(rate: _Rate, database: str) -> tuple[float, float]:
     return pages or 0.0, (milliseconds or 0.0) / 1000
 
 
-def _dirty_share(rate: _Rate, written_by_sessions: float) -> float:
+def _dirty_share(rate: Rate, written_by_sessions: float) -> float:
     """Return which share of the pages that leave the pool was written for it, by sessions or the writer.
 
     From pg_stat_io on 16 and later; before, each read and each new page takes the place of one.
@@ -232,19 +235,3 @@ def _nanoseconds(host: dict[str, str], name: str) -> float | None:
     """Return a fact in seconds; None where it is not there or cannot be."""
     text = host.get(name, "")
     return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None
-
-
-def counter_rates(counters: dict[str, np.ndarray]) -> _Rate:
-    """Return what gives the growth per second of a counter; None where it is not there."""
-
-    def rate(scope: str, named: str, name: str) -> float | None:
-        values = series_of(counters, scope, named, name)
-        if not len(values):
-            return None
-        seconds = counters["seconds"][counters["scope"] == scope]
-        span = float(seconds.max() - seconds.min())
-        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
-        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
-        return grown / span if span > 0 and grown >= 0 else None
-
-    return rate

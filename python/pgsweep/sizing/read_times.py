@@ -1,6 +1,7 @@
-"""How long reads take, as the server itself timed them, and what that says of the disk.
+"""How long reads take, as the server itself or a recording timed them, and what that says of the disk.
 
-With `track_io_timing` on, pg_stat_database has the time of all reads (`blk_read_time`). A miss is a copy from
+With `track_io_timing` on, pg_stat_database has the time of all reads (`blk_read_time`); without it the
+recording may have timed reads by probes (timed_reads.py). A miss is a copy from
 the page cache of c, or a read from disk of L, so of the misses
 
     q = (mean - c) / (L - c)
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pgsweep.sizing.measured_loop import copy_of, counter_rates
+from pgsweep.sizing.inference.totals import counter_rates
+from pgsweep.sizing.measured_loop import copy_of
 from pgsweep.sizing.read_costs import read_costs
+from pgsweep.sizing.timed_reads import waited_per_second
 
 if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
@@ -42,7 +45,7 @@ _LEAST_DISK_SHARE: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTimes:
-    """What the server timed.
+    """What was timed.
 
     Attributes:
         mean_seconds: of a miss.
@@ -69,20 +72,24 @@ class ReadTimes:
 
 
 def read_times(evidence: TraceTables) -> ReadTimes | None:
-    """Return what reads of the database took; None where the server did not time them, or hardly read."""
+    """Return what reads of the database took; None where they were not timed, or hardly any."""
     meta = evidence.meta
-    if meta.settings.get("track_io_timing") != "on":
-        return None
     rate = counter_rates(evidence.table("counters"))
     reads = rate("database", meta.database, "blks_read")
-    milliseconds = rate("database", meta.database, "blk_read_time")
-    if not reads or milliseconds is None or reads * max(meta.seconds, 0.0) < _FEWEST_READS:
+    if meta.settings.get("track_io_timing") == "on":
+        waited = (rate("database", meta.database, "blk_read_time") or 0.0) / 1000
+    else:
+        by_probes = waited_per_second(evidence)
+        if by_probes is None:
+            return None
+        waited = by_probes
+    if not reads or reads * max(meta.seconds, 0.0) < _FEWEST_READS:
         return None
     copy = copy_of(meta)
     least, most = COPY_SECONDS if copy is None else (copy * _COPY_RANGE[0], copy * _COPY_RANGE[1])
     waits = meta.server_version_num >= _WAITS_FROM
     return ReadTimes(
-        mean_seconds=milliseconds / 1000 / reads,
+        mean_seconds=waited / reads,
         copy_seconds=(least, max(most, _QUEUED_SECONDS) if waits else most),
         waits=waits,
     )

@@ -19,7 +19,7 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import Throughput
 from pgsweep.sizing.disk_reads import Change, Found, Simulation, throughput_with
-from pgsweep.sizing.measured_loop import counter_rates
+from pgsweep.sizing.inference.totals import counter_rates
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.read_times import costs_by_times, read_times

@@ -4,7 +4,8 @@ A transaction needs processor time, waits for reads, and is delayed by what else
 known for today from counters over the recording:
 
     processor time    of the server's processes (/proc/PID/stat), divided by the transactions
-    reads             blk_read_time of pg_stat_database (track_io_timing), less the copies from the page cache
+    reads             blk_read_time of pg_stat_database (track_io_timing), or reads that the recording timed,
+                      less the copies from the page cache
     the rest          what makes the closed loop's throughput the measured one; taken as the same at each size
 
 At another size sessions wait for the disk as many times as long as there are more reads that wait for it in
@@ -225,6 +226,11 @@ def _written(misses: float, dirty_share: float) -> tuple[float, float]:
 
 def _assumed(loop: Loop, factor: float) -> list[str]:
     found = []
+    if not loop.writes_timed:
+        found.append(
+            "how long sessions write was not measured (track_io_timing is off): what they wait for it is "
+            "taken as the same at each size"
+        )
     if loop.cold_read_seconds is None:
         found.append(
             "what a read from disk takes of a processor was not measured: 30 microseconds are assumed"

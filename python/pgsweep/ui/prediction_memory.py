@@ -14,6 +14,7 @@ from pgsweep.records.prediction import (
     PredictResult,
     Throughput,
     ThroughputPoint,
+    TimedReads,
 )
 from pgsweep.ui.numbers import count, factor, factors, figure, format_bytes, known_bytes, percent
 from pgsweep.ui.section import Cell, Fact, Group, Measured, Predicted, Section
@@ -213,7 +214,23 @@ def _ratios(loop: dict[int, ThroughputPoint], point: DiskPoint) -> tuple[str, st
 
 def _reasons(memory: MemoryPrediction) -> list[str]:
     loop = memory.throughput
-    return [*memory.reasons, *([] if loop is None else [*loop.reasons, *_depth_words(loop)])]
+    return [
+        *memory.reasons,
+        *_timed_words(memory.timed_reads),
+        *([] if loop is None else [*loop.reasons, *_depth_words(loop)]),
+    ]
+
+
+def _timed_words(timed: TimedReads | None) -> list[str]:
+    """Return how long single reads took; nothing where they were not timed."""
+    if timed is None:
+        return []
+    shares = (("50%", timed.median_seconds), ("90%", timed.p90_seconds), ("99%", timed.p99_seconds))
+    within = ", ".join(f"{share} no longer than {figure(seconds * 1e6)}" for share, seconds in shares)
+    return [
+        f"sessions waited {figure(timed.mean_seconds * 1e6)} µs for a read on average, from the page cache "
+        f"or the disk; {within} (measured, {count(timed.reads)} reads in {figure(timed.seconds)} s)"
+    ]
 
 
 def _depth_words(loop: Throughput) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,8 @@ from pgsweep.sizing.inference.scan_counts import by_rings, scanned_blocks
 from pgsweep.units import BLOCK_BYTES
 
 Floats = NDArray[np.float64]
+Rate = Callable[[str, str, str], float | None]
+"""Returns the growth per second of a counter, by scope, object and name; None where it is not there."""
 
 _PARTS = 8
 
@@ -196,6 +199,22 @@ def gained(values: Floats) -> float:
     """
     rises = np.diff(values)
     return float(np.where(rises < 0, values[1:], rises).sum())
+
+
+def counter_rates(counters: Table) -> Rate:
+    """Return what gives the growth per second of a counter; None where it is not there."""
+
+    def rate(scope: str, named: str, name: str) -> float | None:
+        values = series_of(counters, scope, named, name)
+        if not len(values):
+            return None
+        seconds = counters["seconds"][counters["scope"] == scope]
+        span = float(seconds.max() - seconds.min())
+        # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
+        grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
+        return grown / span if span > 0 and grown >= 0 else None
+
+    return rate
 
 
 def _relations_gained(
