@@ -15,6 +15,7 @@ from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
+from pgsweep.units import format_bytes
 from tests.fix_cli import run
 from tests.fix_results import MB
 from tests.fix_what_if import POOL, Load
@@ -103,6 +104,26 @@ def test_reads_of_the_cgroup_stand_in_where_those_of_the_processes_could_not_be_
     both = memory_of(with_host(trace, tmp_path / "both", counters=counters))
     assert both.measured_disk_bytes_per_second == pytest.approx(1e6 / SECONDS)
     assert any("from disk (measured)" in reason for reason in both.reasons)
+
+
+def test_what_was_held_twice_stands_beside_what_is_simulated_and_the_intervals_hold_it(
+    trace: Path, plain: MemoryPrediction, tmp_path: Path
+) -> None:
+    assert plain.measured_twice_bytes is None
+    assert not any("lay in the page cache too" in reason for reason in plain.reasons)
+    today = next(point for point in plain.points if point.shared_buffers_bytes == TODAY_BYTES)
+    assert today.held_twice_bytes > MB // 4
+    for number, measured in enumerate((today.held_twice_bytes // 2, TODAY_BYTES)):
+        path = with_host(trace, tmp_path / str(number), data_twice_end_bytes=str(measured))
+        found = memory_of(path)
+        assert found.measured_twice_bytes == measured
+        assert any(reason.startswith(f"{format_bytes(measured)} of the pool lay") for reason in found.reasons)
+        now = next(point for point in found.points if point.shared_buffers_bytes == TODAY_BYTES)
+        assert now.held_twice_bytes == today.held_twice_bytes
+        assert now.held_twice_low_bytes - 8192 <= measured <= now.held_twice_high_bytes + 8192
+        for point in found.points:
+            assert 0 <= point.held_twice_low_bytes <= point.held_twice_bytes <= point.held_twice_high_bytes
+            assert point.held_twice_high_bytes <= point.shared_buffers_bytes
 
 
 def test_refaults_that_the_kernel_counts_are_compared_with_those_simulated(

@@ -25,7 +25,7 @@ from pgsweep.plain import shell_word
 from pgsweep.units import format_count
 
 PAGE_COLUMNS: Final = ("spc", "db", "rel", "fork", "block")
-_KEPT_TABLES: Final = ("relations", "drops", "counters", "snapshots", "read_times")
+_KEPT_TABLES: Final = ("relations", "drops", "counters", "snapshots", "read_times", "page_cache")
 
 
 class TraceTables(Protocol):

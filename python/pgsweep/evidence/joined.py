@@ -57,8 +57,9 @@ class JoinedEvidence:
         self._tables = tables
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> Table:
-        """Return a table, or some of its columns."""
-        found = self._tables[name]
+        """Return a table, or some of its columns; tables that are not joined are empty."""
+        empty = {column: np.zeros(0, dtype=kind) for column, kind in TABLES[name].items() if kind != "str"}
+        found = self._tables.get(name, empty)
         return {column: found[column] for column in (TABLES[name] if columns is None else columns)}
 
     def write(self, path: Path) -> None:

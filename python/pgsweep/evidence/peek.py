@@ -54,6 +54,7 @@ def record_peek(
     stop: threading.Event | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
+    blocks_cached: bool = True,
     time_reads: bool = False,
 ) -> RecordResult:
     """Record snapshots from the memory of a running server on this host into a folder of evidence.
@@ -72,6 +73,7 @@ def record_peek(
         overwrite: replace evidence that is there already.
         sample_blocks: keep about this number of blocks a snapshot; None decides by the size of the pool.
         time_reads: time how long reads take, by probes in the server (read_timing.py).
+        blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
@@ -102,6 +104,7 @@ def record_peek(
                 writer,
                 postmaster_pid=view.postmaster_pid,
                 timer=timer,
+                blocks_cached=blocks_cached,
                 progress=progress,
                 stop=stop or threading.Event(),
             )

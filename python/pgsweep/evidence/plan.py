@@ -274,7 +274,12 @@ def _timed_reads(pid: int) -> list[tuple[str, str, str]]:
 def _host_counters(pid: int) -> list[tuple[str, str, str]]:
     both = "before and after the observation"
     return [
-        ("cached data", both, "open and cachestat (before Linux 6.5 mincore) of each file of a relation"),
+        (
+            "cached data",
+            both,
+            "open and cachestat (before Linux 6.5 mincore) of each file of a relation; mincore of those of "
+            "the database that are cached in part",
+        ),
         (
             "disk reads",
             both,

@@ -104,6 +104,17 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "name": "str",
         "value": "float64",
     },
+    "page_cache": {
+        "sample": "int32",
+        "seconds": "float64",
+        "spc": "uint32",
+        "db": "uint32",
+        "rel": "uint32",
+        "fork": "uint8",
+        "first_block": "uint32",
+        "blocks": "uint32",
+        "pages": "uint8",
+    },
     "read_times": {
         "stretch": "int32",
         "begin_seconds": "float64",

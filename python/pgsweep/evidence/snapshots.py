@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from pgsweep.errors import ConnectionFailed, EvidenceError, UnexpectedAnswer
+from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.clock_passes import PassClock
 from pgsweep.evidence.host_memory import facts_at_end
 from pgsweep.evidence.observe import (
@@ -111,6 +112,7 @@ class Recording:
         postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         writer: takes the evidence.
         timer: times the server's reads meanwhile; None does not.
+        blocks_cached: keep which blocks the page cache holds at both ends.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
     """
@@ -124,6 +126,7 @@ class Recording:
         *,
         postmaster_pid: int | None,
         timer: ReadTimer | None = None,
+        blocks_cached: bool = True,
         progress: Progress,
         stop: threading.Event,
     ) -> None:
@@ -133,6 +136,8 @@ class Recording:
         self._view = view
         self._timer = timer
         self._writer = writer
+        self._residency = BlockResidency(server, postmaster_pid if blocks_cached else None, writer)
+        self._looks_up = blocks_cached and postmaster_pid is not None
         self._progress = progress
         self._stop = stop
         self._clock = PassClock(server.shared_buffers_blocks)
@@ -165,6 +170,7 @@ class Recording:
         log = CounterLog(counters, self._writer, self._now)
         log.sample(full=True)
         log.add_of_host(self._postmaster_pid)
+        self._residency.begin(self._started)
         accesses_before = log.accesses(self._server.database)
         with ReadTiming(self._timer, self._started) as timing:
             ended_by = self._observe(log, schedule)
@@ -180,6 +186,7 @@ class Recording:
         if ended_by != "server":
             length_seconds = self._finish(log, begin, databases)
             at_end = self._facts_at_end()
+            self._residency.end(self._started, self._pool)
         accesses = max(0.0, log.accesses(self._server.database) - accesses_before)
         warnings, self._advice = judged(
             self._server, self._clock, accesses, schedule.wanted_seconds, was_reset=log.was_reset
@@ -196,7 +203,7 @@ class Recording:
                 seconds=length_seconds,
                 ended_by=ended_by,
                 warnings=self._warnings,
-                host=self._writer.meta.host | at_end | timing.failure_facts,
+                host=self._writer.meta.host | at_end | self._residency.facts | timing.failure_facts,
                 overhead={
                     "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
                     "expected_share": expected,
@@ -248,6 +255,8 @@ class Recording:
         share, sentences = self._view.cost(
             schedule, quick_seconds / schedule.interval_seconds + slow_seconds / slow_interval_seconds
         )
+        if self._looks_up:
+            sentences = [*sentences, f"before and after: {LOOKED_UP}"]
         if self._timer is not None:
             sentences = [*sentences, cost_words(self._timer)]
         for sentence in sentences:
@@ -331,6 +340,14 @@ class Recording:
         )
         if snapshot.hand_buffers is not None:
             log.add(begin, Counter("pool", "", "hand_frames", float(snapshot.hand_buffers)))
+
+    def _pool(self) -> Pool | None:
+        """Return the pool as it is now, beside the snapshots; None where it cannot be read."""
+        try:
+            snapshot = self._view.take()
+        except (SessionLost, ServerError, UnexpectedAnswer, QueryCanceled, PoolGone):
+            return None
+        return snapshot_columns(snapshot, 0), snapshot.used_buffers
 
     def _finish(self, log: CounterLog, begin: list[Relation], databases: dict[int, str]) -> float:
         """Read the last counters and the sizes at the end, and return the length of the observation."""

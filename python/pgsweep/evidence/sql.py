@@ -40,6 +40,7 @@ def record_sql(
     stop: threading.Event | None = None,
     overwrite: bool = False,
     sample_blocks: int | None = None,
+    blocks_cached: bool = True,
 ) -> RecordResult:
     """Record snapshots and counters of a running server into a folder of evidence.
 
@@ -58,6 +59,7 @@ def record_sql(
         stop: set it to end early with valid evidence.
         overwrite: replace evidence that is there already.
         sample_blocks: transfer about this number of blocks a snapshot; None decides by the size of the pool.
+        blocks_cached: keep which blocks the page cache holds at both ends, where the server is on this host.
 
     Raises:
         ConnectionFailed: the server cannot be reached, or went away before the first snapshot.
@@ -95,6 +97,7 @@ def record_sql(
                 _SqlView(server, reader),
                 writer,
                 postmaster_pid=postmaster_pid,
+                blocks_cached=blocks_cached,
                 progress=progress,
                 stop=stop or threading.Event(),
             )

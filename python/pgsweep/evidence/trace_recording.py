@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep._native import Tracer, read_pool
+from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
@@ -147,7 +148,7 @@ class TraceRecording:
         )
         self._progress.note(
             f"once before: {TIMED_READS}; {TIMED_DEPTHS}; every {COPY_SECONDS:g} s {COPIES} more reads of "
-            "the program, less than a millisecond"
+            f"the program, less than a millisecond; before and after {LOOKED_UP}"
             + ("" if self._timer is None else f"; {cost_words(self._timer)}")
         )
         return share
@@ -174,7 +175,9 @@ class TraceRecording:
         try:
             started = tracer.start_ns() / 1e9
             log = CounterLog(self._reader, writer, lambda: time.monotonic() - started)
+            residency = BlockResidency(self._server, self._postmaster_pid, writer)
             self._snapshot(writer, started)
+            residency.begin(started)
             log.sample(full=True)
             log.add_of_host(self._postmaster_pid, time.monotonic() - started)
             # What the pool held at the beginning is on disk before anything can go wrong.
@@ -191,6 +194,7 @@ class TraceRecording:
                 log.add_of_host(self._postmaster_pid, time.monotonic() - started)
                 at_end = self._facts_at_end()
                 self._snapshot(writer, started)
+                residency.end(started, self._pool)
             length_seconds = time.monotonic() - started
             tracer.stop()
             while (batch := tracer.poll(0.0)) is not None:
@@ -228,6 +232,7 @@ class TraceRecording:
                 host=writer.meta.host
                 | copy_facts(copies.seconds)
                 | at_end
+                | residency.facts
                 | timing.failure_facts
                 | {"attachment": tracer.attachment()},
             )
@@ -322,6 +327,16 @@ class TraceRecording:
             return disagreement(pool, self._server, before, used_buffers(self._connection))
         except (RuntimeError, OSError) as error:
             return str(error.args[0])
+
+    def _pool(self) -> Pool | None:
+        """Return what lies in the buffers; None where it cannot be read."""
+        if not self.pool_is_as_expected:
+            return None
+        try:
+            pool = read_pool(self._postmaster_pid, self._server.version_num)
+        except (RuntimeError, OSError):
+            return None
+        return cast("dict[str, NDArray[Any]]", pool), len(pool["block"])
 
     def _snapshot(self, writer: EvidenceWriter, started: float) -> None:
         """Store what lies in the buffers, if the memory shows what the server says of it."""

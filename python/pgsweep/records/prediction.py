@@ -269,6 +269,8 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         throughput: null in results of earlier versions.
         relations: those with the most disk reads, and the others together.
         costs: what reads take; null, as `use`, in results of earlier versions.
+        measured_twice_bytes: of the pool's blocks, those that the page cache held too at the end of the
+            recording; null where that was not recorded.
         timed_reads: null where reads were not timed one by one.
         use: what the memory was used for when the evidence was recorded.
     """
@@ -284,6 +286,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     simulated_disk_bytes_per_second: float | None = None
     relations: list[RelationCurve] = []
     costs: ReadCosts | None = None
+    measured_twice_bytes: int | None = None
     timed_reads: TimedReads | None = None
     use: MemoryUse | None = None
     other_assumed: bool = False

@@ -122,6 +122,7 @@ class Recorder:
                     rng_seed=_SEED,
                     stop=self._ended,
                     sample_blocks=SAMPLE_BLOCKS,
+                    blocks_cached=False,
                 )
             except MissingAbility:
                 if name == wanted[-1]:

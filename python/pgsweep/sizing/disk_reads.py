@@ -262,8 +262,9 @@ class Simulation(ABC):
             found[size] = self._at(size, share)
         factor, measured, simulated = self._against_measured(found, reasons)
         factors = (factor, self._against_refaults(found, reasons))
+        twice_factor, measured_twice = self._against_twice(found, reasons)
         points = [
-            self._point(point, found[point.shared_buffers_bytes], factors)
+            self._point(point, found[point.shared_buffers_bytes], factors, twice_factor)
             for point in self._result.points
             if point.shared_buffers_bytes in found
         ]
@@ -300,6 +301,7 @@ class Simulation(ABC):
             points=points,
             reasons=reasons,
             relations=self._relations(points, found),
+            measured_twice_bytes=measured_twice,
             timed_reads=timed_reads(self._evidence),
         )
 
@@ -360,6 +362,18 @@ class Simulation(ABC):
         reasons.append(said)
         return factor, measured, simulated
 
+    def _against_twice(self, found: dict[int, Found], reasons: list[str]) -> tuple[float, int | None]:
+        """Return by which factor what is held twice today is off what was measured, and that in bytes."""
+        measured = self._facts.twice_bytes
+        if measured is None or self._change.recorded is not None:
+            return 1.0, None
+        simulated = self._today(found).twice_blocks * BLOCK_BYTES
+        reasons.append(
+            f"{format_bytes(measured)} of the pool lay in the page cache too when the recording ended "
+            f"(measured), simulated are {format_bytes(simulated)}; the intervals hold that difference"
+        )
+        return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
+
     def _against_refaults(self, found: dict[int, Found], reasons: list[str]) -> float:
         """Return by which factor today's refaults are off those that the kernel counted; 1 where not far."""
         counted = _counted(self._evidence, "workingset_refault_file")
@@ -399,7 +413,9 @@ class Simulation(ABC):
             self._behind_today = today.best
         return self._behind_today
 
-    def _point(self, point: CurvePoint, found: Found, factors: tuple[float, ...]) -> DiskPoint:
+    def _point(
+        self, point: CurvePoint, found: Found, factors: tuple[float, ...], twice_factor: float
+    ) -> DiskPoint:
         observed = self._result.observed
         per_second = observed.accesses / max(observed.seconds, 1e-9)
         share, low, high = found.bounds("disk_share")
@@ -416,6 +432,9 @@ class Simulation(ABC):
             each = each[:1] if share > 0 else []
         fewest, most = min(fewest, low * min(each, default=1.0)), max(most, high * max(each, default=1.0))
         twice, least_twice, most_twice = found.bounds("twice_blocks")
+        room = min(point.shared_buffers_bytes, found.share.most_bytes) / BLOCK_BYTES
+        least_twice = min(least_twice, twice * twice_factor)
+        most_twice = max(most_twice, min(twice * twice_factor, room))
         return DiskPoint(
             shared_buffers_bytes=point.shared_buffers_bytes,
             page_cache_bytes=found.share.page_cache_bytes,

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import EvidenceError, UsageError
+from pgsweep.evidence.block_residency import TWICE
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
 from pgsweep.plain import shown
@@ -107,6 +108,7 @@ class MemoryFacts:
         other_files_bytes: cached files that are not the server's data; None where it is not known.
         page_tables_bytes: of the server's processes, part of `other_bytes`.
         private_bytes: private memory of these, likewise; None where it is not known.
+        twice_bytes: of the pool, what the page cache held too at the end; None where it is not known.
         processes: of the server.
         huge_pages: the shared memory lay in huge pages.
         mglru: the kernel's lists are those of the multi-generational LRU.
@@ -129,6 +131,7 @@ class MemoryFacts:
     readahead_bytes: int
     folio_order: int
     private_bytes: int | None = None
+    twice_bytes: int | None = None
     other_servers: tuple[OtherServer, ...] = ()
     assumed: bool = False
 
@@ -170,7 +173,7 @@ class MemoryFacts:
         cached = host.get("data_cached_bytes")
         page_cache = values["memory_page_cache_bytes"]
         others = None if cached is None else max(0, page_cache - _number("data_cached_bytes", cached))
-        private = host.get("memory_private_bytes")
+        private, twice = host.get("memory_private_bytes"), host.get(TWICE)
         if not values["memory_bytes"] or values["folio_order"] > 9 or values["readahead_bytes"] > 1 << 30:
             raise _impossible("memory, folio order or readahead")
         return cls(
@@ -187,6 +190,7 @@ class MemoryFacts:
             readahead_bytes=values["readahead_bytes"],
             folio_order=values["folio_order"],
             private_bytes=None if private is None else _number("memory_private_bytes", private),
+            twice_bytes=None if twice is None else _number(TWICE, twice),
             other_servers=_other_servers(host.get("other_servers", "[]")),
         )
 

@@ -316,6 +316,9 @@ def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     if memory.measured_disk_bytes_per_second is not None:
         read = format_bytes(round(memory.measured_disk_bytes_per_second))
         facts.append(Fact(f"{read}/s", "read from disk when observed", Measured))
+    if memory.measured_twice_bytes is not None:
+        twice = "held twice when the recording ended"
+        facts.append(Fact(known_bytes(memory.measured_twice_bytes), twice, Measured))
     loop = _throughput(memory)
     rows, marked = [], None
     for index, point in enumerate(memory.points):
