@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.block_residency import NOT_RECORDED, TWICE, twice_share
+from pgsweep.evidence.block_residency import NOT_RECORDED, twice_share
 from pgsweep.evidence.record import record
+from pgsweep.evidence.schema import TWICE
 from pgsweep.evidence.store import Evidence
 from pgsweep.host import cached_ranges as module
 from pgsweep.host.cached_ranges import cached_ranges

@@ -16,7 +16,7 @@ mod no_probe;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod pool;
 #[cfg(all(feature = "probe", target_os = "linux"))]
-mod read_times;
+mod read_timer;
 mod replay;
 mod split;
 #[cfg(all(feature = "probe", target_os = "linux"))]
@@ -48,7 +48,7 @@ mod _native {
     use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
-    use crate::read_times::ReadTimer;
+    use crate::read_timer::ReadTimer;
     #[pymodule_export]
     use crate::replay::{dense_ids, replay, replay_outcomes, PoolContents, Rules};
     #[pymodule_export]

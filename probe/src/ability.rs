@@ -4,10 +4,10 @@
 //! attached. The server's executable is read for the functions that would be probed.
 
 use crate::bpf::{self, Attachment};
+use crate::call_times::TimedCall;
 use crate::descriptor::{for_each_used, Array, DESCRIPTOR_BYTES};
 use crate::elf::Machine;
 use crate::error::{ProbeError, Result};
-use crate::read_times::TimedCall;
 use crate::server::Server;
 
 /// `r0 = 0; exit` (include/uapi/linux/bpf.h: `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`).

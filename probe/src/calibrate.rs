@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::bpf::{self, Attachment, ProbePoint};
+use crate::call_times::{self, Counters, Functions, TimedCall};
 use crate::error::{ProbeError, Result};
 use crate::event::Kind;
 use crate::programs::{build, Common, Words};
-use crate::read_times::{self, Counters, Functions, TimedCall};
 use crate::ring::RingBuffer;
 use iced_x86::Register;
 
@@ -65,28 +65,28 @@ fn nanoseconds_a_call() -> f64 {
 /// # Errors
 /// The kernel does not allow probes.
 pub fn timed_call(attachment: Attachment) -> Result<TimedCall> {
-    let (path, waits_offset) = file_offset_of(pgsweep_probe_target as *const () as u64)?;
+    let (path, counted_offset) = file_offset_of(pgsweep_probe_target as *const () as u64)?;
     let functions = Functions {
         identity: (std::ptr::from_ref(&IDENTITY) as u64, IDENTITY),
         path,
-        waits_offset,
-        starts_offset: None,
+        counted_offset,
+        before_offset: None,
     };
     let counters = Counters::new()?;
     nanoseconds_a_call();
     let without = nanoseconds_a_call();
-    let probes = read_times::attach(&functions, &counters, attachment)?;
+    let probes = call_times::attach(&functions, &counters, attachment)?;
     let with = nanoseconds_a_call();
     drop(probes);
     let seen = counters.histogram()?;
     // The median: what interrupted one of them is not what timing takes.
     let middle = CALLS * ROUNDS / 2;
     let mut before = 0;
-    let bucket = seen.reads.iter().position(|reads| {
-        before += reads;
+    let bucket = seen.calls.iter().position(|calls| {
+        before += calls;
         before >= u64::from(middle)
     });
-    let counted_ns = bucket.map_or(0.0, |at| seen.ns[at] as f64 / seen.reads[at] as f64);
+    let counted_ns = bucket.map_or(0.0, |at| seen.ns[at] as f64 / seen.calls[at] as f64);
     Ok(TimedCall {
         counted_ns,
         cost_ns: (with - without).max(0.0),

@@ -15,16 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import MissingAbility
-from pgsweep.evidence.schema import TABLES
+from pgsweep.evidence.schema import TABLES, TWICE
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.cached_ranges import cached_ranges
 from pgsweep.pg.catalog import Server
 
 NOT_RECORDED: Final = "page_cache_not_recorded"
 """The fact that says why it is not known which blocks the page cache holds."""
-
-TWICE: Final = "data_twice_end_bytes"
-"""The fact that says how much of the pool the page cache held too, at the end."""
 
 LOOKED_UP: Final = (
     "the pages of relations' files that are cached in part are looked up (mincore), which takes about a "

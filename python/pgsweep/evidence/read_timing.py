@@ -5,7 +5,7 @@
     writer.append("read_times", timing.take())
 
 Where a session begins to wait for a read, and where that has ended, the kernel counts the time between in a
-histogram (probe/src/read_times.rs): two or four traps for a read, and no event. `track_io_timing` does not
+histogram (probe/src/read_timer.rs): two or four traps for a read, and no event. `track_io_timing` does not
 matter, and the server's own views have only the sum of these times.
 """
 

@@ -22,6 +22,9 @@ STATISTICS_RESET: Final = "the server's statistics were reset during the recordi
 SERVER_ENDED: Final = "the server was stopped, restarted or crashed; the evidence ends there"
 """A warning in meta.json."""
 
+TWICE: Final = "data_twice_end_bytes"
+"""The fact of the host that says how much of the pool the page cache held too, at the end."""
+
 DISK_TROUBLE: Final = {
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the disk quota is used up",

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from pgsweep.errors import EvidenceError, UsageError
-from pgsweep.evidence.block_residency import TWICE
+from pgsweep.evidence.schema import TWICE
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.host.page_cache_rules import DEFAULT_READAHEAD_BYTES
 from pgsweep.plain import shown

@@ -1,32 +1,16 @@
-//! How long reads of a running server take: a histogram that the kernel keeps, and nothing else.
+//! How long calls of a function take: a histogram that the kernel keeps, and nothing else.
 //!
-//! Two probes, where the function that waits for a read begins and where it has returned; the time between them is
-//! counted in a map, so that a read costs two traps and no event. The function is, by version:
-//! - up to 16 `mdread` (src/backend/storage/smgr/md.c), the read of one block from its file;
-//! - from 17 on `WaitReadBuffers` (src/backend/storage/buffer/bufmgr.c), in which a process waits for the blocks of one
-//!   read, up to `io_combine_limit` of them;
-//! - from 18 on `mdstartreadv` (md.c) as well, where a process begins a read, and carries it
-//!   out where it is not left to others (`io_method`). What it took counts to what the process waits for next. A read
-//!   that was begun ahead and has ended by then takes next to nothing.
+//! Two probes, where the function begins and where it has returned; the time between them is counted in a map, so that a
+//! call costs two traps and no event.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ability::{machine_can_be_traced, timed_call};
 use crate::asm::{Assembler, Helper, If, Reg, Width};
 use crate::bpf::{self, Attached, Attachment, ProbePoint};
-use crate::elf::Symbol;
-use crate::error::{ProbeError, Result};
+use crate::error::Result;
 use crate::programs::only_cluster;
-use crate::server::Server;
 
-/// The functions that wait for a read; a server has one of them.
-const FUNCTIONS: [&str; 2] = ["WaitReadBuffers", "mdread"];
-/// The function that begins one before, where there is such.
-const STARTS: &str = "mdstartreadv";
-/// `endbr64`, which the kernel does not emulate; at a probe behind it the stack is as at the function's beginning.
-const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// Buckets to each doubling of the time, as a power of two.
 const PARTS_BITS: i32 = 2;
 const PARTS: u64 = 1 << PARTS_BITS;
@@ -35,11 +19,11 @@ const DOUBLINGS: usize = 32;
 /// Number of buckets.
 pub const BUCKETS: usize = DOUBLINGS << PARTS_BITS;
 const WORDS: usize = 2 * BUCKETS;
-/// Processes that wait for a read at the same time; those beyond are not counted.
-const MOST_READERS: u32 = 16 << 10;
+/// Processes that are in the function at the same time; those beyond are not counted.
+const MOST_CALLERS: u32 = 16 << 10;
 
 const SCRATCH: i16 = -8;
-const READER: i16 = -16;
+const CALLER: i16 = -16;
 const TIME: i16 = -24;
 
 /// Return the times that a bucket holds, in nanoseconds: at least, and less than.
@@ -56,11 +40,11 @@ pub fn bucket_ns(bucket: usize) -> (u64, u64) {
     (lowest(bucket), end)
 }
 
-/// Reads that were timed.
+/// Calls that were timed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     /// How many, by bucket.
-    pub reads: [u64; BUCKETS],
+    pub calls: [u64; BUCKETS],
     /// The nanoseconds of all of them, by bucket.
     pub ns: [u64; BUCKETS],
 }
@@ -82,9 +66,9 @@ pub struct Functions {
     /// The file.
     pub path: PathBuf,
     /// Offset of the function whose time is counted.
-    pub waits_offset: u64,
-    /// Offset of the function whose time counts to what its process waits for next, where there is such.
-    pub starts_offset: Option<u64>,
+    pub counted_offset: u64,
+    /// Offset of another function, where there is such: its time counts to the next call of the first by the same process.
+    pub before_offset: Option<u64>,
 }
 
 /// The counters of a histogram in the kernel.
@@ -107,10 +91,10 @@ impl Counters {
     pub fn histogram(&self) -> Result<Histogram> {
         let words: [u64; WORDS] = bpf::read_counters(&self.0)?;
         let mut found = Histogram {
-            reads: [0; BUCKETS],
+            calls: [0; BUCKETS],
             ns: [0; BUCKETS],
         };
-        found.reads.copy_from_slice(&words[..BUCKETS]);
+        found.calls.copy_from_slice(&words[..BUCKETS]);
         found.ns.copy_from_slice(&words[BUCKETS..]);
         Ok(found)
     }
@@ -127,28 +111,28 @@ pub fn attach(
 ) -> Result<Vec<Attached>> {
     let identity = functions.identity;
     // Maps for each time, so that nothing is left over from the time before.
-    let (starts, waits, spent) = (hash()?, hash()?, hash()?);
+    let (before, counted, spent) = (hash()?, hash()?, hash()?);
     let taken = Taken::Counted {
         counters_fd: counters.0.as_raw_fd(),
-        spent_fd: functions.starts_offset.map(|_| spent.as_raw_fd()),
+        spent_fd: functions.before_offset.map(|_| spent.as_raw_fd()),
     };
-    let offset = functions.waits_offset;
+    let offset = functions.counted_offset;
     let mut programs = vec![
         (
-            returned(identity, &waits, taken),
+            returned(identity, &counted, taken),
             offset,
             ProbePoint::Return,
         ),
-        (begun(identity, &waits), offset, ProbePoint::Instruction),
+        (begun(identity, &counted), offset, ProbePoint::Instruction),
     ];
-    if let Some(offset) = functions.starts_offset {
+    if let Some(offset) = functions.before_offset {
         let taken = Taken::Spent(spent.as_raw_fd());
         programs.push((
-            returned(identity, &starts, taken),
+            returned(identity, &before, taken),
             offset,
             ProbePoint::Return,
         ));
-        programs.push((begun(identity, &starts), offset, ProbePoint::Instruction));
+        programs.push((begun(identity, &before), offset, ProbePoint::Instruction));
     }
     programs
         .into_iter()
@@ -156,117 +140,8 @@ pub fn attach(
         .collect()
 }
 
-/// Times the reads of a server while its probes are attached; they are gone when this is dropped, and when its process
-/// ends, however it ends.
-pub struct ReadTimer {
-    // The path of its executable is valid as long as it lives.
-    _server: Server,
-    function: &'static str,
-    functions: Functions,
-    counters: Counters,
-    attachment: Attachment,
-    attached: Mutex<Vec<Attached>>,
-    own: TimedCall,
-}
-
-impl ReadTimer {
-    /// Find where the server waits for reads; nothing is attached to it yet.
-    ///
-    /// # Errors
-    /// The server cannot be understood, or the kernel does not allow probes.
-    pub fn new(server: Server, attachment: Option<Attachment>) -> Result<Self> {
-        machine_can_be_traced(&server)?;
-        let (function, symbol) = FUNCTIONS
-            .into_iter()
-            .find_map(|name| Some((name, server.executable.symbol(name)?)))
-            .ok_or_else(|| {
-                ProbeError::missing(
-                    format!(
-                        "the server's executable has no symbol {}",
-                        FUNCTIONS.join(" or ")
-                    ),
-                    "set track_io_timing = on",
-                )
-            })?;
-        let in_file = |symbol: Symbol| {
-            let code = server.executable.bytes_at(symbol.vaddr, LANDING.len());
-            let landing = if code == LANDING { LANDING.len() } else { 0 };
-            let beginning = server.executable.file_offset(symbol.vaddr)?;
-            Some(beginning + landing as u64)
-        };
-        let functions = Functions {
-            identity: server.identity()?,
-            path: server.executable_path(),
-            waits_offset: in_file(symbol).ok_or_else(|| {
-                ProbeError::missing(
-                    format!("the code of {function} is not in the server's file"),
-                    "set track_io_timing = on",
-                )
-            })?,
-            starts_offset: server.executable.symbol(STARTS).and_then(in_file),
-        };
-        let (attachment, own) = match attachment {
-            Some(one) => (one, timed_call(one)?),
-            None => timed_call(Attachment::Link)
-                .map(|own| (Attachment::Link, own))
-                .or_else(|_| {
-                    timed_call(Attachment::PerfEvent).map(|own| (Attachment::PerfEvent, own))
-                })?,
-        };
-        Ok(Self {
-            _server: server,
-            function,
-            functions,
-            counters: Counters::new()?,
-            attachment,
-            attached: Mutex::default(),
-            own,
-        })
-    }
-
-    /// Return the function whose time is counted.
-    pub fn function(&self) -> &'static str {
-        self.function
-    }
-
-    /// Return what timing a read adds to its time as counted, and what it costs the process, in nanoseconds.
-    pub fn own_ns(&self) -> (f64, f64) {
-        let pairs = 1.0 + f64::from(u8::from(self.functions.starts_offset.is_some()));
-        (pairs * self.own.counted_ns, pairs * self.own.cost_ns)
-    }
-
-    /// Attach the probes, if they are not.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    pub fn attach(&self) -> Result<()> {
-        let mut attached = self.attached();
-        if attached.is_empty() {
-            *attached = attach(&self.functions, &self.counters, self.attachment)?;
-        }
-        Ok(())
-    }
-
-    /// Remove the probes.
-    pub fn detach(&self) {
-        self.attached().clear();
-    }
-
-    fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Return what was timed since this was made.
-    ///
-    /// # Errors
-    /// The counters cannot be read.
-    pub fn histogram(&self) -> Result<Histogram> {
-        self.counters.histogram()
-    }
-}
-
 fn hash() -> Result<OwnedFd> {
-    bpf::create_hash(MOST_READERS)
+    bpf::create_hash(MOST_CALLERS)
 }
 
 /// What is made of the time that a function took.
@@ -281,10 +156,10 @@ enum Taken {
     Spent(i32),
 }
 
-/// Keep the process and thread at `READER`.
-fn reader(a: &mut Assembler) {
+/// Keep the process and thread at `CALLER`.
+fn caller(a: &mut Assembler) {
     a.call(Helper::GetCurrentPidTgid);
-    a.store(Width::Double, Reg::Frame, READER, Reg::R0);
+    a.store(Width::Double, Reg::Frame, CALLER, Reg::R0);
 }
 
 fn pointer(a: &mut Assembler, to: Reg, at: i16) {
@@ -292,23 +167,23 @@ fn pointer(a: &mut Assembler, to: Reg, at: i16) {
     a.add(to, i32::from(at));
 }
 
-/// `r0 =` address of the reader's value in a map, null where it has none.
+/// `r0 =` address of the caller's value in a map, null where it has none.
 fn lookup(a: &mut Assembler, map_fd: i32) {
     a.set_map(Reg::R1, map_fd);
-    pointer(a, Reg::R2, READER);
+    pointer(a, Reg::R2, CALLER);
     a.call(Helper::MapLookupElem);
 }
 
 fn delete(a: &mut Assembler, map_fd: i32) {
     a.set_map(Reg::R1, map_fd);
-    pointer(a, Reg::R2, READER);
+    pointer(a, Reg::R2, CALLER);
     a.call(Helper::MapDeleteElem);
 }
 
-/// Make what lies at `TIME` the reader's value in a map.
+/// Make what lies at `TIME` the caller's value in a map.
 fn update(a: &mut Assembler, map_fd: i32) {
     a.set_map(Reg::R1, map_fd);
-    pointer(a, Reg::R2, READER);
+    pointer(a, Reg::R2, CALLER);
     pointer(a, Reg::R3, TIME);
     a.set(Reg::R4, 0);
     a.call(Helper::MapUpdateElem);
@@ -319,7 +194,7 @@ fn begun(identity: (u64, u64), begins: &OwnedFd) -> Vec<u64> {
     let mut a = Assembler::new();
     let out = a.label();
     only_cluster(&mut a, identity, SCRATCH, out);
-    reader(&mut a);
+    caller(&mut a);
     a.call(Helper::KtimeGetNs);
     a.store(Width::Double, Reg::Frame, TIME, Reg::R0);
     update(&mut a, begins.as_raw_fd());
@@ -334,7 +209,7 @@ fn returned(identity: (u64, u64), begins: &OwnedFd, taken: Taken) -> Vec<u64> {
     let mut a = Assembler::new();
     let out = a.label();
     only_cluster(&mut a, identity, SCRATCH, out);
-    reader(&mut a);
+    caller(&mut a);
     lookup(&mut a, begins.as_raw_fd());
     a.jump_if(If::Equal, Reg::R0, 0, out);
     a.load(Width::Double, Reg::R7, Reg::R0, 0);

@@ -1,7 +1,8 @@
 //! How long a server's reads take, for Python.
 
 use numpy::IntoPyArray;
-use pgsweep_probe::read_times::{bucket_ns, ReadTimer as Inner, BUCKETS};
+use pgsweep_probe::call_times::{bucket_ns, BUCKETS};
+use pgsweep_probe::read_timer::ReadTimer as Inner;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -60,7 +61,7 @@ impl ReadTimer {
         let all = PyDict::new(py);
         all.set_item("from_ns", from_ns.into_pyarray(py))?;
         all.set_item("below_ns", below_ns.into_pyarray(py))?;
-        all.set_item("reads", found.reads.to_vec().into_pyarray(py))?;
+        all.set_item("reads", found.calls.to_vec().into_pyarray(py))?;
         all.set_item("nanoseconds", found.ns.to_vec().into_pyarray(py))?;
         Ok(all)
     }
