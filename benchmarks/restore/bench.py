@@ -43,7 +43,7 @@ from pgsweep.warm.heat.save import save
 HERE = Path(__file__).parent
 WORK_DIR = Path("/var/tmp/pgsweep-restore")
 SCALE = 130
-ROUNDS = 5
+ROUNDS = 7
 WATCHED_SECONDS = 35
 HEATING_SECONDS = 45
 STEADY_SECONDS = 12
