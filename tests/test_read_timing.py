@@ -18,7 +18,7 @@ from pgsweep.evidence.record import plan_record, record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.inference.totals import counter_rates
-from pgsweep.sizing.predict import predict
+from pgsweep.sizing.measured_loop import Refused, measure_loop
 from pgsweep.sizing.read_times import read_times
 from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
@@ -68,7 +68,7 @@ def test_reads_are_timed_as_the_server_times_them(server: Cluster, attachment: s
         read_all(connection)
         assert timer.histogram()["reads"].sum() == seen["reads"].sum(), "nor after they are gone"
     reads, timed = int(seen["reads"].sum()), float(seen["nanoseconds"].sum()) / 1e9
-    assert blocks > 1000
+    assert blocks > 100
     if server.version_num < 170000:
         # Besides, the session may have read a few blocks of catalogs.
         assert blocks <= reads <= blocks + 50
@@ -90,7 +90,7 @@ def test_reads_of_another_cluster_are_not_timed(server: Cluster) -> None:
         with database(server, "others") as connection:
             fill(connection)
             timer.attach()
-            assert read_all(connection)[0] > 1000
+            assert read_all(connection)[0] > 100
             timer.detach()
         assert timer.histogram()["reads"].sum() == 0
 
@@ -144,16 +144,13 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
     assert timed.reads > 1000
     assert 0 < timed.median_seconds <= timed.p90_seconds <= timed.p99_seconds <= timed.p999_seconds
     assert off.meta.overhead["timed_reads"] == timed.reads
-    result = predict(tmp_path / "off.evidence")
-    assert result.memory is not None
-    assert result.memory.timed_reads == timed
-    assert result.memory.throughput is not None
-    assert not any("was not measured (ALTER SYSTEM" in text for text in result.memory.throughput.reasons)
-    refused = predict(tmp_path / "not.evidence")
-    assert refused.memory is not None
-    assert refused.memory.timed_reads is None
-    assert refused.memory.throughput is not None
-    assert "pgsweep record --time-reads" in refused.memory.throughput.reasons[0]
+    with pytest.raises(Refused, match="pgsweep record --time-reads"):
+        measure_loop(Evidence.open(tmp_path / "not.evidence"))
+    # Where other programs use the processors it is refused for that, and no more for want of times.
+    try:
+        assert measure_loop(off).read_seconds == waited
+    except Refused as refused:
+        assert "--time-reads" not in str(refused)
 
 
 def test_a_trace_times_reads_by_itself(server: Cluster, tmp_path: Path) -> None:
