@@ -78,7 +78,7 @@ def situation(
             measured_disk_bytes_per_second=None,
             policy="two-lists",
             points=points,
-            reasons=["what the server read from disk was not measured"],
+            reasons=["the server's disk reads were not measured"],
         )
     prediction = PredictResult(
         source="peek" if disk is None else "trace",

@@ -1,4 +1,4 @@
-"""Hot stand-bys of private clusters."""
+"""Hot standbys of private clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRIMARY = {"shared_buffers": "8MB", "wal_level": "replica", "max_wal_senders": "
 
 
 def standby_of(primary: Cluster) -> Cluster:
-    """Return a hot stand-by, made as pg_basebackup makes one."""
+    """Return a hot standby, made as pg_basebackup makes one."""
     standby = Cluster.create(settings=PRIMARY, start=False)
     data, owner = standby.data_directory, standby.data_directory.stat()
     configuration = (data / "postgresql.conf").read_text()

@@ -167,9 +167,9 @@ def test_on_a_standby_the_advice_is_printed(tmp_path: Path) -> None:
         primary.create_extensions("postgres", "pg_buffercache")
         recorded(primary, tmp_path)
         with standby_of(primary) as standby:
-            with pytest.raises(MissingAbility, match="the server is a stand-by"):
+            with pytest.raises(MissingAbility, match="the server is a standby"):
                 apply(standby.conninfo(), WANTED)
-            assert "the server is a stand-by" in refused(tmp_path, standby.conninfo())
+            assert "the server is a standby" in refused(tmp_path, standby.conninfo())
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_with_the_server_huge_pages_and_connections_are_counted(folder: Path) ->
     known = result["verdict"]["level"] != "refused"
     assert result["disk_reads_from"] == ("simulated" if known else "bounded")
     if os.geteuid() == 0:
-        assert "connections as those of today fit" in settings["max_connections"]["reason"]
+        assert "connections like today's fit" in settings["max_connections"]["reason"]
         assert settings["huge_pages"]["action"] != "unknown" or result["missing"]
 
 

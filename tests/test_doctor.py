@@ -364,13 +364,13 @@ def test_a_standby_in_recovery() -> None:
         assert found["peek"].available is True
         missing = found["pg_buffercache"]
         assert missing.available is False
-        assert "stand-by" in missing.why
+        assert "standby" in missing.why
         assert f"psql -h {primary.socket_directory} " in (missing.enable or "")
         execute(missing, primary)
         assert wait_until(
             lambda: abilities(examine(standby.conninfo()))["pg_buffercache"].available is True
         ), standby.log_tail()
-        # A setting is the stand-by's own.
+        # A setting is the standby's own.
         assert str(standby.socket_directory) in (found["track_io_timing"].enable or "")
         assert "in recovery" in doctor_text(result, Terminal())
         assert commands(result)["load"] == "not"

@@ -254,9 +254,9 @@ def test_a_restart_command_that_does_nothing_ends_the_run(owned: Owned, tmp_path
 
 
 @pytest.mark.slow
-def test_a_stand_by_is_refused(tmp_path: Path) -> None:
+def test_a_standby_is_refused(tmp_path: Path) -> None:
     with Cluster.create(settings=PRIMARY) as primary, standby_of(primary) as standby:
-        with pytest.raises(MissingAbility, match="stand-by"):
+        with pytest.raises(MissingAbility, match="standby"):
             check_server(Disposable(standby.conninfo(), "true"))
         assert wait_until(lambda: _replicates(primary), 30)
         with pytest.raises(UsageError, match=r"other clients are connected .* walreceiver"):

@@ -347,17 +347,17 @@ def test_a_role_that_may_not_create(wheel18: Cluster, conninfo: str, rows: Path)
         ask(conninfo, "DROP OWNED BY limited CASCADE; DROP ROLE limited")
 
 
-def test_a_stand_by_is_refused(rows: Path) -> None:
+def test_a_standby_is_refused(rows: Path) -> None:
     with Cluster.create(settings=PRIMARY) as primary:
         ask(primary.conninfo(), TABLE)
         with standby_of(primary) as standby:
-            with pytest.raises(MissingAbility, match="the server is a stand-by"):
+            with pytest.raises(MissingAbility, match="the server is a standby"):
                 plan_load(standby.conninfo(), [str(rows)], "t", LoadOptions())
-            with pytest.raises(MissingAbility, match="the server is a stand-by"):
+            with pytest.raises(MissingAbility, match="the server is a standby"):
                 load_files(standby.conninfo(), [str(rows)], "t", DROP)
             with pytest.raises(UsageError, match="cannot be made UNLOGGED") as failed:
                 load_files(primary.conninfo(), [str(rows)], "t", LoadOptions(unlogged=True))
-            assert "the server has stand-bys or replication slots" in said(failed.value)
+            assert "the server has standbys or replication slots" in said(failed.value)
 
 
 # What the rows do not allow

@@ -133,7 +133,7 @@ def test_it_is_refused_where_rows_could_be_lost_or_missed(conninfo: str, rows: s
     ask(conninfo, "CREATE PUBLICATION p FOR TABLE t")
     refused("it is published")
     ask(conninfo, "DROP PUBLICATION p; SELECT pg_create_physical_replication_slot('s')")
-    refused("stand-bys or replication slots")
+    refused("standbys or replication slots")
     ask(conninfo, "SELECT pg_drop_replication_slot('s'); CREATE TABLE other (id int REFERENCES t)")
     refused("refer to it")
     ask(conninfo, "DROP TABLE other")

@@ -124,7 +124,9 @@ def test_what_was_gathered_stays_when_the_extension_goes(
         with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
             connection.execute("DROP ROLE watcher")
     assert result.ended_by == "refused"
-    assert any("was pg_buffercache dropped, or a right taken away?" in warning for warning in result.warnings)
+    assert any(
+        "was pg_buffercache dropped, or a privilege revoked?" in warning for warning in result.warnings
+    )
     evidence = Evidence.open(tmp_path / "a.evidence")
     assert evidence.complete
     assert len(evidence.table("snapshot_times")["snapshot"]) == result.snapshots > 0

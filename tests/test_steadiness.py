@@ -1,4 +1,4 @@
-"""Loads that move and loads that go round are recognized in a trace, and their intervals hold the truth."""
+"""Loads that move and loads that go round are recognized in a trace; their intervals include the truth."""
 
 from __future__ import annotations
 

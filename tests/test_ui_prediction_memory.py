@@ -64,7 +64,7 @@ def result() -> PredictResult:
 
 def test_text_has_disk_reads_with_their_interval(result: PredictResult) -> None:
     shown = VIEW.text(result, Terminal(width=100, unicode=False))
-    assert "Memory to share: 16 GB (the memory cgroup's limit), of which 3 GB are taken" in shown
+    assert "Memory to share: 16 GB (the memory cgroup's limit). 3 GB of it" in shown
     line = next(line for line in shown.splitlines() if "2 700 to 3 600" in line)
     assert line.split()[:2] == ["64", "MB"]
     assert "80.00%" in line
@@ -208,7 +208,7 @@ def test_memory_that_was_assumed_is_named_so(result: PredictResult) -> None:
     memory = msgspec.structs.replace(result.memory, other_assumed=True)
     assumed = msgspec.structs.replace(result, memory=memory)
     shown = VIEW.text(assumed, Terminal(width=100, unicode=False))
-    assert "taken by other than shared memory and cached files (assumed)" in " ".join(shown.split())
+    assert "of it are neither shared memory nor cached files (assumed)" in " ".join(shown.split())
     facts = VIEW.page(assumed).sections[2].facts
     assert ("3 GB", "") in [(fact.value, fact.kind) for fact in facts]
 

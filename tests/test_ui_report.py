@@ -222,5 +222,5 @@ def test_the_pictures_alone_are_one_svg_that_stands_by_itself() -> None:
     assert len(nested) == to_html(result).count("<figure>") > 0
     assert float(root.attrib["height"]) > sum(float(each.attrib["height"]) for each in nested)
     assert "--snapshots: #0072b2" in (root.findtext("{http://www.w3.org/2000/svg}style") or "")
-    with pytest.raises(UsageError, match="has no pictures"):
+    with pytest.raises(UsageError, match="has no figures"):
         to_svg(doctor_result())

@@ -11,6 +11,7 @@ from pgsweep.errors import UsageError
 from pgsweep.units import (
     format_bytes,
     format_count,
+    format_exact,
     format_hours,
     format_minutes,
     format_percent,
@@ -73,8 +74,26 @@ def test_estimated_times(seconds: float, minutes: str, hours: str) -> None:
 
 @pytest.mark.parametrize("value", [10.0**power for power in range(-12, 19)])
 def test_no_number_has_an_exponent(value: float) -> None:
-    for text in (format_count(value), format_plain(value), format_bytes(value), format_percent(value, 1)):
+    formats = (format_count, format_plain, format_bytes, format_exact)
+    for text in (*(shown(value) for shown in formats), format_percent(value, 1)):
         assert "e" not in text.replace("below", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-1.0, "-1"),
+        (0.05, "0.05"),
+        (-6.7e-7, "-0.00000067"),
+        (2.0**53, "9007199254740992"),
+        (1e24, "1e+24"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_exact_numbers(value: float, text: str) -> None:
+    assert format_exact(value) == text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Other tablespaces, a stand-by that is promoted, and one of a thousand relations that may not be read."""
+"""Other tablespaces, a standby that is promoted, and one of a thousand relations that may not be read."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_relations_in_another_tablespace_come_into_the_page_cache(server: Cluste
 
 
 class Promoting(NullListener):
-    """Promotes a stand-by once a third is read."""
+    """Promotes a standby once a third is read."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -105,12 +105,12 @@ class Promoting(NullListener):
         self._thread.join()
 
 
-def test_a_stand_by_promoted_half_way_is_warmed_to_the_end() -> None:
+def test_a_standby_promoted_half_way_is_warmed_to_the_end() -> None:
     with Cluster.create(settings=PRIMARY) as primary, database_to_warm(primary) as at_primary:
         standby = standby_of(primary)
         with standby:
             conninfo = standby.conninfo("towarm")
-            # Unlogged tables are empty on a stand-by, and may not be looked into.
+            # Unlogged tables are empty on a standby, and may not be looked into.
             orders = piece_of(at_primary, "orders").blocks * 8192
             promoting = Promoting(conninfo)
             result = run(

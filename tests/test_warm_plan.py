@@ -61,7 +61,7 @@ def blocks_of(chosen: list[BlockRange]) -> list[Block]:
 @given(pieces(), st.integers(-5, 400))
 def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
-    planned, out = blocks_of(made.pieces), blocks_of(made.left_out)
+    planned, out = blocks_of(made.ranges), blocks_of(made.left_out)
     assert made.blocks == len(planned) <= max(0, budget)
     assert len(set(planned + out)) == len(planned) + len(out)
     assert set(planned + out) == set(blocks_of(wanted))
@@ -72,10 +72,10 @@ def test_never_over_budget_no_block_twice_none_lost(wanted: list[BlockRange], bu
 @given(pieces(), st.integers(0, 400))
 def test_the_order_is_that_of_the_rank(wanted: list[BlockRange], budget: int) -> None:
     made = make_plan(wanted, budget)
-    ranks = [rank(piece)[:5] for piece in (*made.pieces, *made.left_out)]
-    if made.pieces and made.left_out:
-        assert max(ranks[: len(made.pieces)]) <= min(ranks[len(made.pieces) :])
-    assert ranks[: len(made.pieces)] == sorted(ranks[: len(made.pieces)])
+    ranks = [rank(piece)[:5] for piece in (*made.ranges, *made.left_out)]
+    if made.ranges and made.left_out:
+        assert max(ranks[: len(made.ranges)]) <= min(ranks[len(made.ranges) :])
+    assert ranks[: len(made.ranges)] == sorted(ranks[: len(made.ranges)])
 
 
 @given(pieces(), st.integers(0, 400))
@@ -85,7 +85,7 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange]
         for block in blocks_of([piece]):
             best[block] = min(best.get(block, rank(piece)[:5]), rank(piece)[:5])
     made = make_plan(wanted, budget)
-    for piece in (*made.pieces, *made.left_out):
+    for piece in (*made.ranges, *made.left_out):
         for block in blocks_of([piece]):
             assert rank(piece)[:5] == best[block]
 
@@ -94,16 +94,16 @@ def test_a_block_wanted_twice_is_read_at_its_best_place(wanted: list[BlockRange]
 def test_the_second_cache_goes_on_where_the_first_ended(wanted: list[BlockRange], one: int, two: int) -> None:
     first = make_plan(wanted, one)
     second = beyond(first, two)
-    assert blocks_of(first.pieces + second.pieces) == blocks_of(make_plan(wanted, one + two).pieces)
+    assert blocks_of(first.ranges + second.ranges) == blocks_of(make_plan(wanted, one + two).ranges)
 
 
 @given(pieces(), st.integers(1, 10))
 def test_a_sample_is_part_of_the_plan(wanted: list[BlockRange], stretch: int) -> None:
     made = make_plan(wanted, 1000)
-    sample = blocks_of(draw(made.pieces, stretch))
+    sample = blocks_of(draw(made.ranges, stretch))
     assert len(set(sample)) == len(sample)
-    assert set(sample) <= set(blocks_of(made.pieces))
-    assert bool(sample) == bool(made.pieces)
+    assert set(sample) <= set(blocks_of(made.ranges))
+    assert bool(sample) == bool(made.ranges)
 
 
 @given(st.integers(16, 1 << 20), st.none() | st.integers(0, 1 << 40))

@@ -1,4 +1,4 @@
-"""Heat saved on one server and brought back: on the same, rewritten, with a smaller pool, on a stand-by."""
+"""Heat saved on one server and brought back: on the same, rewritten, with a smaller pool, on a standby."""
 
 from __future__ import annotations
 

@@ -133,11 +133,11 @@ def test_what_is_saved_comes_first_and_densest_first(
         for number, (_, known, blocks) in enumerate(relations)
     ]
     made = make_plan(pieces, budget)
-    order = [(not piece.saved, -(piece.heat or 0)) for piece in (*made.pieces, *made.left_out)]
+    order = [(not piece.saved, -(piece.heat or 0)) for piece in (*made.ranges, *made.left_out)]
     # The piece that was cut stands in both lists, and is one piece.
-    assert order[: len(made.pieces)] == sorted(order[: len(made.pieces)])
-    assert order[len(made.pieces) :] == sorted(order[len(made.pieces) :])
-    assert not made.pieces or not made.left_out or order[len(made.pieces) - 1] <= order[len(made.pieces)]
+    assert order[: len(made.ranges)] == sorted(order[: len(made.ranges)])
+    assert order[len(made.ranges) :] == sorted(order[len(made.ranges) :])
+    assert not made.ranges or not made.left_out or order[len(made.ranges) - 1] <= order[len(made.ranges)]
 
 
 def test_renamed_relations_are_found_by_their_files_and_toast_by_its_table() -> None:

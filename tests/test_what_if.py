@@ -239,7 +239,7 @@ def test_another_memory_than_the_named_one(evidence: dict[str, Path]) -> None:
     alone = predict(evidence["sql"], sizes_bytes=[8 * MB], what_if=["ram 48MB"])
     assert alone.memory is None
     assert alone.changed is not None and alone.changed.memory is not None
-    assert any("not checked by today" in reason for reason in alone.changed.memory.reasons)
+    assert any("not checked against today's reads" in reason for reason in alone.changed.memory.reasons)
 
 
 def test_the_memory_is_named_once(with_host: Path) -> None:

@@ -149,10 +149,11 @@ def _advise_bullet() -> str:
         "- From one recording at 16 MB of a server with 192 MB of memory, other sizes up to 153 MB; "
         f"{found['cases']} cases of six loads, their database as large as the memory,\n"
         f"  twice or four times as large: {found['coverage']:.0%} of the measured values lie in their 90% "
-        f"intervals. Of the loads that hold still the miss ratio is {points[0]} points\n"
-        f"  off on the mean (trace) and {points[1]} (snapshots), {points[2]} and {points[3]} in the worst; "
-        f"what is read from disk {found['disk_reads_median']:.0%} (median), "
-        f"{found['disk_reads_max']:.0%} in the worst; throughput {found['throughput_median']:.0%} (median).\n"
+        f"intervals. For steady loads the mean error of the miss ratio is {points[0]}\n"
+        f"  points (trace) and {points[1]} (snapshots), the largest {points[2]} and {points[3]}. "
+        f"The error of disk reads is {found['disk_reads_median']:.0%} (median) and "
+        f"{found['disk_reads_max']:.0%} (largest); that of throughput {found['throughput_median']:.0%} "
+        "(median).\n"
     )
 
 
@@ -170,8 +171,8 @@ def _page_cache_bullet() -> str:
     return (
         f"- The simulated page cache, hit ratio against the kernel's own at {summary['settings']} settings "
         "of cache, scans and readahead:\n"
-        f"  {100 * summary['error_mean']:.1f} points off on the mean, {100 * summary['error_max']:.1f} in "
-        "the worst.\n"
+        f"  {100 * summary['error_mean']:.1f} points off on average, {100 * summary['error_max']:.1f} at "
+        "worst.\n"
     )
 
 
@@ -188,7 +189,7 @@ def _sampled_bullet() -> str:
     summary = samples_of("sampled")["summary"]
     return (
         "- Replay of 200 million accesses at 64 sizes by samples of the pages: "
-        f"{100 * summary['sampled_error_max']:.2f} points off the whole replay in the worst, "
+        f"{100 * summary['sampled_error_max']:.2f} points off the whole replay at worst, "
         f"{summary['times_faster_by_clock']:.0f} times\n"
         f"  faster ({summary['times_faster']:.0f} by processor time)"
         f"{_CLUSTER if summary['cluster_same'] and summary['killed_worker_same'] else ''}.\n"

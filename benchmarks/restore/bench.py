@@ -8,7 +8,7 @@ server is stopped, its files are dropped from the page cache, and it is started,
 moment the server accepts connections; time counts from the start of the server in each case. The hit ratio is
 that of the workload's own backends (pg_stat_get_backend_io), so what the warming reads is not in it.
 
-The second part is a stand-by: made by pg_basebackup, replaying while the primary writes; its first queries
+The second part is a standby: made by pg_basebackup, replaying while the primary writes; its first queries
 with cold caches, and after a restore of the primary's heat.
 """
 

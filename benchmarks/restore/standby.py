@@ -1,4 +1,4 @@
-"""The first queries of a stand-by, cold, and warmed from its primary's heat, while it replays."""
+"""The first queries of a standby, cold, and warmed from its primary's heat, while it replays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _measured(primary: Cluster, standby: Cluster) -> dict[str, Any]:
                         samples["resident"].append(result.after.resident)
                         samples["restore_seconds"].append(result.seconds)
                     samples[arm].append(_first_transactions(standby, seed=turn))
-                    print(f"stand-by {arm}: {samples[arm][-1]:.0f} transactions", flush=True)
+                    print(f"standby {arm}: {samples[arm][-1]:.0f} transactions", flush=True)
         finally:
             stop.set()
             writer.join()
@@ -78,7 +78,7 @@ def _first_transactions(standby: Cluster, seed: int) -> float:
 
 
 def _write(primary: Cluster, stop: threading.Event) -> None:
-    """Keep the stand-by replaying."""
+    """Keep the standby replaying."""
     with psycopg.connect(primary.conninfo(DATABASE), autocommit=True) as connection:
         number = 0
         while not stop.wait(0.01):

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_told_apart() {
+    fn states_are_distinguished() {
         let all: Vec<u8> = [
             bytes(40, USED | 3 << 18),
             bytes(41, 0),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_just_made_is_told_as_a_starting_server() {
+    fn memory_just_made_is_reported_as_a_starting_server() {
         let zeros = vec![0; 2 * DESCRIPTOR_BYTES];
         let mut cleared = vec![0; DESCRIPTOR_BYTES];
         cleared[12..20].fill(0xff);

@@ -62,7 +62,7 @@ fn a_page_is_hit_missed_or_new() {
 }
 
 #[test]
-fn up_to_15_a_new_page_is_told_by_the_extension_of_its_file() {
+fn up_to_15_a_new_page_is_recognized_by_the_extension_of_its_file() {
     let mut server = Server::new(150_018);
     server.miss(1, 16384, 7);
     server.event(1, Kind::Extend, 16384, 7, 0);
@@ -115,7 +115,7 @@ fn a_page_is_pinned_by_the_process_that_used_it_a_moment_ago() {
 }
 
 #[test]
-fn a_scan_is_told_from_other_accesses_to_its_table() {
+fn a_scan_is_distinguished_from_other_accesses_to_its_table() {
     let mut server = Server::new(150_018);
     let sequential_with_ring = 1 | (1 << 6);
     server.event(1, Kind::ScanBegin, 16384, sequential_with_ring, 0);

@@ -325,8 +325,8 @@ class _ServerChecks:
         return _server(name, False, why, command, needed_for)
 
     def _there(self, why: str) -> str:
-        """Return the reason, with the word that a stand-by needs: what is created comes from its primary."""
-        return f"{why}; this is a stand-by, so do it on its primary" if self._server.in_recovery else why
+        """Return the reason, with the word that a standby needs: what is created comes from its primary."""
+        return f"{why}; this is a standby, so do it on its primary" if self._server.in_recovery else why
 
 
 def _sentence(error: PgsweepError) -> str:

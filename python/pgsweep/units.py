@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from decimal import Decimal
 
 from pgsweep.errors import UsageError
 
@@ -56,6 +57,17 @@ def as_setting(size_bytes: int) -> str:
 def format_plain(value: float) -> str:
     """Return a number of at most four decimals without needless zeros and never with an exponent: `0.05`."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def format_exact(value: float) -> str:
+    """Return a number with up to 15 digits, an integer with all of them: `0.00000067`, `9007199254740992`.
+
+    It has an exponent only where it is beyond all that is counted.
+    """
+    if abs(value) < 1e24 and value == int(value):
+        return f"{int(value)}"
+    text = f"{value:.15g}"
+    return f"{Decimal(text):f}" if 1e-24 < abs(value) < 1e24 else text
 
 
 def format_percent(ratio: float, digits: int = 0, *, sign: bool = False) -> str:

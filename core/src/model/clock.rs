@@ -203,14 +203,14 @@ fn stationary_with<const STATES: usize>(
     };
     let at_pass = blend(powers, &mass, tail[cap - 1]);
     // Seen just after each pass; an eviction is followed by the start of the next residence.
-    let mut next_lap = [[0.0; STATES]; STATES];
+    let mut next_pass = [[0.0; STATES]; STATES];
     for i in 0..STATES {
-        next_lap[i][..cap].copy_from_slice(&at_pass[i][1..]);
+        next_pass[i][..cap].copy_from_slice(&at_pass[i][1..]);
         for (more, p) in batch.iter().enumerate() {
-            next_lap[i][(admission + more).min(cap)] += at_pass[i][0] * p;
+            next_pass[i][(admission + more).min(cap)] += at_pass[i][0] * p;
         }
     }
-    let law = stationary_of(next_lap);
+    let law = stationary_of(next_pass);
     let evicted: f64 = (0..STATES).map(|s| law[s] * at_pass[s][0]).sum();
     // A residence lasts 1 / evicted passes, the absence after it 1 / x.
     let resident = x / (x + evicted);
@@ -308,17 +308,17 @@ mod tests {
         assert!(p[5] < 1e-10 && p[6] < 1e-10);
     }
 
-    /// The second chance in closed form: a lap without a visit clears the bit, another one evicts.
+    /// The second chance in closed form: a clock pass without a visit clears the bit, another one evicts.
     #[test]
     fn one_bit_agrees_with_its_closed_form() {
         for x in [0.01f64, 0.3, 1.0, 3.0, 8.0] {
-            // A residence has a first lap, which ends with the bit cleared, then laps begun at 0 until one has no visit.
+            // A residence has a first pass, which ends with the bit cleared, then passes begun at 0 until one has no visit.
             let later = x.exp();
-            let laps = 1.0 + later;
-            let absent = 1.0 / (1.0 + x * laps);
-            // In a lap begun at 0 the bit is unset until the first visit: (1 - e^-x) / x of it.
+            let passes = 1.0 + later;
+            let absent = 1.0 / (1.0 + x * passes);
+            // In a pass begun at 0 the bit is unset until the first visit: (1 - e^-x) / x of it.
             let unset = later * (1.0 - (-x).exp()) / x;
-            let expected = [absent, absent * x * unset, absent * x * (laps - unset)];
+            let expected = [absent, absent * x * unset, absent * x * (passes - unset)];
             let found = stationary(x, &SINGLE, policy(1, 1));
             assert_eq!(found.len(), 3);
             for (p, q) in found.iter().zip(expected) {

@@ -154,7 +154,7 @@ def undo(
         if kept is None:
             raise UsageError(
                 "nothing is known to undo on this server",
-                cause=f"there is no `{file}`: nothing was applied, by another user, or it was undone",
+                cause=f"there is no `{file}`: nothing was applied, another user applied it, or it was undone",
                 hint="ALTER SYSTEM RESET NAME takes one setting away",
             )
         states = {state.name: state for state in read_states(connection, list(kept.before))}

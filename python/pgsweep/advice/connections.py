@@ -20,9 +20,8 @@ def advise_connections(situation: Situation) -> AdvisedSetting:
         why = "how many fit is counted on the server's host, with a session there: pgsweep memory budget"
         return _advice(today, None, why, unknown=True)
     many = (
-        f"{format_count(budget.possible_connections)} connections as those of today fit, "
-        f"{format_count(budget.safe_connections)} that "
-        "take all that the settings allow"
+        f"{format_count(budget.possible_connections)} connections like today's fit, or "
+        f"{format_count(budget.safe_connections)} that take all that the settings allow"
     )
     if budget.verdict != "will be killed":
         return _advice(today, None, many)

@@ -107,7 +107,7 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
     if basis == "bounded":
         remarks.append(
             "disk reads are bounded from the pool's misses and the memory: it is assumed that accesses are "
-            "independent of each other, and that the page cache is the server's"
+            "independent of each other, and that only the server uses the page cache"
         )
     if situation.memory_assumed and situation.prediction.memory is None:
         remarks.append(

@@ -124,7 +124,7 @@ def _kind(basis: Basis) -> Kind:
 
 
 def _fits(situation: Situation, size: int) -> bool:
-    """Return whether the memory still suffices for today's connections, each as those of today."""
+    """Return whether the memory still suffices for connections like today's."""
     budget = situation.budget
     if budget is None or size <= situation.today_bytes:
         return True
@@ -135,8 +135,8 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
     if certain:
         size = max(certain, key=lambda size: certain[size].value)
         return (
-            f"{format_bytes(size)} would pay, but with it the memory does not suffice for "
-            "max_connections connections as those of today"
+            f"{format_bytes(size)} would pay, but the memory would then not suffice for max_connections "
+            "connections like today's"
         )
     if not gains:
         return "no other size is possible within the memory"
@@ -146,13 +146,13 @@ def _why_not(situation: Situation, gains: dict[int, Gain], certain: dict[int, Ga
         low, high = (format_percent(bound, sign=True) for bound in (gain.low, gain.high))
         change = f"{low} to {high}{_removable(situation)}"
         return (
-            f"no size is certain to raise the throughput, and by {format_percent(LEAST_THROUGHPUT)}; the "
-            f"best, {format_bytes(size)}, would change it by {change}"
+            "no size is certain to raise the throughput and expected to raise it by "
+            f"{format_percent(LEAST_THROUGHPUT)}; the best, {format_bytes(size)}, would change it by {change}"
         )
     if gain.value < LEAST_GAIN:
         return (
             f"no size is expected to save {format_percent(LEAST_GAIN)} of the time that sessions wait for "
-            f"reads; the best, {format_bytes(size)}, "
+            f"reads; the best, {format_bytes(size)}, would save "
             f"{format_percent(max(gain.value, 0), 1)}{_removable(situation)}"
         )
     how = "; disk reads are only bounded by snapshots" if basis == "bounded" else ""
@@ -169,7 +169,7 @@ def _removable(situation: Situation) -> str:
     calm = situation.prediction.no_eviction
     if calm is None or not calm.removable_bytes:
         return ""
-    return f". {format_bytes(calm.removable_bytes)} of it were never used and could be taken away"
+    return f". {format_bytes(calm.removable_bytes)} of shared_buffers were never used and could be taken away"
 
 
 def _left(situation: Situation, why: str, action: Action, kind: Kind) -> Decision:

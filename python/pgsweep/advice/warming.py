@@ -42,7 +42,7 @@ def advise_warming(situation: Situation, *, restarts: bool) -> AdvisedSetting:
     if libraries is None:
         why += (
             "; whether pg_prewarm brings it back by itself (autoprewarm) is not known, because the role that "
-            "recorded does not see shared_preload_libraries, as pg_monitor does"
+            "made the recording may not read shared_preload_libraries, as a member of pg_monitor may"
         )
     gain: Gain | None = None
     kind: Kind = "measured"

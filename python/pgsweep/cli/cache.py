@@ -43,7 +43,9 @@ _MAP_CELLS = 512
 )
 @click.option("--all", "everything", is_flag=True, help="All rows in the text too.")
 @click.option(
-    "--this-database", is_flag=True, help="Only relations of DBNAME.  [default: all that may be entered]"
+    "--this-database",
+    is_flag=True,
+    help="Only relations of DBNAME.  [default: all that the role may connect to]",
 )
 @click.option(
     "--map",

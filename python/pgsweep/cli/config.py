@@ -146,5 +146,5 @@ def _read(path: Path) -> dict[str, Any]:
 def _unknown(path: Path, key: str, whose: str, known: Any) -> UsageError:
     return UsageError(
         f"`{path}`: there is no option `{key}` of {whose} that may stand there",
-        hint=f"known are: {', '.join(sorted(known))}",
+        hint=f"the known ones are: {', '.join(sorted(known))}",
     )

@@ -74,7 +74,7 @@ class _Names(click.ParamType[Any]):
     help="Format of the files; tsv is COPY's text format.  [default: by their names; csv for stdin]",
 )
 @click.option(
-    "--header/--no-header", default=None, help="The first record names the columns.  [default: look]"
+    "--header/--no-header", default=None, help="The first record names the columns.  [default: detected]"
 )
 @click.option(
     "--columns",

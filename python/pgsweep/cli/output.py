@@ -74,7 +74,7 @@ class Output:
             if kind is None:
                 raise UsageError(
                     f"the suffix of `{path}` does not name a format",
-                    hint="end its name in .html, .json, .csv or .txt, or in .svg for the pictures",
+                    hint="end its name in .html, .json, .csv or .txt, or in .svg for the figures",
                 )
             self._files.append((path, kind))
         for path, _ in self._files:

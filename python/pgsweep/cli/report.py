@@ -39,7 +39,7 @@ def command(
 
     RESULT is a JSON file that a command wrote with --json, or an HTML report, which carries its result
     within; `-` reads from stdin. Without an option for the output, a JSON file becomes an HTML report beside
-    it, and an HTML report is shown as text. A file that ends in .svg gets the pictures alone.
+    it, and an HTML report is shown as text. A file that ends in .svg gets the figures alone.
 
     \b
     Examples:

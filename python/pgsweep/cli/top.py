@@ -58,7 +58,9 @@ seconds a steady load seems to come and go."""
 )
 @pool_source_option
 @click.option(
-    "--this-database", is_flag=True, help="Name only relations of DBNAME.  [default: all that may be entered]"
+    "--this-database",
+    is_flag=True,
+    help="Name only relations of DBNAME.  [default: all that the role may connect to]",
 )
 @click.option(
     "--once",
@@ -109,7 +111,7 @@ def command(
     if not once and not _is_screen():
         raise UsageError(
             "`pgsweep top` needs a terminal",
-            cause="stdin or stdout is none, or TERM is dumb",
+            cause="stdin or stdout is not a terminal, or TERM is dumb",
             hint="one page as text: `pgsweep top --once`; all relations: `pgsweep cache`",
         )
     target = Target(no_password=no_password, ask_password=ask_password, **names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, is_identifier
+from pgsweep.units import format_exact
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +105,8 @@ def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
     # Written so that it is false for NaN, which is less than nothing and more than nothing.
     if low >= bounds[0] and high <= bounds[1]:
         return None
-    return f"{column} goes from {low:.15g} to {high:.15g}, possible are {bounds[0]:.15g} to {bounds[1]:.15g}"
+    possible = f"{format_exact(bounds[0])} to {format_exact(bounds[1])}"
+    return f"{column} goes from {format_exact(low)} to {format_exact(high)}; the possible range is {possible}"
 
 
 def trouble_in_counters(names: NDArray[Any], values: NDArray[np.float64]) -> str | None:
@@ -113,7 +115,9 @@ def trouble_in_counters(names: NDArray[Any], values: NDArray[np.float64]) -> str
     if not below.any():
         return None
     first = int(np.argmax(below))
-    return f"the counter {str(names[first])[:60]!a} is {values[first]:.15g}, and no counter is negative"
+    return (
+        f"the counter {str(names[first])[:60]!a} is {format_exact(values[first])}, and no counter is negative"
+    )
 
 
 def trouble_in_meta(meta: EvidenceMeta) -> str | None:
@@ -131,7 +135,8 @@ def trouble_in_meta(meta: EvidenceMeta) -> str | None:
     }
     for name, (value, low, high) in ranges.items():
         if not (math.isfinite(value) and low <= value <= high):
-            return f"{name} is {value:.6g}, possible are {low:.6g} to {high:.6g}"
+            possible = f"{format_exact(low)} to {format_exact(high)}"
+            return f"{name} is {format_exact(value)}; the possible range is {possible}"
     if meta.block_size_bytes not in _BLOCK_SIZES:
         return f"block_size_bytes is {meta.block_size_bytes}, which no server is built with"
     cluster = meta.system_identifier
@@ -139,7 +144,7 @@ def trouble_in_meta(meta: EvidenceMeta) -> str | None:
         return f"system_identifier is {cluster[:30]!a}, which no cluster has"
     rate = meta.sampling.get("snapshots", 1.0)
     if not 1e-9 <= rate <= 1:
-        return f"sampling.snapshots is {rate:.6g}, a share"
+        return f"sampling.snapshots is {format_exact(rate)}, a share"
     if "snapshots" in meta.sampling and "block_seed" not in meta.sampling:
         return "sampling lacks block_seed"
     pid = meta.host.get("recovery_pid", "0")

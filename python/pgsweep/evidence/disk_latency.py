@@ -44,7 +44,7 @@ def latency_facts(postmaster_pid: int, paths: Sequence[str]) -> dict[str, str]:
     if not paths:
         return {_NOT_MEASURED: "all: the files of the relations may not be read"}
     if reads_are_limited(postmaster_pid):
-        return {_NOT_MEASURED: "all: a cgroup limits the server's reads, and those of other programs not"}
+        return {_NOT_MEASURED: "all: a cgroup limits the server's reads but not those of pgsweep"}
     found, lacking = disk_latencies(paths)
     facts = {_NOT_MEASURED: lacking} if lacking else {}
     if found:

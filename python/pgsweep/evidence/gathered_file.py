@@ -169,7 +169,7 @@ class GatheredFile:
                 raise EvidenceError(
                     f"nothing was gathered in `{self.path}`",
                     cause=shown(cells[1]) if len(cells) > 1 else None,
-                    hint="run the script again when that is mended; psql says there what would mend it",
+                    hint="run the script again when that is corrected; the output of psql there shows how",
                 )
             if not names or len(cells) != len(names):
                 raise self._damaged(line, "it is not a row of the result that it stands in")

@@ -1,6 +1,6 @@
 """Whether a server is the one that evidence was recorded on: by the system identifier of its cluster.
 
-initdb makes the identifier, and copies of a cluster keep it: a physical stand-by has its primary's, and a
+initdb makes the identifier, and copies of a cluster keep it: a physical standby has its primary's, and a
 server restored from a backup has that of the server that was saved. Evidence recorded by a role that might
 not read it, or by an earlier pgsweep, does not have it. Then nothing is refused, and that is said.
 """

@@ -159,7 +159,7 @@ class EvidenceMeta(msgspec.Struct, frozen=True, kw_only=True):
         complete: the recorder closed the evidence itself; otherwise it was cut.
         ended_by: why the observation ended: `enough`, `time`, `limit`, `interrupt`, `server`, `disk`, ...
         server_version_num: as the server reports it (180006); 0 where no server was seen.
-        system_identifier: of the cluster, as initdb made it; a physical stand-by has its primary's. Empty
+        system_identifier: of the cluster, as initdb made it; a physical standby has its primary's. Empty
             where the role might not read it.
         database_oid: whose accesses and counters the observation is about.
         settings: server settings that decide what a buffer pool does, as `SHOW` gives them.

@@ -289,8 +289,8 @@ class Recording:
             if self._clock.snapshots == 0:
                 raise
             self._warnings.append(
-                f"the server answers the recorder's statements no longer ({first_line(error)}): was "
-                "pg_buffercache dropped, or a right taken away? The evidence ends there"
+                f"the server no longer answers the recorder's statements ({first_line(error)}): was "
+                "pg_buffercache dropped, or a privilege revoked? The evidence ends there"
             )
             return "refused"
         except PoolGone:
@@ -381,7 +381,7 @@ class Recording:
             self._progress.note(text)
             self._progress.stage("recording snapshots until there is enough data", schedule.wanted_seconds)
         elif schedule.seconds < schedule.wanted_seconds:
-            self._progress.note(f"{text}, {format_minutes(schedule.seconds)} are few")
+            self._progress.note(f"{text}, {format_minutes(schedule.seconds)} are too short")
 
 
 def judged(

@@ -115,11 +115,11 @@ class TraceRecording:
         )
 
     def _find_recovery(self) -> int | None:
-        """Return the process that replays the log of a stand-by, whose accesses are not a session's."""
+        """Return the process that replays WAL on a standby, whose accesses are not a session's."""
         in_recovery, pid = read_recovery(self._connection)
         if in_recovery and pid is None:
             self._warnings.append(
-                "the server is in recovery, and this role may not see which process replays the log: "
+                "the server is in recovery, and this role may not see which process replays WAL: "
                 "its accesses count as the database's own; pg_monitor may see it"
             )
         return pid
@@ -141,8 +141,8 @@ class TraceRecording:
         processors = os.cpu_count() or 1
         share = events * cost_seconds / processors
         self._progress.note(
-            f"expected cost: about {format_count(round(accesses / elapsed))} page accesses a second, of "
-            f"which {format_count(round(misses / elapsed))} misses, at {cost_seconds * 1e6:.2f} "
+            f"expected cost: about {format_count(round(accesses / elapsed))} page accesses a second, "
+            f"{format_count(round(misses / elapsed))} of them misses, at {cost_seconds * 1e6:.2f} "
             "microseconds an event: "
             f"{format_percent(share, 1)} of {processors} processors"
         )

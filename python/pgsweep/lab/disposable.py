@@ -258,7 +258,7 @@ def check_server(server: Disposable) -> str:
     """Return the version of a server on which a grid may be run.
 
     Raises:
-        MissingAbility: it is a stand-by, the role is not a superuser, or ALTER SYSTEM is disabled.
+        MissingAbility: it is a standby, the role is not a superuser, or ALTER SYSTEM is disabled.
         UsageError: other clients are connected to it.
         PgsweepError: it has a database of the lab's name that somebody else made.
     """

@@ -16,7 +16,7 @@ import msgspec
 
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.load.options import LoadOptions
-from pgsweep.load.plan import Prepared
+from pgsweep.load.plan import Prepared, without_wal
 from pgsweep.pg.connect import Connection
 from pgsweep.pg.load_catalog import Catalog, KeyFacts, TriggerFacts, differences, read_catalog, read_facts
 from pgsweep.pg.load_partition import attach_partition, make_partition, name_of_new
@@ -122,7 +122,7 @@ def _check(parent: Catalog, options: LoadOptions, firing: list[TriggerFacts]) ->
     table = parent.table
     if table.in_recovery:
         raise MissingAbility(
-            "the server is a stand-by", cause="it takes no writes", hint="connect to the primary: -h HOST"
+            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
         )
     if table.kind != "p":
         raise UsageError(f"{table.quoted} is not partitioned", hint="leave out --partition-of")
@@ -173,8 +173,7 @@ def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
     choices_of = {"freezing": "COPY FREEZE"}
     reasons = {
         "transactions": "the partition is made, filled and attached in it",
-        "freezing": "the table is made in the same transaction"
-        + (", and with wal_level=minimal its log is skipped" if plan.wal_level == "minimal" else ""),
+        "freezing": f"the table is made in the same transaction{without_wal(plan.wal_level)}",
     }
     objects = [
         LoadObject(

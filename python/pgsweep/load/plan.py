@@ -72,13 +72,13 @@ def check_table(catalog: Catalog, connection: Connection) -> None:
     """Refuse a table that cannot be loaded.
 
     Raises:
-        MissingAbility: no right, or a stand-by.
+        MissingAbility: no right, or a standby.
         UsageError: it is not a table that can be loaded.
     """
     table = catalog.table
     if table.in_recovery:
         raise MissingAbility(
-            "the server is a stand-by", cause="it takes no writes", hint="connect to the primary: -h HOST"
+            "the server is a standby", cause="it takes no writes", hint="connect to the primary: -h HOST"
         )
     if table.kind not in ("r", "p"):
         raise UsageError(f"{table.quoted} is not a table", hint="name a table, or a partitioned one")
@@ -154,8 +154,7 @@ def prepare(
             LoadChoice(
                 what="freezing",
                 choice="COPY FREEZE, if the table is empty",
-                reason="the table is truncated in the same transaction"
-                + (", and with wal_level=minimal its log is skipped" if table.wal_level == "minimal" else ""),
+                reason=f"the table is truncated in the same transaction{without_wal(table.wal_level)}",
             )
         )
     jobs, measure, why = _jobs(options, inputs, single=single, size=size, stray=stray)
@@ -323,6 +322,11 @@ def _strategy(
         False,
         "each piece and its entry in the journal are one transaction, so the load can be resumed or undone",
     )
+
+
+def without_wal(wal_level: str) -> str:
+    """Return that no WAL is written for a table that the transaction has made or truncated, if so."""
+    return ", and with wal_level=minimal no WAL is written for it" if wal_level == "minimal" else ""
 
 
 def _freezes(catalog: Catalog, options: LoadOptions, *, single: bool, dropping: bool) -> bool:

@@ -1,6 +1,6 @@
 """A table that is UNLOGGED while its rows are copied: when that may be, what it gives up, and how it ends.
 
-The rows are not written to the log until the table is made LOGGED again, which writes all of it. A crash of
+The rows are not written to the WAL until the table is made LOGGED again, which writes all of it. A crash of
 the server before that empties the table. So it must be empty when the load begins. The journal notices that
 it was emptied (`alive` in pg/load_journal.py); a later run then copies the files from their beginning.
 """
@@ -44,7 +44,7 @@ def check_unlogged(catalog: Catalog, options: LoadOptions, *, firing: bool) -> N
     elif table.published:
         why = "it is published, and changes of an UNLOGGED table are not sent to subscribers"
     elif table.standbys or table.slots:
-        why = "the server has stand-bys or replication slots: on a stand-by an UNLOGGED table cannot be read"
+        why = "the server has standbys or replication slots: on a standby an UNLOGGED table cannot be read"
     elif catalog.referencing:
         why = f"foreign keys of logged tables refer to it: {', '.join(catalog.referencing[:3])}"
     elif not catalog.truncatable:
@@ -74,9 +74,9 @@ def not_empty(table: str) -> PgsweepError:
 
 def unlogged_choice(wal_level: str) -> LoadChoice:
     """Return the line of the plan."""
-    cost = "making it LOGGED again writes all of it, so it pays only where several sessions wait for the log"
+    cost = "making it LOGGED again writes all of it, so it pays only where several sessions wait for the WAL"
     if wal_level == "minimal":
-        cost = "with wal_level=minimal --single-transaction leaves out the log too, without this danger"
+        cost = "with wal_level=minimal --single-transaction writes no WAL either, without this danger"
     return LoadChoice(
         what="log", choice="UNLOGGED while rows are copied, then LOGGED", reason=f"as asked; {cost}"
     )

@@ -111,6 +111,6 @@ def read_extension(connection: psycopg.Connection[Any], name: str, function: str
 
 
 def read_primary(connection: psycopg.Connection[Any]) -> tuple[str, int] | None:
-    """Return host and port of a stand-by's primary; None if it is not known, or there is none."""
+    """Return host and port of a standby's primary; None if it is not known, or there is none."""
     row = connection.execute(load("primary", connection.info.server_version)).fetchone()
     return None if row is None or row[0] is None else (str(row[0]), int(row[1]))

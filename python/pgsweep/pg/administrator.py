@@ -24,7 +24,7 @@ class Administrator:
         port: likewise.
         database: of the session.
         session: what its role may do.
-        in_recovery: the server is a stand-by.
+        in_recovery: the server is a standby.
         primary: host and port of its primary, as far as they are known.
     """
 
@@ -40,7 +40,7 @@ class Administrator:
 
         Args:
             statements: each is a transaction of its own.
-            here: on this very server, also where that is a stand-by.
+            here: on this very server, also where that is a standby.
         """
         name, host, port = self.session.administrator, self.host, self.port
         elsewhere = self.in_recovery and not here

@@ -42,14 +42,14 @@ def check_allowed(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
         wanted: values by name, for the hint where a provider changes settings in another way.
 
     Raises:
-        MissingAbility: it is a stand-by, the role is not a superuser, or the server forbids it.
+        MissingAbility: it is a standby, the role is not a superuser, or the server forbids it.
     """
     row = connection.execute(load("alter_system_allowed", connection.info.server_version)).fetchone()
     assert row is not None
     in_recovery, superuser, allowed = row
     if in_recovery:
         raise MissingAbility(
-            "the server is a stand-by: its settings are not changed from here",
+            "the server is a standby: its settings are not changed from here",
             cause="its settings should follow those of its primary",
             hint="run it on the primary, or paste the lines of --format postgresql.conf",
         )

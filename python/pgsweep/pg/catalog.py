@@ -169,7 +169,7 @@ def read_postmaster(connection: psycopg.Connection[Any]) -> ServerProcess:
 
 
 def read_recovery(connection: psycopg.Connection[Any]) -> tuple[bool, int | None]:
-    """Return whether the server is in recovery, and the process that replays the log, if it is known."""
+    """Return whether the server is in recovery, and the process that replays WAL, if it is known."""
     row = connection.execute(load("recovery", connection.info.server_version)).fetchone()
     assert row is not None
     return row[0], row[1]

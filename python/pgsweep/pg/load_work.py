@@ -513,7 +513,7 @@ def truncate(connection: Connection, table: TableFacts) -> None:
 
 
 def wal_position(connection: Connection) -> int | None:
-    """Return where the server's log of changes ends; None on a stand-by."""
+    """Return where the server's WAL ends; None on a standby."""
     try:
         row = connection.execute(load("load_wal", connection.info.server_version).encode()).fetchone()
     except psycopg.Error:
@@ -547,7 +547,7 @@ def failure_of(error: psycopg.Error) -> PgsweepError:
     if isinstance(error, sqlstates.ReadOnlySqlTransaction):
         return PgsweepError(
             f"the server does not let this session write: {first_line(error)}",
-            cause="it is a stand-by, or its transactions are read-only by default",
+            cause="it is a standby, or its transactions are read-only by default",
             hint="connect to the primary: -h HOST",
         )
     if isinstance(error, sqlstates.DeadlockDetected):

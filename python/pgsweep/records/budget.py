@@ -13,7 +13,7 @@ class BudgetPart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         now_bytes: measured.
-        low_bytes: at max_connections if all connections are as those of today.
+        low_bytes: at max_connections if all connections are like today's.
         high_bytes: at max_connections if each takes what the settings allow.
         kind: of the latter two: `measured`, `predicted` from measured values, or `assumed`.
         why: how the values are computed.

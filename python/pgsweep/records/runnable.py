@@ -20,7 +20,7 @@ def runnable(abilities: Sequence[Ability], *, in_recovery: bool = False) -> list
 
     Args:
         abilities: of the server and of this host.
-        in_recovery: the server is a stand-by.
+        in_recovery: the server is a standby.
     """
     same_host = next((ability.available for ability in abilities if ability.name == "same_host"), None)
     able = {ability.name: ability.available is True for ability in abilities}
@@ -86,7 +86,7 @@ def _serve(able: Mapping[str, bool]) -> Runnable:
 
 def _load(*, in_recovery: bool) -> Runnable:
     if in_recovery:
-        return Runnable(command="load", state=NOT, why="the server is a stand-by: load on its primary")
+        return Runnable(command="load", state=NOT, why="the server is a standby: load on its primary")
     return Runnable(command="load", state=WORKS, why="into tables that the role may write")
 
 

@@ -2,7 +2,7 @@
 
 The pool's misses come from the curve; which part of them waits for the disk comes from a simulation of both
 caches: of a trace here (pgsweep.sizing.inference.both_caches), of snapshots in
-pgsweep.sizing.snapshot_disk_reads. Its interval holds two draws of the past, both ends of what is
+pgsweep.sizing.snapshot_disk_reads. Its interval includes two draws of the past, both ends of what is
 left for the page cache, the two bounds of the multi-generational LRU where that runs, how well the simulated
 page cache agrees with the kernel (benchmarks/page_cache), and by how much the simulation at today's size is
 off what the server was measured to read from disk.
@@ -277,7 +277,7 @@ class Simulation(ABC):
         if self._facts.mglru:
             reasons.append(
                 "the kernel's multi-generational LRU is enabled: it is bounded by the two simpler rules that "
-                "it lies between and by the two lists of other kernels, and the interval holds all three"
+                "it lies between and by the two lists of other kernels, and the interval includes all three"
             )
         reasons += self._facts.remarks(self._today_bytes if self._asked is None else None)
         if self._facts.pages_out_idle:
@@ -348,17 +348,17 @@ class Simulation(ABC):
             measured, simulated = known.measured_disk_bytes_per_second, known.simulated_disk_bytes_per_second
         if measured is None or simulated is None:
             reasons.append(
-                "what the server read from disk was not measured: the simulation is not checked by it"
+                "the server's disk reads were not measured, so the simulation is not checked against them"
             )
             return 1.0, None, None
         said = (
-            f"today the server reads {format_bytes(round(measured))} a second from disk ({whose}), "
-            f"simulated are {format_bytes(round(simulated))}"
+            f"today the server reads {format_bytes(round(measured))} a second from disk ({whose}); "
+            f"the simulation gives {format_bytes(round(simulated))}"
         )
         # Below one block a second neither says anything.
         factor = max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES)
         if max(factor, 1 / factor) > _FAR_OFF:
-            said += "; the intervals hold that difference"
+            said += "; the intervals include that difference"
         reasons.append(said)
         return factor, measured, simulated
 
@@ -369,8 +369,9 @@ class Simulation(ABC):
             return 1.0, None
         simulated = self._today(found).twice_blocks * BLOCK_BYTES
         reasons.append(
-            f"{format_bytes(measured)} of the pool lay in the page cache too when the recording ended "
-            f"(measured), simulated are {format_bytes(simulated)}; the intervals hold that difference"
+            f"when the recording ended, {format_bytes(measured)} of the pool were in the page cache too "
+            f"(measured); the simulation gives {format_bytes(simulated)}; the intervals include that "
+            "difference"
         )
         return max(measured, BLOCK_BYTES) / max(simulated, BLOCK_BYTES), measured
 
@@ -389,9 +390,9 @@ class Simulation(ABC):
             return 1.0
         reasons.append(
             f"today {format_count(round(pages / seconds))} pages a second come back to the page cache soon "
-            f"after they were evicted (measured, of all files), simulated are "
+            f"after their eviction (measured, of all files); the simulation gives "
             f"{format_count(round(simulated / seconds))}: the page cache holds less or more of the data than "
-            "assumed, and the intervals are wider for it"
+            "assumed, so the intervals are wider"
         )
         return float(np.clip(factor, 1 / _MOST_WIDENED, _MOST_WIDENED))
 

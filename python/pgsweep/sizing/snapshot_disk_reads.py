@@ -1,9 +1,9 @@
 """What the page cache makes of the pool's misses at each size, from snapshots: `pgsweep predict --ram`.
 
 Both caches are simulated under a load that is drawn from the fitted rates
-(pgsweep.sizing.inference.rate_caches). The interval holds what that of a trace holds, and besides: the closed
-form of the same load, rates from each half of the recording and from pages drawn again, rates that a short
-recording cannot show, writing or not, and, where the host was not looked at, what else its memory, its
+(pgsweep.sizing.inference.rate_caches). The interval includes what that of a trace includes, and besides: the
+closed form of the same load, rates from each half of the recording and from pages drawn again, rates that a
+short recording cannot show, writing or not, and, where the host was not examined, what else its memory, its
 readahead and its lists may be.
 """
 
@@ -276,7 +276,7 @@ class _OfSnapshots(Simulation):
             said = (
                 f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
                 f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
-                "the intervals hold the difference"
+                "the intervals include the difference"
             )
             self._apart = (apart, said)
         share = min(max(best.disk_share + apart, 0.0), 1.0)
@@ -325,7 +325,9 @@ class _OfSnapshots(Simulation):
         self, found: dict[int, Found], reasons: list[str]
     ) -> tuple[float, float | None, float | None]:
         if self._is_changed and self._change.recorded is None:
-            reasons.append("what the memory is today was not named: the simulation is not checked by today")
+            reasons.append(
+                "today's memory was not given (--ram), so the simulation is not checked against today's reads"
+            )
             return 1.0, None, None
         said: list[str] = []
         factor, measured, simulated = super()._against_measured(found, said)
@@ -338,14 +340,15 @@ class _OfSnapshots(Simulation):
         text = (
             f"a miss takes {format_plain(round(times.mean_seconds * 1e6, 1))} microseconds today (measured"
             f"{', as sessions wait for it' if times.waits else ''}): so between {format_percent(least)} and "
-            f"{format_percent(most)} of the misses come from disk, simulated are {format_percent(share)}"
+            f"{format_percent(most)} of the misses come from disk; the simulation gives "
+            f"{format_percent(share)}"
         )
         if measured is not None:
             reasons += [*said, text]
             return factor, measured, simulated
         factor = float(np.clip(share, least, most)) / share if share > 0 else 1.0
         if factor != 1:
-            text += "; the intervals hold the difference"
+            text += "; the intervals include the difference"
         reasons.append(text)
         return factor, None, None
 
@@ -355,9 +358,9 @@ class _OfSnapshots(Simulation):
             remarks.append(self._apart[1])
         if self._longest_seconds > self._fitted.seconds:
             remarks.append(
-                f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, and "
-                f"{format_hours(self._fitted.seconds)} were observed: pages that are used more rarely than "
-                "that are known by the shape of the others only"
+                f"the page cache keeps what it has read for up to {format_hours(self._longest_seconds)}, but "
+                f"only {format_hours(self._fitted.seconds)} were observed: the rates of pages that are used "
+                "more rarely are extrapolated from those of the others"
             )
         remarks.append(
             "snapshots do not show which blocks are read one after the other: they are taken to lie at "
@@ -369,13 +372,14 @@ class _OfSnapshots(Simulation):
             dirty = float(fitted.dirty @ pages) / max(float(pages.sum()), 1e-9)
             remarks.append(
                 f"of the pages that are about to be evicted {format_percent(dirty)} are dirty (by relation, "
-                "measured) and are written into the page cache; the intervals hold that none are"
+                "measured) and are written into the page cache; the intervals cover the case that none are"
             )
         if self._facts.assumed:
             remarks.append(
-                "the server's host was not looked at: assumed are other uses of the memory of "
-                f"{format_bytes(self._facts.other_bytes)}, readahead of "
-                f"{format_bytes(self._facts.readahead_bytes)} and the kernel's two lists; the intervals hold "
-                "a quarter and twice of these uses, readahead of none to 8 MB, and the multi-generational LRU"
+                "the server's host was not examined: it is assumed that "
+                f"{format_bytes(self._facts.other_bytes)} of the memory have other uses, that readahead is "
+                f"{format_bytes(self._facts.readahead_bytes)}, and that the kernel has two lists; the "
+                "intervals cover a quarter to twice of these uses, readahead from none to 8 MB, and the "
+                "multi-generational LRU"
             )
         return remarks

@@ -286,8 +286,8 @@ def just_filled(after: Evidence) -> str | None:
         return None
     times = format_plain(round(passed / blocks, 1))
     return (
-        f"the clock hand had passed the pool {times} times since the server started: what a pool holds that "
-        "has just been filled swings for some passes; let the load run on, and verify again"
+        f"the clock hand had passed the pool {times} times since the server started: the contents of a pool "
+        "that has just been filled fluctuate for some clock passes; let the load run on, and verify again"
     )
 
 

@@ -77,7 +77,7 @@ def make_database(cluster: Cluster, spec: Specification) -> None:
 def copy_data(source: Path, cluster: Cluster) -> None:
     """Replace the data of a stopped cluster by those of another stopped one of the same version.
 
-    Of the log only the segment is copied that a start after a clean shutdown reads.
+    Of the WAL only the segment is copied that a start after a clean shutdown reads.
 
     Args:
         source: data directory of a cluster that was shut down cleanly.
@@ -111,7 +111,7 @@ def _last_segment(cluster: Cluster, source: Path) -> str:
     for line in run.stdout.splitlines():
         if "REDO WAL file" in line:
             return line.split(":", 1)[1].strip()
-    raise ClusterError(f"pg_controldata names no segment of the log of {source}", cause=run.stdout[-300:])
+    raise ClusterError(f"pg_controldata names no segment of the WAL of {source}", cause=run.stdout[-300:])
 
 
 class Life:

@@ -50,8 +50,8 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
     for reason in result.reasons:
         verdict += textwrap.wrap(reason[:1].upper() + reason[1:] + ".", width)
     fit = (
-        f"Connections that fit: {count(result.possible_connections)} {_like(result)}, "
-        f"{count(result.safe_connections)} that take what the settings allow."
+        f"Connections that fit: {count(result.possible_connections)} {_like(result)}, or "
+        f"{count(result.safe_connections)} that take all that the settings allow."
     )
     verdict += textwrap.wrap(fit, max(width, 100 if not terminal.interactive else 0))
     verdict += textwrap.wrap(_what_fits(result), width)
@@ -60,7 +60,7 @@ def budget_text(result: BudgetResult, terminal: Terminal) -> str:
 
 
 def _like(result: BudgetResult) -> str:
-    return "as those of today" if result.connections else "as one that has just begun"
+    return "like today's" if result.connections else "like one that has just begun"
 
 
 def _what_fits(result: BudgetResult) -> str:

@@ -49,7 +49,7 @@ def _server_line(result: DoctorResult) -> str:
         *([] if server.provider is None else [f"hosted by {server.provider}"]),
         f"shared_buffers {format_bytes(server.shared_buffers_bytes)}",
         f"{count(server.relations)} relations in this database, {count(server.databases)} databases",
-        "a stand-by in recovery" if server.in_recovery else "not in recovery",
+        "a standby in recovery" if server.in_recovery else "not in recovery",
     ]
     text = ", ".join(facts)
     return text[:1].upper() + text[1:]

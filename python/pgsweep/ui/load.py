@@ -26,7 +26,9 @@ def _plan_lines(plan: LoadPlan, terminal: Terminal) -> list[str]:
     if plan.published:
         where.append("it is published: subscribers get all rows")
     if plan.replication_slots:
-        where.append(f"{plan.replication_slots} replication slots keep the log until they are read")
+        where.append(
+            f"{plan.replication_slots} replication slots retain WAL until their consumers have received it"
+        )
     if plan.referenced_by:
         where.append("referred to by " + ", ".join(plan.referenced_by[:5]))
     lines += [f"  {line}" for line in where]

@@ -46,7 +46,7 @@ def to_svg(result: Result) -> str:
             width, y = max(width, wide), y + high + _MARGIN
     if not parts:
         raise UsageError(
-            "this result has no pictures", cause=f"its schema is {result.schema}", hint="-o FILE.html"
+            "this result has no figures", cause=f"its schema is {result.schema}", hint="-o FILE.html"
         )
     sheet = resources.files("pgsweep.ui").joinpath("static", "report.css").read_text(encoding="utf-8")
     rules = [rule for rule in _RULE.findall(sheet) if not rule.startswith(_FULL_WIDTH)]

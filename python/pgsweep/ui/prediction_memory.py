@@ -158,8 +158,8 @@ def _saved_words(memory: MemoryPrediction) -> str:
     if costs is None:
         return ""
     return (
-        "Saved are seconds that all sessions together wait for reads in one second, for each gigabyte up to "
-        "the next size; less than 0 where they wait longer. A read from disk takes "
+        "Saved: by how many seconds per second all sessions together wait less for reads, per gigabyte up to "
+        "the next size; below 0 they wait longer. A read from disk takes "
         f"{figure(costs.disk_read_seconds * 1e6)} µs ({costs.disk_read_kind}), a copy from the page cache "
         f"{figure(costs.copy_seconds * 1e6)} µs ({costs.copy_kind})."
     )
@@ -192,9 +192,8 @@ def _parts_text(use: MemoryUse) -> str:
 def _lead(memory: MemoryPrediction) -> str:
     kind = "assumed" if memory.other_assumed else "measured"
     return (
-        f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}), of which "
-        f"{format_bytes(memory.other_bytes)} are taken by other than shared memory and cached files "
-        f"({kind})."
+        f"Memory to share: {format_bytes(memory.memory_bytes)} ({_WHERE[memory.memory_from]}). "
+        f"{format_bytes(memory.other_bytes)} of it are neither shared memory nor cached files ({kind})."
     )
 
 
@@ -307,7 +306,7 @@ def _served(point: CurvePoint, disk: DiskPoint, per_second: float) -> Served:
 
 def memory_section(memory: MemoryPrediction, today: int | None) -> Section:
     """Return the same as a section of the page."""
-    other = "taken by other than shared memory and cached files"
+    other = "neither shared memory nor cached files"
     facts = [
         Fact(format_bytes(memory.other_bytes), f"{other}, assumed")
         if memory.other_assumed

@@ -188,7 +188,7 @@ def from_json(text: bytes, name: str) -> Result:
         raise UsageError(
             f"`{name}` holds a result that this pgsweep does not know",
             cause=f'its schema is "{schema}"' if schema else "it names no schema",
-            hint=f"known are {', '.join(sorted(MODULES))}; a newer pgsweep may know more"
+            hint=f"the known ones are {', '.join(sorted(MODULES))}; a newer pgsweep may know more"
             if schema
             else f"give a file that one of these wrote with --json or -o FILE: {makers()}",
         )

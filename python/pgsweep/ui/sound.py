@@ -15,6 +15,7 @@ import msgspec
 from pgsweep.records.cache import CacheResult
 from pgsweep.records.footprint import FootprintResult
 from pgsweep.records.load import LoadCompareResult
+from pgsweep.units import format_exact
 
 _MOST: Final = 2.0**64
 _MOST_BYTES: Final = 2.0**53
@@ -62,7 +63,7 @@ def trouble_in(record: msgspec.Struct) -> str | None:
     for holder, name, value in _numbers(record):
         low, high = _RANGES.get((holder, name), (-_MOST, _MOST))
         if not (math.isfinite(value) and low <= value <= high):
-            return f"{name} is {value:.6g}"
+            return f"{name} is {format_exact(value)}"
     if isinstance(record, FootprintResult):
         for relation in record.relations:
             if len(relation.runs) != len(record.runs):

@@ -45,8 +45,8 @@ def plan_text(plan: WarmKeepPlan, terminal: Terminal) -> str:
     kept = known_bytes(sum(row.kept_bytes for row in plan.relations))
     head = (
         f"{subject_line(plan)}\nWould keep {kept}, budget {format_bytes(plan.budget_bytes)}.\n"
-        f"Missing now, to be read: {known_bytes(plan.read_bytes)}, at {rate} a second at most; to be touched "
-        f"at once: {count(plan.touch_blocks)} times a block."
+        f"Missing now, to be read: {known_bytes(plan.read_bytes)}, at {rate} a second at most; touches to be "
+        f"made at once: {count(plan.touch_blocks)}."
     )
     if not any(row.kept_bytes for row in plan.relations):
         head += "\nNo block of them is in use now; those that clients use will be kept, up to the budget."
@@ -93,8 +93,8 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     """Return what was done and what it cost."""
     read = known_bytes(result.read_blocks * result.block_size_bytes)
     done = (
-        f"{count(result.rounds)} rounds: {count(result.touched_blocks)} times a block was touched, "
-        f"{count(result.read_blocks)} blocks ({read}) were read, each in the place of another."
+        f"{count(result.rounds)} rounds: {count(result.touched_blocks)} touches of blocks, "
+        f"{count(result.read_blocks)} blocks ({read}) read, each in the place of another."
     )
     share = result.statement_seconds / result.seconds if result.seconds > 0 else None
     cost = f"Cost: {seconds(result.statement_seconds)} in the server, {percent(share)} of a backend"
@@ -160,7 +160,7 @@ def warm_keep_page(result: WarmKeepResult) -> Page:
         Fact(before, "resident before", Measured),
         Fact(mean, "on average", Measured),
         Fact(percent(result.resident_share_after), "at the end", Measured),
-        Fact(count(result.touched_blocks), "times a block was touched", Measured),
+        Fact(count(result.touched_blocks), "touches of blocks", Measured),
         Fact(count(result.read_blocks), "blocks read", Measured),
         Fact(seconds(result.statement_seconds), "in the server", Measured),
     ]

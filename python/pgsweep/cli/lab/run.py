@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "--samples",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where every run is kept; one that is there is resumed. With --all a folder.  "
+    help="File of the runs; if it exists, its runs are kept and the rest is done. With --all a folder.  "
     "[default: NAME.samples.jsonl, or lab.samples]",
 )
 @bindir_option
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--restart-command",
     metavar="COMMAND",
-    help="With --dsn: what the shell restarts that server by, such as 'systemctl restart postgresql'.",
+    help="With --dsn: the shell command that restarts that server, such as 'systemctl restart postgresql'.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="With --dsn: say what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="With --dsn: do not ask.")
@@ -117,7 +117,7 @@ def command(
       builtin = "select-only"
 
     With --dsn a grid runs on a server that its owner names disposable. It says first what it will do there,
-    and asks. Stand-bys and servers with other clients are refused. The load runs in a database of its own, or
+    and asks. Standbys and servers with other clients are refused. The load runs in a database of its own, or
     with scale = 0 and no setup in the one that --dsn names. What ALTER SYSTEM had set before is put back at
     the end, and by the next run where this one is killed.
 

@@ -49,11 +49,11 @@ def command(
     r"""Show whether the memory suffices, now and at max_connections, and what is left for cached files.
 
     Shared memory, page tables, connections and background processes are measured; from these it is predicted
-    what max_connections would take: at the low end as many connections as those of today, at the high end
+    what max_connections would take: at the low end that many connections like today's, at the high end
     each with all of the shared memory touched and as much work_mem as the settings allow. The verdict is
     fits, tight or will be killed, with the number of connections that fit at both ends. A smaller limit of
-    the server's memory cgroup counts instead of the host's memory. The other way round it says up to which
-    work_mem, and up to how many connections, the verdict would be fits.
+    the server's memory cgroup counts instead of the host's memory. It also shows the largest work_mem and the
+    largest number of connections for which the verdict would be fits.
 
     Needs the server's host, as the server's user or root. Nothing is changed.
 

@@ -75,7 +75,7 @@ def warm_options(function: F) -> F:
             shell_complete=schema_names,
             help="Only this schema. May be repeated.",
         ),
-        click.option("--every-database", is_flag=True, help="All databases that may be entered."),
+        click.option("--every-database", is_flag=True, help="All databases that the role may connect to."),
         click.option(
             "--heat",
             type=click.Path(path_type=Path),

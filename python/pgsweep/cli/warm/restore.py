@@ -65,7 +65,7 @@ from pgsweep.errors import INTERRUPTED, ConnectionFailed, UsageError
     "--next-start",
     type=Duration(),
     metavar="TIME",
-    help="Wait this long until the server is started anew: give the command before a restart.",
+    help="Wait this long for the next start of the server: run the command before the restart.",
 )
 @pool_source_option
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
@@ -97,7 +97,7 @@ def command(
 ) -> int:
     r"""Bring back what FILE holds: the hottest blocks of all databases first, with their usage counts.
 
-    On the server that FILE comes from, or on its physical stand-by, these are the same blocks. Elsewhere
+    On the server that FILE comes from, or on its physical standby, these are the same blocks. Elsewhere
     (after pg_upgrade, on a logical replica, on a restored dump) relations are found by name, TOAST by its
     table; one that was rewritten gets as large a share of its blocks as was resident. What could not be
     matched is listed.

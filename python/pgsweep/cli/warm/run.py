@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     "--journal",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to note what is done; it stays only where the run is cut short.  [default: a file for this "
-    "server, database and selection in ~/.local/state/pgsweep]",
+    help="Where progress is recorded; the file is kept only if the run is interrupted.  [default: a file for "
+    "this server, database and selection in ~/.local/state/pgsweep]",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted run from its journal. After a server restart all blocks are read again.",
+    help="Continue an interrupted run from its journal. After a server restart, the blocks that were read "
+    "into its pool are read again.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Show every statement with its bytes; read nothing.")
 @output_options

@@ -58,7 +58,7 @@ def command(
 
     On the server's host, as its user or root, it also saves what lies in the page cache. FILE is small (well
     under 2 bytes a block), is written whole or not at all, and can be read by any program that reads Parquet.
-    `pgsweep warm restore` brings its contents back: after a restart, on a stand-by, on a new host, after
+    `pgsweep warm restore` brings its contents back: after a restart, on a standby, on a new host, after
     pg_upgrade.
 
     With --every it goes on until it is stopped; while the server is away it tries again at the next time.

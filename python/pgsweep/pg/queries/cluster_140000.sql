@@ -1,2 +1,2 @@
--- Which cluster this is (a physical stand-by has its primary's number), and since when its caches are what they are.
+-- Which cluster this is (a physical standby has its primary's number), and since when its caches are what they are.
 SELECT system_identifier::text, pg_catalog.pg_postmaster_start_time() FROM pg_catalog.pg_control_system()

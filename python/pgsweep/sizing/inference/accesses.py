@@ -116,7 +116,7 @@ def from_evidence(
         accesses, relations, drops: tables of the evidence.
         database_oid: whose accesses are counted, as the server counts them (pg_stat_database).
         seconds: how long was watched, where that is longer than the accesses show.
-        recovery_pid: the process that replays the log on a stand-by. What it accesses moves the pool and is
+        recovery_pid: the process that replays WAL on a standby. What it accesses moves the pool and is
             counted for no database (ReadBufferWithoutRelcache, bufmgr.c).
         pool_blocks: size of the traced pool, 0 where it is not known.
         snapshot: rows of the evidence's table `snapshots`: the pool when the trace began.
@@ -134,8 +134,8 @@ def from_evidence(
         parts.append(of_dropped)
         if unnamed:
             notes.append(
-                f"relations were dropped that had {unnamed} blocks more than are followed: what the pool "
-                "held of those is taken to stay in it"
+                f"the dropped relations had {unnamed} blocks more than are tracked: those of them that were "
+                "in the pool are assumed to stay in it"
             )
     columns = [np.concatenate([part[name] for part in parts]) for name in _PAGE]
     ids, names = _native.dense_ids(*columns)

@@ -1,7 +1,7 @@
 """Replays of one trace through pools of any size, and how far each may be off.
 
 What a replay gives is the miss ratio of this stretch of the workload at the other size, had the pool been in
-the state that the workload makes of it. Its interval holds what is not known of that: the state at the
+the state that the workload makes of it. Its interval covers what is not known of that: the state at the
 beginning, the order in which sessions come, what rings left behind, when the server vacuums. How another
 stretch would differ is not part of it.
 """
@@ -37,7 +37,7 @@ Rows = NDArray[np.bool_]
 
 UPTIME_SECONDS = 60.0
 """What rings leave behind takes seconds to days to gather. A prediction is for a server that has run for so
-long; where that matters the interval holds the beginning and the end too."""
+long; where that matters the interval includes the beginning and the end too."""
 
 _SETTLING_SECONDS = 3600.0
 _REPLAYED_ROWS = 20_000_000

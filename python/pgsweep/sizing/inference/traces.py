@@ -344,10 +344,10 @@ def _of_today(check: _Check) -> list[Doubt]:
             level = "refused" if check.drawn_error > _VERY_WRONG_TODAY + noise else "rough"
             mark = f"{_percent(check.measured)} was measured"
             if exact is not None:
-                mark = f"the pool's own contents lead to {_percent(exact.ratio)}"
+                mark = f"one that begins with the pool's own contents gives {_percent(exact.ratio)}"
             text = (
-                f"the warm state that is drawn for the beginning leads to {_percent(drawn.ratio)} at today's "
-                f"size, where {mark}"
+                f"a replay that begins with a drawn warm state gives {_percent(drawn.ratio)} at today's "
+                f"size, but {mark}"
             )
             doubts.append(Doubt(level, text))
     return doubts
@@ -379,8 +379,7 @@ def _notes(
     if sampled:
         notes.append(
             "the trace is long: replayed by samples of its pages, each in a pool that is smaller in "
-            "proportion; that others might be drawn is in the intervals, "
-            f"with up to ±{_percent(max(sampled))}"
+            f"proportion; the intervals include the sampling error, up to ±{_percent(max(sampled))}"
         )
     drifted = abs(late - early) > max(_DRIFT, 0.1 * (late + early), 2 * _noise(replay))
     if drifted and replay.measured_misses.any():

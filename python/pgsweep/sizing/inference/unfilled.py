@@ -191,8 +191,8 @@ def _rings(
         smallest = ringed[np.argmin(blocks[ringed])]
         below = 4 * int(blocks[smallest])
         reasons.append(
-            f"scans of {relations['name'][smallest]} go through a ring, which from {_words(below)} on they "
-            "would not: of those sizes nothing is known"
+            f"scans of {relations['name'][smallest]} go through a ring, but from {_words(below)} on they "
+            "would not: nothing is known of those sizes"
         )
     return at_least, below, reasons
 

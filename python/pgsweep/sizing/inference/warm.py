@@ -287,10 +287,10 @@ class WarmPools:
             )
         if expected <= self._most_strangers:
             return
-        cause = f"it would hold {format_count(round(expected))} pages that the trace never names"
+        cause = f"it would hold {format_count(round(expected))} pages that the trace never accesses"
         hint = "name smaller sizes, for example --sizes 1GB,2GB,4GB"
         if self._most_strangers < _MOST_STRANGERS:
-            cause += f", of which its {self._accesses} accesses say nothing"
+            cause += f", and its {self._accesses} accesses show nothing about them"
             hint += ", or record for longer"
         raise UsageError(
             f"a pool of {format_bytes(blocks * BLOCK_BYTES)} is too large to replay the trace in",

@@ -68,9 +68,10 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
     if isinstance(asked, Grows):
         verb = "get" if more else "gets"
         return (
-            f"{with_it} ({all_of_it}) {verb} {format_plain(asked.factor)} times the blocks, visited as "
-            "often as today, each visit going to one of the blocks that its block becomes; scans and vacuums "
-            "read all of them. If nobody visited the new blocks, only scans would change"
+            f"{with_it} ({all_of_it}) {verb} {format_plain(asked.factor)} times the blocks; they are visited "
+            "as often as today in total, and the visits to a block are spread over the blocks that replace "
+            "it; scans and vacuums read all of them. If nobody visited the new blocks, only scans would "
+            "change"
         )
     if isinstance(asked, Insert):
         rows, fit = format_count(asked.rows_per_second), format_count(relation.tuples_per_block)
@@ -82,7 +83,7 @@ def _of_relation(asked: OfRelation, relation: Named, relations: Table) -> str:
     if isinstance(asked, Scan):
         return (
             f"all of {name} ({own}) is read in order every {format_plain(asked.every_seconds)} s, besides "
-            "what reads it today; through a ring in each pool of which it is more than a quarter"
+            "what reads it today; through a ring in each pool whose quarter is smaller than it"
         )
     if isinstance(asked, Keep):
         verb = "are" if more else "is"

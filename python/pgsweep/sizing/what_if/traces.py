@@ -203,7 +203,8 @@ class ChangedTrace:
         if seconds < _FEWEST_SCANS * asked.every_seconds:
             raise UsageError(
                 f"a trace of {format_minutes(seconds)} is too short for `{shown(asked.text)}`",
-                cause="what a scan finds of the scan before it shows only where the trace holds several",
+                cause="a scan depends on what the previous scan left in the pool, so the trace must contain "
+                "several scans",
                 hint=f"record for at least {format_minutes(max(4 * asked.every_seconds, 1))}, or predict "
                 "from snapshots (pgsweep record --source peek or sql)",
             )

@@ -43,8 +43,8 @@
     const svg = figure.querySelector("svg");
     const name = `pgsweep-${figure.closest("section").id}-${index + 1}`;
     const saves = named("span", { className: "saves" });
-    const png = named("button", { textContent: "PNG", title: "save this picture as PNG" });
-    const vector = named("button", { textContent: "SVG", title: "save this picture as SVG" });
+    const png = named("button", { textContent: "PNG", title: "save this figure as PNG" });
+    const vector = named("button", { textContent: "SVG", title: "save this figure as SVG" });
     png.onclick = () => savePng(svg, name + ".png");
     vector.onclick = () => save(name + ".svg", new Blob([standalone(svg)], { type: "image/svg+xml" }));
     saves.append(png, vector);

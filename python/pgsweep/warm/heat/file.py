@@ -78,7 +78,7 @@ class HeatMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at: when, ISO 8601 in UTC.
-        system_identifier: of the cluster; a physical stand-by has its primary's. Nothing where the role may
+        system_identifier: of the cluster; a physical standby has its primary's. Nothing where the role may
             not ask.
         pool_source: peek or sql.
         sees_page_cache: the page cache was looked at.

@@ -2,7 +2,7 @@
 
 Names are what survives pg_upgrade, a dump, another host or logical replication. TOAST relations are found
 through their table, because pg_toast_NNN is named after an oid. The blocks are the same where the file is: on
-the same cluster or a physical stand-by while the relation has not been rewritten, and after pg_upgrade, which
+the same cluster or a physical standby while the relation has not been rewritten, and after pg_upgrade, which
 copies files as they are. A relation that was rewritten (VACUUM FULL, CLUSTER, REINDEX, a load into another
 server) has its rows elsewhere: its blocks are then taken by share, the hundredth block of a thousand
 becoming the tenth of a hundred. That keeps how much of it is read, and the order of a clustered table; which

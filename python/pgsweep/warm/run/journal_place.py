@@ -2,7 +2,7 @@
 
 In the state folder of the user, `$XDG_STATE_HOME/pgsweep` or `~/.local/state/pgsweep` (XDG Base Directory
 Specification), one file for each server, database and selection. A server is identified by its system
-identifier and by its address: a stand-by has its primary's identifier, and another pool.
+identifier and by its address: a standby has its primary's identifier, and another pool.
 """
 
 from __future__ import annotations

@@ -23,52 +23,52 @@ INDEX_KINDS = ("index", "TOAST index")
 
 @dataclass(slots=True)
 class Plan:
-    """Disjoint pieces: those to be read, in order, and those that do not fit."""
+    """Disjoint ranges of blocks: those to be read, in order, and those that do not fit."""
 
-    pieces: list[BlockRange] = field(default_factory=list)
+    ranges: list[BlockRange] = field(default_factory=list)
     left_out: list[BlockRange] = field(default_factory=list)
 
     @property
     def blocks(self) -> int:
         """How many blocks are to be read."""
-        return sum(piece.blocks for piece in self.pieces)
+        return sum(each.blocks for each in self.ranges)
 
 
 def make_plan(wanted: Iterable[BlockRange], budget_blocks: int) -> Plan:
-    """Return the part of the wanted pieces to read, in order.
+    """Return the part of the wanted ranges to read, in order.
 
     Args:
         wanted: in any order; blocks that are wanted twice are read once, where they are hottest. A `heat` of
             None is one that is not known, 0 one that is known to be none.
-        budget_blocks: that are read at most. The piece that does not fit whole is cut.
+        budget_blocks: that are read at most. The range that does not fit whole is cut.
     """
     plan = Plan()
     taken: dict[tuple[str, int, str], _Intervals] = {}
     room = max(0, budget_blocks)
-    for piece in sorted((piece for piece in wanted if piece.blocks > 0), key=rank):
-        covered = taken.setdefault((piece.database, piece.oid, piece.fork), _Intervals())
-        for first, end in covered.add(piece.first_block, piece.end_block):
+    for one in sorted((each for each in wanted if each.blocks > 0), key=rank):
+        covered = taken.setdefault((one.database, one.oid, one.fork), _Intervals())
+        for first, end in covered.add(one.first_block, one.end_block):
             fits = min(room, end - first)
             if fits:
-                plan.pieces.append(_part(piece, first, first + fits))
+                plan.ranges.append(_part(one, first, first + fits))
                 room -= fits
             if first + fits < end:
-                plan.left_out.append(_part(piece, first + fits, end))
+                plan.left_out.append(_part(one, first + fits, end))
     return plan
 
 
-def rank(piece: BlockRange) -> tuple[bool, bool, bool, bool, float, str, int, str, int]:
-    """Return what pieces are ordered by: a smaller one is read before."""
+def rank(one: BlockRange) -> tuple[bool, bool, bool, bool, float, str, int, str, int]:
+    """Return what ranges are ordered by: a smaller one is read before."""
     return (
-        piece.heat == 0,
-        not piece.saved,
-        piece.partly,
-        piece.kind not in INDEX_KINDS,
-        -(piece.heat or 0.0),
-        piece.database,
-        piece.oid,
-        piece.fork,
-        piece.first_block,
+        one.heat == 0,
+        not one.saved,
+        one.partly,
+        one.kind not in INDEX_KINDS,
+        -(one.heat or 0.0),
+        one.database,
+        one.oid,
+        one.fork,
+        one.first_block,
     )
 
 
@@ -116,10 +116,10 @@ def reason(
     return f"{words}; at most {share} of {whose} blocks in use, so after what is used whole"
 
 
-def _part(piece: BlockRange, first: int, end: int) -> BlockRange:
-    if (first, end) == (piece.first_block, piece.end_block):
-        return piece
-    return msgspec.structs.replace(piece, first_block=first, blocks=end - first)
+def _part(one: BlockRange, first: int, end: int) -> BlockRange:
+    if (first, end) == (one.first_block, one.end_block):
+        return one
+    return msgspec.structs.replace(one, first_block=first, blocks=end - first)
 
 
 class _Intervals:

@@ -162,8 +162,8 @@ def prepare(conninfo: str, options: WarmOptions, *, resume: Path | None = None) 
         budgets=[
             msgspec.structs.replace(b, planned_bytes=planned_blocks[b.cache] * block_bytes) for b in budgets
         ],
-        pool=pool.pieces,
-        page_cache=page_cache.pieces,
+        pool=pool.ranges,
+        page_cache=page_cache.ranges,
         left_out=page_cache.left_out if options.into != "pool" else pool.left_out,
         files=files,
         mode="kernel" if kernel else options.mode if options.mode in ("read", "prefetch") else "read",

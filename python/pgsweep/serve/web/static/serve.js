@@ -10,8 +10,12 @@
     while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit += 1; }
     return `${Number(value.toPrecision(3))} ${units[unit]}`;
   };
+  // Three digits, without an exponent.
+  const small = (value) =>
+    value.toFixed(Math.min(100, 2 - Math.floor(Math.log10(Math.abs(value))))).replace(/\.?0+$/, "");
   const short = (value) => value == null ? "–" : value === 0 ? "0" : Math.abs(value) >= 1000
-    ? Math.round(value).toLocaleString("en").replaceAll(",", " ") : String(Number(value.toPrecision(3)));
+    ? Math.round(value).toLocaleString("en").replaceAll(",", " ")
+    : Math.abs(value) < 0.001 ? small(value) : String(Number(value.toPrecision(3)));
 
   // Light and dark.
   const theme = document.getElementById("theme");
