@@ -17,6 +17,7 @@ from pgsweep.records.prediction import PredictResult
 from pgsweep.sizing.memory_shares import SESSION_BYTES, MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.what_if.grammar import Grows, Scan, SharedBuffers, parse
+from pgsweep.sizing.what_if.relations import check_relations
 from pgsweep.sizing.what_if.traces import ChangedTrace
 from pgsweep.ui.prediction import VIEW
 from pgsweep.ui.terminal import Terminal
@@ -335,8 +336,6 @@ def test_what_cannot_be_read_is_an_error_with_a_hint(text: str, evidence: dict[s
 @pytest.mark.parametrize(
     "texts",
     [
-        ("without orders", "orders grows 2x"),
-        ("orders grows 2x", "orders grows 3x"),
         ("connections 2x", "connections 3x"),
         ("ram 1GB", "ram 2GB"),
     ],
@@ -344,6 +343,40 @@ def test_what_cannot_be_read_is_an_error_with_a_hint(text: str, evidence: dict[s
 def test_what_contradicts_itself_is_refused(texts: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match="contradict each other"):
         parse(texts)
+
+
+@pytest.mark.parametrize("kind", ["trace", "sql"])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("without orders", "orders grows 2x"),
+        ("orders grows 2x", "public.orders grows 3x"),
+        ("keep orders warm", 'keep public."orders" warm'),
+    ],
+)
+def test_a_relation_is_the_same_under_each_of_its_names(
+    texts: tuple[str, str], kind: str, evidence: dict[str, Path]
+) -> None:
+    with pytest.raises(UsageError, match="contradict each other") as caught:
+        predict(evidence[kind], what_if=texts)
+    assert "both are about orders" in (caught.value.cause or "")
+
+
+def test_an_index_goes_with_its_table() -> None:
+    columns = {"db": [5, 5, 5], "oid": [11, 12, 13], "table_oid": [11, 11, 13], "kind": ["r", "i", "r"]}
+    columns |= {"schema": ["public"] * 3, "name": ["orders", "orders_pkey", "items"], "rel": [11, 12, 13]}
+    columns |= {"blocks_begin": [9, 2, 9], "blocks_end": [9, 2, 9], "tuples_per_block": [50.0, 0.0, 50.0]}
+    relations = {name: np.array(values) for name, values in columns.items()}
+    for texts in (
+        ["keep orders warm", "keep orders_pkey warm"],
+        ["without public.orders", "keep orders_pkey warm"],
+        ["orders_pkey grows 3x", "orders grows 2x"],
+    ):
+        with pytest.raises(UsageError, match="contradict each other") as caught:
+            check_relations(parse(texts), relations, 5)
+        assert "both are about orders_pkey" in (caught.value.cause or "")
+    fitting = ["keep orders warm", "keep items warm", "orders grows 2x", "scan orders every 60s"]
+    check_relations(parse(fitting), relations, 5)
 
 
 def test_drops_stay_before_the_accesses_that_they_stood_before(tmp_path: Path) -> None:

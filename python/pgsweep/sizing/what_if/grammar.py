@@ -235,8 +235,5 @@ def check_memory(asked: Sequence[Asked]) -> None:
 
 
 def _contradict(one: Asked, other: Asked) -> bool:
-    if isinstance(one, OfRelation) and isinstance(other, OfRelation):
-        gone = isinstance(one, Without) or isinstance(other, Without)
-        same = type(one) is type(other) and not isinstance(one, Scan | Insert)
-        return one.relation == other.relation and (gone or same)
+    # Those about relations are compared when these are known: relations.py, `check_relations`.
     return type(one) is type(other) and not isinstance(one, OfRelation | SharedBuffers)

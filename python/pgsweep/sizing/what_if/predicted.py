@@ -30,6 +30,7 @@ from pgsweep.sizing.predict import (
 from pgsweep.sizing.server_rules import rules_of
 from pgsweep.sizing.what_if.assumptions import assumption_of
 from pgsweep.sizing.what_if.grammar import Asked, Connections, HugePages, OfMemory, Ram, SharedBuffers
+from pgsweep.sizing.what_if.relations import check_relations
 from pgsweep.sizing.what_if.traces import ChangedTrace
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
@@ -43,8 +44,8 @@ _DRAWS: Final = 2
 _Z90: Final = 1.645
 _LEAST_BLOCKS: Final = 16
 _ASSUMED: Final = (
-    "the changed load was never observed: the intervals are for the assumptions as they stand, not for how "
-    "far these hold"
+    "the changed load was never observed: the intervals take the assumptions as exact and do not cover their "
+    "error"
 )
 
 
@@ -74,6 +75,7 @@ def with_what_if(
             "possible",
             hint="record with pgsweep record, or ask for another size only: --sizes",
         )
+    check_relations(asked, found.relations, found.database_oid)
     what = [assumption_of(one, found.relations, found.database_oid) for one in asked]
     if found.snapshots is not None:
         changed = _of_snapshots(found, found.snapshots, result, asked, memory, seed)

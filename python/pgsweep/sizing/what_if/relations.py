@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pgsweep.errors import UsageError
 from pgsweep.plain import shown
 from pgsweep.sizing.inference.observations import Table
-from pgsweep.sizing.what_if.grammar import OfRelation
+from pgsweep.sizing.what_if.grammar import Asked, Insert, OfRelation, Scan, Without
 
 _SCANNED_KINDS = frozenset("rmt")
 _INDEX = "i"
@@ -97,6 +97,29 @@ def find(asked: OfRelation, relations: Table, database_oid: int) -> Named:
         blocks=int(sizes_of(relations)[row]),
         tuples_per_block=0.0 if density is None else float(density[row]),
     )
+
+
+def check_relations(asked: Sequence[Asked], relations: Table, database_oid: int) -> None:
+    """Refuse sentences that contradict each other once it is known which relations they name.
+
+    The same one may be named with its schema or without, and a table's indexes go with it.
+
+    Raises:
+        UsageError: two contradict each other, or name a relation that is not in the evidence.
+    """
+    named = [(one, find(one, relations, database_oid)) for one in asked if isinstance(one, OfRelation)]
+    for place, (one, of_one) in enumerate(named):
+        for other, of_other in named[:place]:
+            both = set(of_one.rows) & set(of_other.rows)
+            gone = isinstance(one, Without) or isinstance(other, Without)
+            same = type(one) is type(other) and not isinstance(one, Scan | Insert)
+            if both and (gone or same):
+                name = shown(str(relations["name"][min(both)]))
+                raise UsageError(
+                    f"`{shown(other.text)}` and `{shown(one.text)}` contradict each other",
+                    cause=f"both are about {name}; a table's indexes and its TOAST table go with it",
+                    hint="leave one of them out, or ask for each in a run of its own",
+                )
 
 
 def need_table(asked: OfRelation, relation: Named) -> None:
