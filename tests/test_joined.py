@@ -20,6 +20,7 @@ from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
 from pgsweep.serve.forecast import Request, predict_pieces
 from pgsweep.serve.recording import keep_to, pieces_of
+from pgsweep.sizing.inference.totals import counter_rates
 from pgsweep.sizing.predict import predict
 from tests.fix_page import load_running
 
@@ -110,6 +111,45 @@ def test_it_is_evidence_and_can_be_predicted_from(pieces: list[Path], tmp_path: 
     assert (answer.result.points, answer.result.memory) == (alone.points, alone.memory)
     assert answer.result.memory is not None or alone.verdict.level == "refused"
     assert predict_pieces([], 900).why is not None
+
+
+def test_what_happens_between_two_pieces_is_not_taken_for_other_programs(
+    pieces: list[Path], tmp_path: Path
+) -> None:
+    """The server uses 1 processor, others 0.5; between the pieces the recorder computes on 30 more."""
+    changed = []
+    for number, piece in enumerate(pieces):
+        evidence = Evidence.open(piece)
+        counters = evidence.table("counters")
+        ours = counters["scope"] == "host"
+        seconds = counters["seconds"][ours]
+        last = seconds == seconds.max()
+        began = datetime.datetime.fromisoformat(evidence.meta.started_at).timestamp()
+        for name, rate in (("server_cpu_seconds", 1.0), ("host_cpu_seconds", 1.5)):
+            more = 100.0 * number if name == "host_cpu_seconds" else 0.0
+            rows = ours & (counters["name"] == name)
+            assert rows.sum() == 2, "at both ends of a recording"
+            counters["value"][rows] = (
+                began * rate + more + np.where(last[rows[ours]], seconds.max(), 0) * rate
+            )
+        tables = {name: evidence.table(name) for name in ("snapshots", "snapshot_times", "relations")}
+        times = {"stretch": [0, 0, 1], "begin_seconds": [0.5, 0.5, 2.0], "end_seconds": [1.0, 1.0, 2.5]}
+        times |= {"from_ns": [0, 8, 0], "below_ns": [8, 16, 8], "reads": [1, 2, 3], "nanoseconds": [4, 24, 9]}
+        read_times = {name: np.array(column) for name, column in times.items()}
+        path = tmp_path / piece.name
+        JoinedEvidence(evidence.meta, {**tables, "counters": counters, "read_times": read_times}, []).write(
+            path
+        )
+        changed.append(path)
+    joined = JoinedEvidence.of(changed, 3600)
+    rate_of = counter_rates(joined.table("counters"))
+    assert rate_of("host", "", "server_cpu_seconds") == pytest.approx(1.0, abs=0.02)
+    assert rate_of("host", "", "host_cpu_seconds") == pytest.approx(1.5, abs=0.03)
+    timed = joined.table("read_times")
+    assert timed["stretch"].tolist() == [0, 0, 1, 2, 2, 3, 4, 4, 5]
+    assert (np.diff(timed["begin_seconds"]) >= 0).all()
+    assert timed["end_seconds"][-1] > 8
+    assert timed["reads"].sum() == 18
 
 
 def test_a_prediction_keeps_no_memory(pieces: list[Path], tmp_path: Path) -> None:

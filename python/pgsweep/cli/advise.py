@@ -59,6 +59,13 @@ _FORMATS = ("text", "json", "csv", "alter-system", "postgresql.conf")
     help="Where a server is recorded first: how long.  [default: until the decision is settled: snapshots "
     "10min at most, a trace from 40s to 160s]",
 )
+@click.option(
+    "--time-reads",
+    is_flag=True,
+    help="Where a server is recorded first: time how long its reads take, by probes for half a second in "
+    "every five, so that the throughput is predicted without track_io_timing. Needs root on the server's "
+    "host.",
+)
 @click.option("--apply", "wants_apply", is_flag=True, help="Write the settings by ALTER SYSTEM; asks first.")
 @click.option("--undo", is_flag=True, help="Put back what was before --apply; asks first.")
 @click.option(
@@ -80,6 +87,7 @@ def command(
     form: str | None,
     source: Source,
     seconds: float | None,
+    time_reads: bool,
     wants_apply: bool,
     undo: bool,
     dry_run: bool,
@@ -99,9 +107,10 @@ def command(
     options huge pages and connections are counted on that server too. Nothing is changed without --apply,
     which asks, keeps what was before for --undo, and never restarts the server.
 
-    A setting is advised only where the 90% interval of what it gains lies above zero; in all other cases the
-    advice is to leave it. Disk reads are simulated where the memory of the server's host is known: from
-    evidence that was recorded there, or by --ram. From snapshots their intervals are wider than from a trace.
+    Another shared_buffers is advised only if the 90% interval of its gain lies above zero. Otherwise the
+    advice is to leave it; if the prediction is refused, nothing is advised. Disk reads are simulated where
+    the memory of the server's host is known: from evidence that was recorded there, or by --ram. From
+    snapshots their intervals are wider than from a trace.
     Beside the advice stands what rules of thumb say, and what following them would change here.
 
     \b
@@ -134,7 +143,9 @@ def command(
     if wants_apply and evidence is not None and not target.is_named:
         raise UsageError("--apply needs the server", hint="name it: -h HOST -U ROLE -d DBNAME")
     if evidence is None:
-        evidence, interrupted = _record(settings, target, source, seconds, memory_bytes)
+        evidence, interrupted = _record(
+            settings, target, source, seconds, memory_bytes, time_reads=time_reads
+        )
         if interrupted:
             return INTERRUPTED
         named = True
@@ -232,7 +243,13 @@ def _evidence_of(subject: str | None) -> Path | None:
 
 
 def _record(
-    settings: Settings, target: Target, source: Source, seconds: float | None, memory_bytes: int | None
+    settings: Settings,
+    target: Target,
+    source: Source,
+    seconds: float | None,
+    memory_bytes: int | None,
+    *,
+    time_reads: bool,
 ) -> tuple[Path, bool]:
     """Record the server, and return where, and whether that was interrupted.
 
@@ -253,7 +270,14 @@ def _record(
         def recorded(path: Path, length: float | None) -> RecordResult:
             return target.use(
                 lambda conninfo: record(
-                    conninfo, path, source=source, seconds=length, rng_seed=seed, progress=shown, stop=stop
+                    conninfo,
+                    path,
+                    source=source,
+                    seconds=length,
+                    rng_seed=seed,
+                    time_reads=time_reads,
+                    progress=shown,
+                    stop=stop,
                 )
             )
 

@@ -4,6 +4,9 @@ Whoever records without end does it in pieces. A window over several of them has
 new numbers, and of the counters a limited number of samples: they are cumulative, so the values in between
 add nothing to a sum. Pieces are joined from the newest backwards, as long as they fit: the same server with
 the same shared_buffers and settings, the same sample of blocks, and a clock hand that only moves on.
+
+What the host's processors did between two pieces is no part of the observation: whoever records in pieces
+computes there. Other programs are taken to have used as much as during the pieces.
 """
 
 from __future__ import annotations
@@ -103,6 +106,7 @@ class JoinedEvidence:
                 hint="wait a minute",
             )
         parts = [_Recording(evidence, offset) for evidence, offset in opened]
+        _bridge_gaps(parts)
         end = max(float(part.counters["seconds"].max(initial=0.0)) for part in parts)
         begin = max(end - seconds, 0.0)
         times = {name: np.concatenate([p.times[name] for p in parts]) for name in TABLES["snapshot_times"]}
@@ -138,6 +142,7 @@ class JoinedEvidence:
             "snapshot_times": chosen,
             "counters": counters,
             "relations": _relations([p.evidence.table("relations") for p in parts]),
+            "read_times": _read_times(parts, begin),
         }
         return cls(meta, tables, warnings)
 
@@ -147,12 +152,60 @@ class _Recording:
 
     def __init__(self, evidence: Evidence, offset: float) -> None:
         self.evidence = evidence
+        self.offset = offset
         self.times = evidence.table("snapshot_times")
         self.counters = evidence.table("counters")
         for name in ("begin_seconds", "end_seconds"):
             self.times[name] = self.times[name] + offset
         # The same addition for both: the hand's position is found by the time of its snapshot.
         self.counters["seconds"] = self.counters["seconds"] + offset
+
+
+def _bridge_gaps(parts: Sequence[_Recording]) -> None:
+    """Let other programs have used the processors between two recordings as much as during them.
+
+    Changes the host's counter `host_cpu_seconds`, which is read at both ends of a recording.
+    """
+    ends = [(_host_ends(part, "server_cpu_seconds"), _host_ends(part, "host_cpu_seconds")) for part in parts]
+    known = [(server, host) for server, host in ends if server is not None and host is not None]
+    seconds = sum(host[1][0] - host[0][0] for _, host in known)
+    if len(known) < len(parts) or seconds <= 0:
+        return
+    used = sum(host[1][1] - host[0][1] - (server[1][1] - server[0][1]) for server, host in known)
+    others = max(used, 0.0) / seconds
+    moved = 0.0
+    for part, (server, host), (next_server, next_host) in zip(parts[1:], known, known[1:], strict=False):
+        gap_seconds = max(next_host[0][0] - host[1][0], 0.0)
+        of_server = max(next_server[0][1] - server[1][1], 0.0)
+        moved += of_server + others * gap_seconds - (next_host[0][1] - host[1][1])
+        rows = (part.counters["scope"] == "host") & (part.counters["name"] == "host_cpu_seconds")
+        part.counters["value"] = np.where(rows, part.counters["value"] + moved, part.counters["value"])
+
+
+def _host_ends(part: _Recording, name: str) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """Return when a counter of the host was first and last read, and its values; None where it was not."""
+    counters = part.counters
+    of_host = counters["scope"] == "host"
+    values = counters["value"][of_host & (counters["name"] == name)]
+    if not len(values):
+        return None
+    seconds = counters["seconds"][of_host]
+    return (float(seconds.min()), float(values[0])), (float(seconds.max()), float(values[-1]))
+
+
+def _read_times(parts: Sequence[_Recording], begin: float) -> Table:
+    """Return the stretches in which reads were timed, from `begin` on, under new numbers."""
+    found: list[Table] = []
+    stretches = 0
+    for part in parts:
+        rows = part.evidence.table("read_times")
+        rows = {name: column[rows["begin_seconds"] + part.offset >= begin] for name, column in rows.items()}
+        for name in ("begin_seconds", "end_seconds"):
+            rows[name] = rows[name] + part.offset
+        rows["stretch"] = (rows["stretch"] + stretches).astype(np.int32)
+        stretches = int(rows["stretch"].max(initial=stretches - 1)) + 1
+        found.append(rows)
+    return {name: np.concatenate([rows[name] for rows in found]) for name in TABLES["read_times"]}
 
 
 def _fitting(pieces: Sequence[Path], seconds: float) -> list[tuple[Evidence, float]]:
