@@ -23,7 +23,7 @@ from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.verify import filling, just_filled, miss_error
+from pgsweep.sizing.verify import filling, just_filled, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -112,6 +112,21 @@ def test_the_same_load_after_a_restart(folder: Path) -> None:
     assert miss["before"] > miss["measured"] + 0.02, "the pool is twice as large"
     within = all(value["within"] for value in result["values"])
     assert result["verdict"] == ("as predicted" if within else "not as predicted")
+
+
+def test_huge_pages_since_the_change_are_taken_into_account(folder: Path, tmp_path: Path) -> None:
+    after = Path(shutil.copytree(folder / "after.evidence", tmp_path / "after.evidence"))
+    meta = json.loads((after / "meta.json").read_text())
+    assert meta["host"]["huge_pages"] == "off"
+    meta["host"]["huge_pages"] = "on"
+    (after / "meta.json").write_text(json.dumps(meta))
+    same, changed = (verify(folder / "before.evidence", path) for path in (folder / "after.evidence", after))
+    assert [one.name for one in changed.values] == [
+        one.name for one in same.values if one.name != "throughput"
+    ]
+    assert not any("huge pages" in reason for reason in same.reasons)
+    if len(changed.values) < len(same.values):
+        assert any("shared memory lies in huge pages now" in reason for reason in changed.reasons)
 
 
 def test_another_load_is_no_wrong_prediction(folder: Path) -> None:

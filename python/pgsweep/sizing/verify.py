@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from pgsweep.errors import UsageError
 from pgsweep.evidence.same_cluster import check_cluster
@@ -80,15 +82,24 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     _check_same(first, second)
     size = second.meta.shared_buffers_blocks * second.meta.block_size_bytes
     today = first.meta.shared_buffers_blocks * first.meta.block_size_bytes
+    huge_pages = _other_huge_pages(first.meta, second.meta)
     prediction = predict(
         before,
         sizes_bytes=sorted({size, today}),
         memory_bytes=memory_bytes,
+        what_if=[] if huge_pages is None else [f"huge_pages {huge_pages}"],
         seed=seed,
     )
+    if prediction.changed is not None:
+        prediction = msgspec.structs.replace(
+            prediction,
+            points=prediction.changed.points,
+            memory=prediction.changed.memory,
+            verdict=prediction.changed.verdict,
+        )
     loads = load_of(first), load_of(second)
     values = _values(prediction, size, first, second, loads)
-    crowded = _crowded(first, second) or _other_sessions(first, second)
+    crowded = _crowded(first, second) or _other_sessions(first, second) or _other_costs(huge_pages)
     if crowded is not None and any(one.name == _THROUGHPUT for one in values):
         values = [one for one in values if one.name != _THROUGHPUT]
     else:
@@ -180,6 +191,25 @@ def _check_same(first: Evidence, second: Evidence) -> None:
             f"{other.system_identifier}",
             hint="name the evidence that was recorded on this server before the change",
         )
+
+
+def _other_huge_pages(before: EvidenceMeta, after: EvidenceMeta) -> Literal["on", "off"] | None:
+    """Return whether shared memory lies in huge pages now, where that has changed; else None."""
+    was, now = (MemoryFacts.of(meta) for meta in (before, after))
+    if was is None or now is None or was.huge_pages == now.huge_pages:
+        return None
+    return "on" if now.huge_pages else "off"
+
+
+def _other_costs(huge_pages: Literal["on", "off"] | None) -> str | None:
+    """Return that accesses take more or less of the processors than before, if so."""
+    if huge_pages is None:
+        return None
+    now = "lies in huge pages now" if huge_pages == "on" else "lies in huge pages no longer"
+    return (
+        f"the throughput is not compared: shared memory {now}, and what that changes for the processors is "
+        "not predicted; the page tables are taken into account"
+    )
 
 
 def _counts_lost(after: Evidence, load: Load) -> str | None:
@@ -316,7 +346,7 @@ def _unused_share(meta: EvidenceMeta) -> float | None:
     facts = MemoryFacts.of(meta)
     if facts is None:
         return None
-    held = facts.other_bytes + facts.shared_bytes + int(meta.host["memory_page_cache_bytes"])
+    held = facts.other_bytes + facts.held_by_shared_bytes + int(meta.host["memory_page_cache_bytes"])
     return max(0.0, 1 - held / facts.memory_bytes)
 
 
