@@ -27,7 +27,7 @@ const CONTROL_BYTES: usize = 20;
 /// The result of reading the hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reading {
-    /// This server's executable does not show where the hand is.
+    /// This server's executable does not show where the hand is, or another layout is there than is known.
     #[default]
     Unknown,
     /// No two readings agreed: the server was always in the middle of a fold.
@@ -67,10 +67,18 @@ impl Hand {
         let Some(hand) = settled else {
             return Reading::Unsettled;
         };
+        if !hand.is_possible(buffers) {
+            return Reading::Unknown;
+        }
         server
             .hand_position
             .fetch_max(hand.position(buffers), Ordering::Relaxed);
         Reading::At(hand)
+    }
+
+    /// Return whether what lies where the list of free buffers is expected can be its head; else the layout is another one.
+    fn is_possible(&self, buffers: u32) -> bool {
+        self.first_free == -1 || u32::try_from(self.first_free).is_ok_and(|first| first < buffers)
     }
 
     /// Return how many buffers the hand has passed since the server made its shared memory.
@@ -215,6 +223,18 @@ mod tests {
         let (hand, taken) = settled(&behind[..2], 116);
         assert_eq!(hand, None);
         assert_eq!(taken as u32, 1 + QUICK_READINGS + PATIENT_READINGS);
+    }
+
+    #[test]
+    fn a_list_of_free_buffers_that_cannot_be_shows_another_layout() {
+        for (first_free, possible) in [(-1, true), (0, true), (15, true), (16, false), (-2, false)] {
+            let hand = Hand {
+                next_victim: 0,
+                complete_passes: 0,
+                first_free,
+            };
+            assert_eq!(hand.is_possible(BUFFERS), possible);
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ from pgsweep.evidence.observe import (
 from pgsweep.evidence.read_timing import ReadTiming, cost_words
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET
-from pgsweep.evidence.snapshot_schedule import SnapshotSchedule, least_seconds
+from pgsweep.evidence.snapshot_schedule import MOST_SECONDS, SnapshotSchedule, least_seconds
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import Relation, Server, read_databases, read_relations, read_temporary
@@ -377,7 +377,12 @@ class Recording:
             f"the clock hand goes round once in about {format_count(pass_seconds)} s; "
             f"{format_minutes(schedule.wanted_seconds)} give enough data"
         )
-        if schedule.seconds is None:
+        if schedule.seconds is None and schedule.wanted_seconds > MOST_SECONDS:
+            self._progress.note(
+                f"{text}; the recording ends after {format_minutes(MOST_SECONDS)} all the same"
+            )
+            self._progress.stage("recording snapshots", MOST_SECONDS)
+        elif schedule.seconds is None:
             self._progress.note(text)
             self._progress.stage("recording snapshots until there is enough data", schedule.wanted_seconds)
         elif schedule.seconds < schedule.wanted_seconds:

@@ -18,6 +18,7 @@ from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.evidence.observe import session
 from pgsweep.evidence.store import EvidenceWriter
 from pgsweep.evidence.trace_recording import Limits, TraceRecording
+from pgsweep.host.abilities import X86_64_ONLY
 from pgsweep.pg.catalog import read_server
 from pgsweep.pg.postmaster import local_postmaster
 from pgsweep.progress import NullListener, Progress
@@ -72,7 +73,7 @@ def record_trace(
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise MissingAbility(
             f"tracing is not possible on {platform.system()} {platform.machine()}",
-            cause="it needs Linux on x86-64",
+            cause=X86_64_ONLY if platform.system() == "Linux" else "it needs Linux on x86-64",
             hint="use --source peek on Linux, or --source sql",
         )
     with session(conninfo, progress) as connection:

@@ -60,7 +60,7 @@ _ON_THE_HOST: Final = (
 )
 """Commands that look into the server's processes."""
 
-_X86_64_ONLY: Final = (
+X86_64_ONLY: Final = (
     "where probes go is found by decoding the server's instructions, and which of these the kernel emulates, "
     "so that a probe costs one trap and not two, is known for x86-64 only"
 )
@@ -241,7 +241,7 @@ class HostChecks:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             why = f"this is {platform.system()} {platform.machine()}; tracing needs Linux on x86-64"
             if platform.system() == "Linux":
-                why += f": {_X86_64_ONLY}"
+                why += f": {X86_64_ONLY}"
             return _ability("trace", False, why, None, needed_for)
         if self._seen is not None and self._search == Search(None, ()):
             return _ability("trace", False, self._absence, None, needed_for)

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from pgsweep.errors import MissingAbility
+from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
 from pgsweep.host.procfile import PROC
@@ -162,7 +162,7 @@ def budget(
         return result
     unknown = Missing(
         what="how much shared memory another max_connections takes",
-        why="no PostgreSQL of the server's version is installed here to be asked; it is taken to be as now",
+        why="no PostgreSQL of the server's version could be asked here; it is taken to be as now",
     )
     return msgspec.structs.replace(result, missing=[*result.missing, unknown])
 
@@ -190,7 +190,8 @@ def _shared_per_connection(
 ) -> float | None:
     """Return by how much the shared memory grows with each connection that max_connections allows.
 
-    A server of the same release is asked, as `pgsweep hugepages --max-connections` does.
+    A server of the same release is asked, as `pgsweep hugepages --max-connections` does. None where there is
+    none, or it cannot be made; that is an error only where the answer decides.
 
     Raises:
         ClusterError: a server does not take this max_connections.
@@ -198,11 +199,17 @@ def _shared_per_connection(
     other = connections
     if other == settings.max_connections:
         other = min(other + _MORE_CONNECTIONS, _MOST_CONNECTIONS)
-    now = seen.totals.shared_memory_size_bytes or settings.shared_memory
-    asked = examine(local.conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+    try:
+        # Not the size of the mapping, which is rounded up to whole huge pages.
+        now = examine(local.conninfo).shared_memory_bytes or seen.totals.shared_memory_size_bytes
+        asked = examine(local.conninfo, settings={"max_connections": str(other)}).shared_memory_bytes
+    except ClusterError:
+        if connections != settings.max_connections:
+            raise
+        return None
     if now is None or asked is None or other == settings.max_connections:
         return None
-    return (asked - now) / (other - settings.max_connections)
+    return max(0.0, (asked - now) / (other - settings.max_connections))
 
 
 def connections_of(seen: MemoryResult) -> list[MemoryProcess]:

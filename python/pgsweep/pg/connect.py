@@ -23,6 +23,7 @@ from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgsweep.errors import ConnectionFailed, MissingAbility, PgsweepError, UnexpectedAnswer, UsageError
+from pgsweep.host.postmaster import has_account
 from pgsweep.pg.answers import CheckedConnection, CheckedCursor, decoded, unexpected
 from pgsweep.pg.failures import connection_lost, first_line
 from pgsweep.pg.osuser import connected_as_owner
@@ -126,7 +127,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"peer authentication failed",
         "over the socket the server lets in only the system user of the same name",
-        "sudo -u {role} pgsweep ..., or connect by TCP: -h localhost",
+        "{as_role}connect by TCP: -h localhost",
     ),
     (r'database "[^"]*" does not exist', "there is no such database", "psql -l lists them; choose: -d NAME"),
     (r'role "[^"]*" does not exist', "there is no such role", "name another: -U NAME"),
@@ -185,7 +186,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"Permission denied",
         "this user may not enter the socket's folder",
-        "run it as the server's user: sudo -u postgres pgsweep ..., or connect by TCP: -h localhost",
+        "run it as root: sudo pgsweep ..., or connect by TCP: -h localhost",
     ),
 )
 
@@ -511,7 +512,7 @@ def _with_place(hint: str, error: psycopg.Error) -> str:
     alter_role = f"ALTER ROLE {sql_identifier(place['user'])} CONNECTION LIMIT -1"
     return hint.format(
         pgpass=":".join(escaped),
-        role=shell_word(place["user"]),
+        as_role=f"sudo -u {shell_word(place['user'])} pgsweep ..., or " if has_account(place["user"]) else "",
         alter_database=shell_word(alter_database),
         alter_role=shell_word(alter_role),
     )
