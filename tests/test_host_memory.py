@@ -17,11 +17,19 @@ from pgsweep.evidence.host_memory import facts_at_end, memory_counters, memory_f
 from pgsweep.evidence.peek import record_peek
 from pgsweep.evidence.store import Evidence
 from pgsweep.host import cgroup, server_memory
-from pgsweep.host.cgroup import is_in_group, read_bytes_of_group, reads_are_limited
-from pgsweep.host.server_memory import neighbours
+from pgsweep.host.cgroup import (
+    counts_huge_pages,
+    is_in_group,
+    processors_allowed,
+    read_bytes_of_group,
+    reads_are_limited,
+)
+from pgsweep.host.processor_time import server_processors
+from pgsweep.host.server_memory import neighbours, read_server_memory
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing.memory_shares import MemoryFacts
 from tests.fix_cli import run
+from tests.fix_hugepages import locked_pages, needs_2mb, start_with
 from tests.fix_process import needs_cgroup, needs_root
 from tests.fix_recording import RECORDERS, Heard, Recorder, WhenRecording
 
@@ -171,6 +179,60 @@ def test_a_cgroup_counts_each_read_once(tmp_path: Path) -> None:
     # Where blkio has no device, it counts nothing.
     file.write_text("Total 0\n")
     assert read_bytes_of_group(7, proc, sys) is None
+
+
+def test_the_smallest_quota_of_processors_counts(tmp_path: Path) -> None:
+    proc, mount, _ = captured(tmp_path / "v2", "cgroup2", "rw,memory_hugetlb_accounting", "0::/pg/inner\n")
+    (mount / "pg/inner").mkdir(parents=True)
+    assert processors_allowed(7, proc) is None
+    (mount / "pg/cpu.max").write_text("150000 100000\n")
+    (mount / "pg/inner/cpu.max").write_text("max 100000\n")
+    assert processors_allowed(7, proc) == 1.5
+    (mount / "pg/inner/cpu.max").write_text("50000 100000\n")
+    assert processors_allowed(7, proc) == 0.5
+    assert counts_huge_pages(proc)
+    proc, mount, _ = captured(tmp_path / "v1", "cgroup", "rw,cpu", "1:cpu:/pg\n0::/\n")
+    (mount / "pg").mkdir(parents=True)
+    (mount / "pg/cpu.cfs_period_us").write_text("100000\n")
+    (mount / "pg/cpu.cfs_quota_us").write_text("-1\n")
+    assert processors_allowed(7, proc) is None
+    (mount / "pg/cpu.cfs_quota_us").write_text("250000\n")
+    assert processors_allowed(7, proc) == 2.5
+    assert not counts_huge_pages(proc)
+
+
+@needs_root
+def test_a_server_bound_to_a_processor_has_that_one(wheel18: Cluster) -> None:
+    pid = wheel18.postmaster_pid
+    assert pid is not None
+    mask = os.sched_getaffinity(pid)
+    assert float(memory_facts(pid, wheel18.version_num, 8192)["server_processors"]) <= len(mask)
+    os.sched_setaffinity(pid, {min(mask)})
+    try:
+        assert server_processors(pid) <= 1
+        assert float(memory_facts(pid, wheel18.version_num, 8192)["server_processors"]) <= 1
+    finally:
+        os.sched_setaffinity(pid, mask)
+
+
+@needs_root
+@needs_2mb
+@needs_cgroup
+def test_huge_pages_take_nothing_of_a_memory_cgroup() -> None:
+    settings = {"shared_buffers": "64MB", "huge_pages": "off"}
+    with Cluster.create(None, settings, memory_limit_bytes=256 * MB) as cluster, locked_pages() as pages:
+        start_with(pages, 60, cluster, {"huge_pages": "on"})
+        pid = cluster.postmaster_pid
+        assert pid is not None
+        memory = read_server_memory(pid)
+        kept = memory_facts(pid, cluster.version_num, 8192)
+    assert memory.from_cgroup
+    assert memory.huge_pages
+    assert not memory.huge_pages_counted
+    # All of the pool, of which hardly anything was touched; none of it is in what others hold.
+    assert memory.shared_memory_bytes > 64 * MB
+    assert memory.other_bytes < 64 * MB
+    assert kept["huge_pages_counted"] == "off"
 
 
 def test_limits_of_what_a_cgroup_reads_are_seen(tmp_path: Path) -> None:

@@ -65,6 +65,25 @@ def test_huge_pages_need_no_page_tables() -> None:
     assert facts.use.page_tables_saved_bytes == 0
 
 
+def test_huge_pages_that_a_cgroup_does_not_count_leave_its_memory_to_the_page_cache() -> None:
+    facts = MemoryFacts.of(meta(huge_pages="on", huge_pages_counted="off"))
+    assert facts is not None
+    shares = [facts.share(16 * GB, size, 4 * GB) for size in (4 * GB, 14 * GB, 20 * GB)]
+    assert [share.page_cache_bytes for share in shares] == [14 * GB] * 3
+    assert facts.use.shared_memory_bytes == 0
+    assert facts.use.page_cache_bytes == 14 * GB
+    assert any("does not count" in remark for remark in facts.remarks(4 * GB))
+    facts.check_asked(2 * GB)
+    # Without huge pages the same server would be counted, and with them another one would not be any more.
+    ordinary = facts.changed(huge_pages=False, sessions_factor=1.0)
+    assert ordinary.share(16 * GB, 4 * GB, 4 * GB).page_cache_bytes < 10 * GB
+    apart = MemoryFacts.of(meta(huge_pages_counted="off"))
+    assert apart is not None
+    assert apart.share(16 * GB, 4 * GB, 4 * GB).page_cache_bytes < 10 * GB
+    changed = apart.changed(huge_pages=True, sessions_factor=1.0)
+    assert changed.share(16 * GB, 4 * GB, 4 * GB).page_cache_bytes >= 14 * GB
+
+
 def test_the_parts_of_the_memory_add_up() -> None:
     for private in ("memory_private_bytes", ""):
         facts = MemoryFacts.of(meta(**({private: str(GB)} if private else {})))

@@ -335,8 +335,40 @@ def test_a_host_of_another_pace_is_said() -> None:
 
 
 def test_what_is_not_read_from_disk_has_no_price() -> None:
-    assert "almost nothing" in predicted(Recorded(), {GB: 1.0, 2 * GB: 0.5}).reasons[0]
+    assert "almost nothing" in predicted(Recorded(), {GB: 1.0, 2 * GB: 90.0}).reasons[0]
+    assert "though almost nothing is read" in predicted(Recorded(), {GB: 1.0, 2 * GB: 0.5}).reasons[0]
     assert "today's size" in predicted(Recorded(), {2 * GB: 0.5}).reasons[0]
+
+
+def test_where_all_misses_are_copies_a_size_that_has_fewer_takes_less_of_the_processors() -> None:
+    # Of 1 ms of processor time half are ten misses that the page cache holds; at 2 GB there is none, at 4 GB
+    # pages may come from disk.
+    recorded = Recorded(blk_read_time=5_000.0, active_time=12_000.0, host={"copy_nanoseconds": "50000"})
+    misses = {GB: 0.1, 2 * GB: 0.0, 4 * GB: 0.0}
+    found = predicted(recorded, {GB: 1.0, 2 * GB: 0.0, 4 * GB: 20.0}, misses=misses)
+    assert [point.shared_buffers_bytes for point in found.points] == [GB, 2 * GB]
+    assert any("(sizes left out: 1)" in reason for reason in found.reasons)
+    delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
+    assert delay is not None
+    likely, least = (exact(4, delay, 0.001 - 0.0005 * part, 4) / 1000 for part in (1.25, 1.0))
+    [_, point] = found.points
+    assert point.ratio == pytest.approx(likely, rel=0.005)
+    assert point.low < least < point.ratio < point.high
+
+
+def test_a_server_that_is_limited_to_some_processors_queues_for_these() -> None:
+    """2 of 8 processors by a cgroup's quota: what others use of the rest is not taken from it."""
+    limited = Recorded(host={"processors": "8", "server_processors": "2.00"}, host_cpu_seconds=50.0)
+    alone = Recorded(host={"processors": "2"})
+    reads = {GB: 2000.0, 2 * GB: 1000.0}
+    now, same = (predicted(one, reads).points[1] for one in (limited, alone))
+    assert now.ratio == pytest.approx(same.ratio)
+    free = predicted(Recorded(host={"processors": "8"}), reads).points[1]
+    assert now.ratio < free.ratio
+    for text in ("", "x", "0.00", "1e3", "-1"):
+        assert (
+            predicted(Recorded(host={"processors": "8", "server_processors": text}), reads).points[1] == free
+        )
 
 
 def test_times_of_a_real_server(wheel18: Cluster) -> None:

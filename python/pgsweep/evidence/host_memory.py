@@ -25,6 +25,7 @@ from pgsweep.host.processor_time import (
     cold_read_seconds,
     copy_seconds,
     host_seconds,
+    server_processors,
     server_seconds,
 )
 from pgsweep.host.procfile import PROC
@@ -34,7 +35,8 @@ from pgsweep.pg.counters import Counter
 TIMED_READS: Final = (
     f"up to {COLD_READS} blocks of relations that are not in the page cache are read, each is dropped from "
     "it again (POSIX_FADV_DONTNEED), all in a quarter of a second at most; a few thousand blocks of the "
-    "server's program are read from the page cache, which takes some milliseconds of one processor"
+    "server's program are read from the page cache into 32 MB of this process's memory, which takes some "
+    "milliseconds of one processor"
 )
 """What `memory_facts` costs where it times reads."""
 
@@ -68,10 +70,13 @@ def memory_facts(
             **({} if memory.private_bytes is None else {"memory_private_bytes": str(memory.private_bytes)}),
             "server_processes": str(memory.processes),
             "huge_pages": "on" if memory.huge_pages else "off",
+            **({} if memory.huge_pages_counted else {"huge_pages_counted": "off"}),
         }
         others = neighbours(postmaster_pid)[:_MOST_NEIGHBOURS]
         if others:
             found["other_servers"] = msgspec.json.encode(others).decode()
+    with suppress(OSError):
+        found["server_processors"] = f"{server_processors(postmaster_pid):.2f}"
     with suppress(OSError):
         rules = rules_of_data(postmaster_pid)
         found |= {

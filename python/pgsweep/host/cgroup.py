@@ -293,6 +293,46 @@ def reads_are_limited(pid: int, proc: Path = Path("/proc")) -> bool:
     return False
 
 
+def counts_huge_pages(proc: Path = Path("/proc")) -> bool:
+    """Return whether memory cgroups count huge pages, which they do by a mount option of version 2 only.
+
+    Documentation/admin-guide/cgroup-v2.rst, `memory_hugetlb_accounting`.
+
+    Args:
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    with suppress(OSError):
+        return any("memory_hugetlb_accounting" in options for _, _, _, options in _mounts(proc))
+    return False
+
+
+def processors_allowed(pid: int, proc: Path = Path("/proc")) -> float | None:
+    """Return for how many processors' time the cgroups of a process leave room; None without a limit.
+
+    The smallest quota of its group and of those above (Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
+
+    Args:
+        pid: the process.
+        proc: the proc file system to read (a captured tree in tests).
+    """
+    place = _place_of(pid, "cpu", proc)
+    if place is None:
+        return None
+    folder, top, version = place
+    found = []
+    for group in _upwards(folder, top):
+        with suppress(OSError, ValueError):
+            # `-1` in version 1, `max` in version 2: no limit.
+            if version == 1:
+                words = [(group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")]
+            else:
+                words = (group / "cpu.max").read_text().split()
+            quota, period = map(int, words)
+            if quota > 0 and period > 0:
+                found.append(quota / period)
+    return min(found, default=None)
+
+
 def _available(room: PageCacheRoom) -> int:
     return room.available_bytes
 

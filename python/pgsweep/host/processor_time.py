@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import resource
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pgsweep.host.cgroup import processors_allowed
 from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import read_family
 
@@ -19,7 +21,15 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 8192
 COPIES: Final = 400
 _ROUNDS: Final = 7
+_PAUSE_SECONDS: Final = 0.02
 _MOST_BYTES: Final = 8 << 20
+_SPREAD_BYTES: Final = 32 << 20
+"""Of memory that is read into: more than the processor's caches keep of it from one use to the next. Into one
+buffer, which stays in the first of them, a copy takes half as long or less."""
+
+_STEP: Final = 2039
+"""From one block of it to the next; no factor of their number."""
+
 COLD_READS: Final = 200
 _FEWEST_COLD_READS: Final = 40
 _TRIES: Final = 20 * COLD_READS
@@ -56,11 +66,29 @@ def host_seconds(proc: Path = PROC) -> float | None:
     return (user + nice + system + irq + softirq + steal) / _TICKS
 
 
+def server_processors(postmaster_pid: int, proc: Path = PROC) -> float:
+    """Return how many processors a server may use: its affinity mask, cpusets in it, and cgroups' quotas.
+
+    Args:
+        postmaster_pid: of the server.
+        proc: the proc file system to read (a captured tree in tests).
+
+    Raises:
+        OSError: it has gone.
+    """
+    mask = float(len(os.sched_getaffinity(postmaster_pid)))
+    quota = processors_allowed(postmaster_pid, proc)
+    return mask if quota is None else min(mask, quota)
+
+
 class CopyTimer:
     """Times reads of 8 kB from the page cache, in rounds of 400: less than a millisecond each.
 
     The rounds of one second show how fast the host was in it. On a host that is shared with others the next
     second may differ by a third. So a recording times a round every half second.
+
+    As a server reads into a buffer that was not used for long, each read goes to another place of 32 MB in
+    pages of 4 kB.
 
     Args:
         file: one that is in use, such as a program that runs.
@@ -68,26 +96,35 @@ class CopyTimer:
 
     def __init__(self, file: Path) -> None:
         self._rounds: list[float] = []
-        self._buffers = [bytearray(_BLOCK_BYTES)]
+        self._memory = mmap.mmap(-1, _SPREAD_BYTES)
+        self._memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for at in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
+            self._memory[at] = 1
         self._descriptor: int | None = None
         self._blocks = 0
         with suppress(OSError):
             self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             self._blocks = min(os.fstat(self._descriptor).st_size, _MOST_BYTES) // _BLOCK_BYTES
+            buffers = [bytearray(_BLOCK_BYTES)]
             for block in range(self._blocks):
-                os.preadv(self._descriptor, self._buffers, block * _BLOCK_BYTES)
+                os.preadv(self._descriptor, buffers, block * _BLOCK_BYTES)
 
     def time_round(self) -> None:
         """Time one round; nothing where the file cannot be read."""
         if self._descriptor is None or not self._blocks:
             return
-        with suppress(OSError):
-            first = len(self._rounds)
+        first, places = len(self._rounds) * COPIES, _SPREAD_BYTES // _BLOCK_BYTES
+        with suppress(OSError), memoryview(self._memory) as memory:
+            offsets = [(first + index * 7919) % self._blocks * _BLOCK_BYTES for index in range(COPIES)]
+            starts = [(first + index) * _STEP % places * _BLOCK_BYTES for index in range(COPIES)]
+            buffers = [[memory[start : start + _BLOCK_BYTES]] for start in starts]
             begin = time.thread_time()
-            for index in range(COPIES):
-                block = (first + index * 7919) % self._blocks
-                os.preadv(self._descriptor, self._buffers, block * _BLOCK_BYTES)
-            self._rounds.append((time.thread_time() - begin) / COPIES)
+            for buffer, offset in zip(buffers, offsets, strict=True):
+                os.preadv(self._descriptor, buffer, offset)
+            taken = time.thread_time() - begin
+            for [buffer] in buffers:
+                buffer.release()
+            self._rounds.append(taken / COPIES)
 
     @property
     def seconds(self) -> float | None:
@@ -95,7 +132,8 @@ class CopyTimer:
         return statistics.median(self._rounds) if self._rounds else None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and give the memory back."""
+        self._memory.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -104,7 +142,8 @@ class CopyTimer:
 def copy_seconds(file: Path) -> float | None:
     """Return the processor time of one read of 8 kB from the page cache; None if it cannot be measured.
 
-    The median of a few rounds: some thousand reads, some milliseconds in all.
+    The median of a few rounds: some thousand reads, some milliseconds in all, with pauses in which others use
+    the processor's caches as they do between the server's reads.
 
     Args:
         file: one that is in use, such as a program that runs.
@@ -113,6 +152,7 @@ def copy_seconds(file: Path) -> float | None:
     try:
         for _ in range(_ROUNDS):
             timer.time_round()
+            time.sleep(_PAUSE_SECONDS)
         return timer.seconds
     finally:
         timer.close()

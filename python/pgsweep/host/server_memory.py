@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgsweep.host.cgroup import is_in_group, page_cache_room
+from pgsweep.host.cgroup import counts_huge_pages, is_in_group, page_cache_room
+from pgsweep.host.hugepages import shared_memory
 from pgsweep.host.postmaster import data_directory_of, port_of, postmasters
 from pgsweep.host.procfile import PROC, read_host_memory
 from pgsweep.host.procmem import (
@@ -40,12 +41,15 @@ class ServerMemory:
         memory_bytes: all there is to share.
         from_cgroup: it is a memory cgroup's limit, not the host's memory.
         other_bytes: what is neither shared memory of the server nor cached files.
-        shared_memory_bytes: of the server, as much as has been touched.
+        shared_memory_bytes: of the server, as much as has been touched; in huge pages all of it, as they are
+            set aside for it.
         page_cache_bytes: cached files, shared memory not counted.
         page_tables_bytes: of the server's processes; part of `other_bytes`.
         private_bytes: private memory of the server's processes, likewise; None where it may not be read.
         processes: of the server.
         huge_pages: the shared memory lies in huge pages.
+        huge_pages_counted: huge pages take part of `memory_bytes`; those of the host do, those of a memory
+            cgroup only where the kernel is told to count them.
     """
 
     memory_bytes: int
@@ -57,6 +61,7 @@ class ServerMemory:
     private_bytes: int | None
     processes: int
     huge_pages: bool
+    huge_pages_counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,11 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
     family = read_family(postmaster_pid, proc)
     huge, shared = _shared_memory(postmaster_pid, family, proc)
     room = page_cache_room(postmaster_pid, proc)
+    counted = True
     if room is not None and room.limit_bytes < host.total:
-        # Huge pages are counted to no memory cgroup by default.
-        inside = min(shared, room.shmem_bytes)
+        counted = counts_huge_pages(proc)
+        # What is counted of huge pages is those that were touched.
+        inside = min(shared, room.shmem_bytes) if not huge else huge if counted else 0
         memory = room.limit_bytes
         other = room.limit_bytes - room.available_bytes - inside
         cached = max(0, _group_cache(room.path) - room.shmem_bytes)
@@ -109,6 +116,7 @@ def read_server_memory(postmaster_pid: int, proc: Path = PROC) -> ServerMemory:
         private_bytes=_private(family, proc),
         processes=len(family),
         huge_pages=huge > 0,
+        huge_pages_counted=counted,
     )
 
 
@@ -145,11 +153,17 @@ def neighbours(postmaster_pid: int, proc: Path = PROC) -> list[NeighbourMemory]:
 
 
 def _shared_memory(postmaster_pid: int, family: list[ProcessStatus], proc: Path) -> tuple[int, int]:
-    """Return how much of a server's shared memory lies in huge pages, and how much there is in all."""
-    huge = max((process.huge_pages or 0 for process in family), default=0)
-    # Where its segments may not be looked at: what the process that touched most of them has.
+    """Return how much of a server's huge pages was touched, and how much shared memory there is in all.
+
+    Of ordinary pages only those touched are memory; huge pages are set aside when the server starts.
+    """
     touched = max((process.rss_shmem or 0 for process in family), default=0)
-    return huge, huge or shared_memory_resident(postmaster_pid, proc) or touched
+    huge = max((process.huge_pages or 0 for process in family), default=0)
+    if huge:
+        segment = shared_memory(postmaster_pid, proc)
+        # Where its mappings may not be looked at: what the process that touched most of them has.
+        return huge, segment.size_bytes if segment is not None and segment.huge else huge
+    return 0, shared_memory_resident(postmaster_pid, proc) or touched
 
 
 def disk_read_bytes(postmaster_pid: int, proc: Path = PROC) -> int | None:

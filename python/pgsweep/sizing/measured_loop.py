@@ -48,7 +48,9 @@ class Loop:
         active_seconds: of a transaction, from the client's request to the answer.
         demand_seconds: processor time of a transaction, what the recording cost it included.
         recording_seconds: of that, what the recording cost.
-        processors: that the server may use: all, less what others use; a broken number.
+        processors: that the server may use: all, less what others use, or those that its cgroup and its
+            affinity mask leave it, where these are fewer; a broken number.
+        limited: it may not use all that others leave.
         others: processors that other programs use; the clients, where they run on the host, among them.
         read_seconds: of waiting for reads in one second, page cache and disk.
         writes_timed: how long sessions wrote is known.
@@ -67,6 +69,7 @@ class Loop:
     demand_seconds: float
     recording_seconds: float
     processors: float
+    limited: bool
     others: float
     read_seconds: float
     writes_timed: bool
@@ -79,7 +82,12 @@ class Loop:
     no_latencies: str
 
     def with_clients(self) -> Loop:
-        """Return the loop whose transactions take the time of the other programs too, as clients' do."""
+        """Return the loop whose transactions take the time of the other programs too, as clients' do.
+
+        A server that is limited leaves them other processors.
+        """
+        if self.limited:
+            return self
         return replace(
             self,
             demand_seconds=self.demand_seconds + self.others / self.transactions_per_second,
@@ -128,7 +136,8 @@ def measure_loop(evidence: TraceTables) -> Loop:
     sessions = max(base["session_time"] / 1000, active)
     others = max(0.0, busy - server)
     count = int(processors)
-    if others > _MOST_OTHERS * count:
+    allowed = _server_processors(meta.host, count)
+    if count - others < (1 - _MOST_OTHERS) * allowed:
         raise Refused(f"others use {format_percent(others / count)} of the processors")
     if sessions > MOST_SESSIONS or active <= 0:
         raise Refused("the sessions' times cannot be")
@@ -141,7 +150,8 @@ def measure_loop(evidence: TraceTables) -> Loop:
         active_seconds=active / commits,
         demand_seconds=min(server, count) / commits,
         recording_seconds=_recording_seconds(meta) / commits,
-        processors=max(count - others, server),
+        processors=max(min(count - others, allowed), server),
+        limited=allowed < count - others,
         others=others,
         read_seconds=(base["blk_read_time"] or 0.0) / 1000 if waited is None else waited,
         writes_timed=timing,
@@ -153,6 +163,13 @@ def measure_loop(evidence: TraceTables) -> Loop:
         latencies=latencies,
         no_latencies=no_latencies,
     )
+
+
+def _server_processors(host: dict[str, str], count: int) -> float:
+    """Return how many of the host's processors the server may use; all where that was not recorded."""
+    text = host.get("server_processors", "")
+    known = text.replace(".", "", 1).isdecimal() and len(text) < 9 and float(text) > 0
+    return min(float(text), count) if known else float(count)
 
 
 def _written_by_sessions(rate: Rate, database: str) -> tuple[float, float]:

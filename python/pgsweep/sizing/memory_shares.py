@@ -2,6 +2,8 @@
 
     page cache = memory - other - shared memory - what page tables grow by
 
+A memory cgroup does not count huge pages: where shared memory lies in them, it takes nothing of its limit.
+
 `other` was measured when the evidence was recorded (pgsweep.host.server_memory). Shared memory is the pool
 and 188 bytes a buffer around it (measured on 15 and 18: 180 and 188), and what the server has besides. Page
 tables without huge pages take 8 bytes in each process for each 4 kB of shared memory that it has touched.
@@ -104,13 +106,14 @@ class MemoryFacts:
         memory_bytes: all there was to share.
         from_cgroup: it was a memory cgroup's limit.
         other_bytes: taken by neither shared memory nor cached files.
-        shared_bytes: of the server, as much as was touched.
+        shared_bytes: of the server, as much as was touched; all of it in huge pages.
         other_files_bytes: cached files that are not the server's data; None where it is not known.
         page_tables_bytes: of the server's processes, part of `other_bytes`.
         private_bytes: private memory of these, likewise; None where it is not known.
         twice_bytes: of the pool, what the page cache held too at the end; None where it is not known.
         processes: of the server.
         huge_pages: the shared memory lay in huge pages.
+        huge_pages_counted: such memory takes part of `memory_bytes`.
         mglru: the kernel's lists are those of the multi-generational LRU.
         pages_out_idle: the kernel takes pages that are not accessed for a while, although there is room.
         readahead_bytes, folio_order: of the file system of the data.
@@ -133,6 +136,7 @@ class MemoryFacts:
     private_bytes: int | None = None
     twice_bytes: int | None = None
     other_servers: tuple[OtherServer, ...] = ()
+    huge_pages_counted: bool = True
     assumed: bool = False
 
     @classmethod
@@ -192,6 +196,7 @@ class MemoryFacts:
             private_bytes=None if private is None else _number("memory_private_bytes", private),
             twice_bytes=None if twice is None else _number(TWICE, twice),
             other_servers=_other_servers(host.get("other_servers", "[]")),
+            huge_pages_counted=host.get("huge_pages_counted") != "off",
         )
 
     @property
@@ -201,15 +206,25 @@ class MemoryFacts:
         tables = min(self.page_tables_bytes, self.other_bytes - (private or 0))
         return MemoryUse(
             memory_bytes=self.memory_bytes,
-            shared_memory_bytes=self.shared_bytes,
+            shared_memory_bytes=self.held_by_shared_bytes,
             page_tables_bytes=tables,
             page_tables_saved_bytes=0 if self.huge_pages else min(self._mapping_bytes, tables),
             processes=self.processes,
             private_bytes=private,
             rest_bytes=self.other_bytes - tables - (private or 0),
-            page_cache_bytes=max(self.memory_bytes - self.other_bytes - self.shared_bytes, 0),
+            page_cache_bytes=max(self.memory_bytes - self.other_bytes - self.held_by_shared_bytes, 0),
             huge_pages=self.huge_pages,
         )
+
+    @property
+    def held_by_shared_bytes(self) -> int:
+        """What shared memory takes of the memory."""
+        return 0 if self._shared_apart else self.shared_bytes
+
+    @property
+    def _shared_apart(self) -> bool:
+        """Shared memory lies in huge pages that take nothing of the memory."""
+        return self.huge_pages and not self.huge_pages_counted
 
     @property
     def _mapping_bytes(self) -> int:
@@ -222,7 +237,7 @@ class MemoryFacts:
         Raises:
             UsageError: it is less.
         """
-        if memory_bytes is not None and memory_bytes < self.shared_bytes:
+        if memory_bytes is not None and memory_bytes < self.held_by_shared_bytes:
             raise UsageError(
                 f"--ram {format_bytes(memory_bytes)} is less than the {format_bytes(self.shared_bytes)} of "
                 "shared memory that the server has now",
@@ -235,7 +250,7 @@ class MemoryFacts:
 
         Where a pool in full use would leave nothing, a hundredth of the memory, as the server runs so.
         """
-        found = self._reckoned(self.memory_bytes, today_bytes, today_bytes)
+        found = self._by_sum(self.memory_bytes, today_bytes, today_bytes)
         return replace(found, page_cache_bytes=max(found.page_cache_bytes, self.memory_bytes // 100))
 
     def remarks(self, today_bytes: int | None) -> list[str]:
@@ -244,15 +259,23 @@ class MemoryFacts:
         Args:
             today_bytes: of shared_buffers; None where another memory than the one measured was asked about.
         """
-        return [*([] if today_bytes is None else self._if_full(today_bytes)), *self._of_other_servers()]
+        apart = []
+        if self._shared_apart:
+            apart.append(
+                "shared memory lies in huge pages, which the limit of the memory cgroup does not count: "
+                "all that others do not hold is page cache at each size. Whether the host has that many huge "
+                "pages is not checked"
+            )
+        full = [] if today_bytes is None else self._if_full(today_bytes)
+        return [*full, *apart, *self._of_other_servers()]
 
     def _if_full(self, today_bytes: int) -> list[str]:
         try:
             self.share(self.memory_bytes, today_bytes, today_bytes)
         except UsageError as error:
             return [
-                f"today's {error.message} when all of it is in use: hardly any is assumed for it, and "
-                "smaller sizes are considered"
+                f"today's {error.message} when all of it is in use: almost no page cache is assumed for "
+                "today's size, and smaller sizes are considered"
             ]
         return []
 
@@ -314,17 +337,17 @@ class MemoryFacts:
         Raises:
             UsageError: nothing is left, or next to nothing (a hundredth).
         """
-        found = self._reckoned(memory_bytes, size_bytes, today_bytes)
+        found = self._by_sum(memory_bytes, size_bytes, today_bytes)
         if found.page_cache_bytes < memory_bytes // 100:
             raise UsageError(
                 f"shared_buffers of {format_bytes(size_bytes)} leave no page cache in "
                 f"{format_bytes(memory_bytes)}",
-                cause=f"{format_bytes(self.other_bytes)} hold what is neither shared memory nor cached",
+                cause=f"{format_bytes(self.other_bytes)} are neither shared memory nor cached files",
                 hint="name smaller sizes with --sizes, or more memory with --ram",
             )
         return found
 
-    def _reckoned(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
+    def _by_sum(self, memory_bytes: int, size_bytes: int, today_bytes: int) -> Share:
         """Return what is left by the sum, which may be less than nothing."""
         around = max(0, self.shared_bytes - round(today_bytes * BUFFER_OVERHEAD))
         shared = round(size_bytes * BUFFER_OVERHEAD) + around
@@ -334,7 +357,8 @@ class MemoryFacts:
             now = self._mapping_bytes
             tables = round(now * size_bytes / max(today_bytes, 1))
             full = most = max(tables, most)
-        left = memory_bytes - self.other_bytes - shared - tables + now
+        held = 0 if self._shared_apart else shared
+        left = memory_bytes - self.other_bytes - held - tables + now
         low = left - (full - tables) - (self.other_files_bytes or 0)
         high = None
         if self.assumed:

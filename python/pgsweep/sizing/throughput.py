@@ -13,7 +13,7 @@ the simulation. A block that another read brings with it counts a part of a read
 and what is read ahead is not always there when it is asked for.
 
 A read from disk takes tens of times the processor time of a copy: the request, two switches between
-processes, the interrupt, a page to be found for it. A block that comes with it takes a copy and a half.
+processes, the interrupt, a page to be found for it. A block that comes with it takes two and a half copies.
 Each miss more or less is a copy more or less, and the search for a buffer.
 
 Clients on the same host use the processors too, as much more as there are more transactions. What other
@@ -74,6 +74,10 @@ _SAME: Final = 0.01
 _FEWEST_READS: Final = 10.0
 """Disk reads per second below which their cost is not known."""
 
+_MOST_UNKNOWN: Final = 0.2
+"""The share of the time of active transactions that may be waiting for reads that are neither copies nor disk
+reads."""
+
 _MARGIN: Final = 0.03
 """The error of the model itself: what is left of it in benchmarks/advise."""
 
@@ -90,14 +94,20 @@ _MISS: Final = (1.0, 1.25, 1.75)
 Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
 benchmarks/advise loops that read nothing from disk show 1.4 and 1.5, hot sets that move 1.0 to 1.25."""
 
-_BROUGHT: Final = (1.0, 1.5, 2.0)
+_BROUGHT: Final = (1.0, 2.5, 4.0)
 """What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
 Its pages are found, entered and later reclaimed like those of any read. Assumed: in benchmarks/advise the
-server's processor time shows 2.4, with a standard error of 0.8; the throughput fits 1 to 3 alike."""
+server's processor time shows 2.4, with a standard error of 0.8; the throughput 3.8, with one of 1.2."""
 
 _AHEAD: Final = (0.0, 0.2, 0.6)
 """What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: what
 is read ahead of a scan costs its sessions next to nothing, what comes with a read at random more."""
+
+
+_ONLY_COPIES: Final = (
+    "almost nothing is read from disk today, so the time of such a read is not known: throughput is not "
+    "predicted where blocks may be read from disk (sizes left out: {count})"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +253,9 @@ def _assumed(loop: Loop, factor: float) -> list[str]:
         )
     elif not loop.latencies:
         found.append(
-            "a read from disk is assumed to take as long at each depth, which is too good where more are in "
-            f"flight than today: the latency by depth was not measured ({loop.no_latencies})"
+            "a read from disk is assumed to take equally long at each depth, which is too optimistic where "
+            "more reads are in flight than today: the latency by depth was not measured "
+            f"({loop.no_latencies})"
         )
     return found
 
@@ -389,15 +400,28 @@ def _predict(
         raise Refused("today's size is not among those predicted (--sizes)")
     points = memory.points if then is None else then.memory.points
     few = today.disk_reads_per_second < _FEWEST_READS
-    # Where hardly anything is read from disk with more sessions either, that is no part of the time.
-    if few and (then is None or any(one.disk_reads_per_second / factor >= _FEWEST_READS for one in points)):
-        raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
+    left_out = 0
+    if few:
+        # Where hardly anything is read from disk then either, that is no part of the time.
+        alike = [
+            one
+            for one in points
+            if one.disk_reads_high / factor < _FEWEST_READS or (then is None and one is today)
+        ]
+        left_out, points = len(points) - len(alike), alike
+        if all(one is today for one in points):
+            raise Refused("almost nothing is read from disk today, so the time of such a read is not known")
     misses = {point.shared_buffers_bytes: point.miss_ratio for point in curve}
     accesses = observed.accesses / max(observed.seconds, 1e-9) / loop.transactions_per_second
     copies = max(0.0, misses[size] * accesses - today.disk_reads_per_second / loop.transactions_per_second)
     reads = loop.read_seconds / loop.transactions_per_second - copies * loop.copy_seconds
     if few:
         reads = max(reads, 0.0)
+        if reads > _MOST_UNKNOWN * loop.active_seconds:
+            raise Refused(
+                f"sessions wait for reads for {format_percent(reads / loop.active_seconds)} of the time that "
+                "statements take, though almost nothing is read from disk"
+            )
     elif reads <= 0:
         raise Refused("sessions wait for reads no longer than copies from the page cache take")
     delay = delay_for(
@@ -512,6 +536,7 @@ def _predict(
         points=ratios,
         reasons=[
             _sessions(factor),
+            *([_ONLY_COPIES.format(count=left_out)] if left_out else []),
             *_assumed(loop, factor),
         ],
     )
