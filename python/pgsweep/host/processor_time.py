@@ -122,8 +122,8 @@ class CopyTimer:
             for buffer, offset in zip(buffers, offsets, strict=True):
                 os.preadv(self._descriptor, buffer, offset)
             taken = time.thread_time() - begin
-            for [buffer] in buffers:
-                buffer.release()
+            for [place] in buffers:
+                place.release()
             self._rounds.append(taken / COPIES)
 
     @property
