@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.advise.bench import PREDICTIONS, RESULTS, SAMPLES
+from benchmarks.advise.bench import HERE
 from benchmarks.advise.cases import SIZES_BYTES, Samples, sizes_of, stand_in
 from benchmarks.advise.judge import summary, truths
 from benchmarks.advise.tables import page
@@ -69,11 +69,12 @@ def test_zipf_traces_are_skewed_and_repeatable() -> None:
     assert 1.8 < counts[0] / counts[1] < 2.2
 
 
-def test_the_page_of_results_of_advise_is_that_of_its_samples() -> None:
-    samples = Samples(SAMPLES)
-    predictions = [json.loads(line) for line in PREDICTIONS.read_text().splitlines()]
+@pytest.mark.parametrize("folder", [HERE, HERE / "second_host"], ids=["first host", "second host"])
+def test_the_page_of_results_of_advise_is_that_of_its_samples(folder: Path) -> None:
+    samples = Samples(folder / "samples.jsonl")
+    predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     figures = summary(samples, predictions)
-    assert page(samples, predictions, figures) == RESULTS.read_text()
+    assert page(samples, predictions, figures) == (folder / "results.md").read_text()
     assert {one["case"] for one in predictions} == set(samples.cases())
     assert all(set(truths(samples, case)) >= set(SIZES_BYTES) for case in samples.cases())
 

@@ -77,7 +77,7 @@ def test_a_miss_takes_more_of_the_processors_than_a_copy() -> None:
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
     for point, more in zip(found.points[1:], (-0.2, 0.2), strict=True):
-        likely, least = (exact(4, delay, 0.001 + more * 1e-4 * part, 4) / 1000 for part in (1.25, 1.0))
+        likely, least = (exact(4, delay, 0.001 + more * 1e-4 * part, 4) / 1000 for part in (1.4, 1.0))
         assert point.ratio == pytest.approx(likely, rel=0.002)
         assert point.low < least < point.high
 
@@ -162,7 +162,7 @@ def test_fewer_pages_that_leave_the_pool_are_fewer_writes(
     # As many as today may be dirty still, or half as many; twice as many, or those of today.
     for point, more, written, cached in ((found[1], -1.6, 0.75, 14 / 13), (found[2], 3.2, 1.5, 14 / 11)):
         longer = math.sqrt(1 + 0.5 * (cached - 1))
-        demand = 0.001 + more * 25e-6 + (written - 1) * busy
+        demand = 0.001 + more * 28e-6 + (written - 1) * busy
         truth = exact(4, delay + reads * (longer - 1) + (written - 1) * waits, demand, 4) / 1000
         assert point.ratio == pytest.approx(truth, rel=0.005)
         assert point.low < point.ratio < point.high
@@ -350,7 +350,7 @@ def test_where_all_misses_are_copies_a_size_that_has_fewer_takes_less_of_the_pro
     assert any("(sizes left out: 1)" in reason for reason in found.reasons)
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
-    likely, least = (exact(4, delay, 0.001 - 0.0005 * part, 4) / 1000 for part in (1.25, 1.0))
+    likely, least = (exact(4, delay, 0.001 - 0.0005 * part, 4) / 1000 for part in (1.4, 1.0))
     [_, point] = found.points
     assert point.ratio == pytest.approx(likely, rel=0.005)
     assert point.low < least < point.ratio < point.high

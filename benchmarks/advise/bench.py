@@ -28,12 +28,13 @@ from benchmarks.samples import provenance, refuse_debug_build
 from pgsweep.errors import MissingAbility
 
 HERE = Path(__file__).parent
-SAMPLES, PREDICTIONS, RESULTS = HERE / "samples.jsonl", HERE / "predictions.jsonl", HERE / "results.md"
 
 
 def main() -> None:
     options = _parser().parse_args()
-    samples = Samples(SAMPLES)
+    options.folder.mkdir(exist_ok=True)
+    samples = Samples(options.folder / "samples.jsonl")
+    kept = options.folder / "predictions.jsonl"
     cases = [
         Case(WORKLOADS[name], ratio, version)
         for version in options.version
@@ -51,16 +52,16 @@ def main() -> None:
                 run_verify(case, samples, options)
         except MissingAbility as error:
             sys.exit(f"error: nothing can be measured here\n\ncause: {error.message}")
-    predictions = [json.loads(line) for line in _lines(PREDICTIONS)]
+    predictions = [json.loads(line) for line in _lines(kept)]
     known = {one["case"] for one in predictions}
     for case_name in samples.cases():
         if options.judge or case_name not in known:
             found = predict_case(case_name, samples, options.keep)
             if found:
                 predictions = [one for one in predictions if one["case"] != case_name] + found
-                _write(predictions)
+                _write(kept, predictions)
     figures = summary(samples, predictions)
-    RESULTS.write_text(page(samples, predictions, figures))
+    (options.folder / "results.md").write_text(page(samples, predictions, figures))
     print(json.dumps(figures))
 
 
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=8, help="seconds that are counted")
     parser.add_argument("--turns", type=float, default=30.0, help="seconds of turns for the throughput")
     parser.add_argument("--keep", type=Path, default=Path("build/advise"), help="folder of the recordings")
+    parser.add_argument("--folder", type=Path, default=HERE, help="of samples, predictions and results")
     parser.add_argument("--verify", type=int, default=0, metavar="N", help="restart and verify N times")
     parser.add_argument("--after", type=float, default=8.0, help="seconds of the trace that is verified")
     parser.add_argument(
@@ -90,9 +92,8 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _write(predictions: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in predictions)
-    PREDICTIONS.write_text(text)
+def _write(path: Path, predictions: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(one, separators=(",", ":")) + "\n" for one in predictions))
 
 
 if __name__ == "__main__":

@@ -89,10 +89,10 @@ _BEYOND_READER: Final = (1.0, 1.25, 1.75)
 The interrupt at its end, and reclaim of the page whose room it takes, come on top. Assumed."""
 
 
-_MISS: Final = (1.0, 1.25, 1.75)
+_MISS: Final = (1.0, 1.4, 1.9)
 """What a miss takes of the processors, as multiples of a copy from the page cache: at least, likely, at most.
 Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
-benchmarks/advise loops that read nothing from disk show 1.4 and 1.5, hot sets that move 1.0 to 1.25."""
+benchmarks/advise it was 1.0 to 1.5 on one host and 1.6 on another."""
 
 _BROUGHT: Final = (1.0, 2.5, 4.0)
 """What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
