@@ -79,7 +79,7 @@ def test_what_comes_from_disk_has_its_interval_at_each_size(predicted: PredictRe
         assert 0 <= point.held_twice_bytes <= point.shared_buffers_bytes
         assert point.page_cache_low_bytes < point.page_cache_bytes < MEMORY_BYTES
     # Nothing of the host was seen: the intervals are wide, and the reasons say what is assumed.
-    assert any("the server's host was not looked at" in reason for reason in memory.reasons)
+    assert any("the server's host was not examined" in reason for reason in memory.reasons)
     assert memory.throughput is not None
     assert memory.throughput.points == []
     assert "the processors of the server's host were not looked at" in memory.throughput.reasons[0]
