@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.advise.bench import PREDICTIONS, SAMPLES
+from benchmarks.advise.bench import HERE
 from benchmarks.advise.cases import Samples
 from benchmarks.advise.judge import summary as advise_summary
 from benchmarks.restore.bench import Run, early_hits, first_transactions
@@ -137,8 +137,8 @@ def _tracing_line() -> str:
 
 
 def _advise_bullet() -> str:
-    samples = Samples(SAMPLES)
-    predictions = [json.loads(line) for line in PREDICTIONS.read_text("utf-8").splitlines()]
+    samples = Samples(HERE / "samples.jsonl")
+    predictions = [json.loads(line) for line in (HERE / "predictions.jsonl").read_text("utf-8").splitlines()]
     found = advise_summary(samples, predictions)
     points = [
         f"{100 * found[f'{source}_miss_{error}']:.{digits}f}"
