@@ -7,13 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from pgsweep.evidence.clock_passes import PassClock
-from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, SnapshotSchedule
+from pgsweep.evidence.clock_passes import WANTED_PASSES, PassClock
+from pgsweep.evidence.snapshot_schedule import LEAST_SECONDS, WANTED_COUNT, SnapshotSchedule
 from pgsweep.pg.buffercache import SnapshotReader
 from pgsweep.pg.catalog import require_buffercache
 from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.connect import connect
 from pgsweep.pg.counters import CounterReader
+from pgsweep.sizing.inference.recording_doubts import length_doubts
+from pgsweep.sizing.inference.totals import Totals
 from tests.fix_page import load_running, wait_for_pages
 
 
@@ -23,6 +25,30 @@ def steady_clock(snapshots: int, *, pass_seconds: float, interval_seconds: float
         seconds = number * interval_seconds
         clock.add(seconds, zero_buffers=400, used_buffers=1000, allocations=400 * seconds / pass_seconds)
     return clock
+
+
+@pytest.mark.parametrize("pass_seconds", [2.0, 20.0, 150.0, 300.0])
+def test_what_is_enough_is_not_called_short(pass_seconds: float) -> None:
+    interval = max(1.0, min(10.0, WANTED_PASSES * pass_seconds / WANTED_COUNT))
+    lengths = (
+        steady_clock(count, pass_seconds=pass_seconds, interval_seconds=interval) for count in range(5, 500)
+    )
+    enough = next(clock for clock in lengths if clock.suffices)
+    none = np.zeros(0)
+    totals = Totals(
+        seconds=enough.passes * pass_seconds,
+        hits=9,
+        misses=1,
+        relation_misses=none,
+        relation_accesses=none,
+        relation_scans=none,
+        relation_scanned_blocks=none,
+        relation_growth_blocks=none,
+        first_half_miss_ratio=0.1,
+        second_half_miss_ratio=0.1,
+    )
+    # The time of a pass is estimated; one that is counted may be a twentieth longer.
+    assert length_doubts(totals, enough.snapshots, pass_seconds * 1.05, by_paths=True) == []
 
 
 def test_clock_passes_are_estimated_from_allocations() -> None:

@@ -23,7 +23,8 @@ pub fn first_variable(machine: Machine, code: &[u8], vaddr: u64) -> Option<u64> 
 /// (Arm Architecture Reference Manual for A-profile, C6.2 "ADRP" and "LDR (immediate)", unsigned offset).
 fn first_variable_arm64(code: &[u8], vaddr: u64) -> Option<u64> {
     let mut pages: [Option<u64>; 32] = [None; 32];
-    for (word, at) in code.chunks_exact(4).zip((vaddr..).step_by(4)) {
+    for (number, word) in code.chunks_exact(4).enumerate() {
+        let at = vaddr.wrapping_add(4 * number as u64);
         let instruction = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
         let target = (instruction & 0x1f) as usize;
         if instruction & 0x9f00_0000 == 0x9000_0000 {
