@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_list_of_free_buffers_that_cannot_be_shows_another_layout() {
-        for (first_free, possible) in [(-1, true), (0, true), (15, true), (16, false), (-2, false)] {
+        for (first_free, possible) in [(-1, true), (0, true), (15, true), (16, false), (-2, false)]
+        {
             let hand = Hand {
                 next_victim: 0,
                 complete_passes: 0,
