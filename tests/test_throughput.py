@@ -54,10 +54,10 @@ def test_a_block_that_is_read_ahead_counts_a_part_of_a_read() -> None:
     found = predicted(Recorded(), half, blocks={GB: 8000.0, 2 * GB: 1600.0}).points[1]
     delay = delay_for(1000.0, sessions=4, demand_seconds=0.001, processors=4)
     assert delay is not None
-    # Each of the 5400 blocks takes one and a half microseconds of the processors less.
+    # Each of the 5400 blocks takes three microseconds of the processors less.
     most, likely, least = (
-        exact(4, delay + 0.002 * ((1000 + part * 600) / (2000 + part * 6000) - 1), 0.001 - 8.1e-6, 4) / 1000
-        for part in (0.6, 0.2, 0.0)
+        exact(4, delay + 0.002 * ((1000 + part * 600) / (2000 + part * 6000) - 1), 0.001 - 16.2e-6, 4) / 1000
+        for part in (1.0, 0.6, 0.2)
     )
     assert found.ratio == pytest.approx(likely, rel=0.005)
     assert found.low < least < found.ratio < most < found.high

@@ -13,7 +13,7 @@ the simulation. A block that another read brings with it counts a part of a read
 and what is read ahead is not always there when it is asked for.
 
 A read from disk takes tens of times the processor time of a copy: the request, two switches between
-processes, the interrupt, a page to be found for it. A block that comes with it takes two and a half copies.
+processes, the interrupt, a page to be found for it. A block that comes with it takes three copies.
 Each miss more or less is a copy more or less, and the search for a buffer.
 
 Clients on the same host use the processors too, as much more as there are more transactions. What other
@@ -94,14 +94,16 @@ _MISS: Final = (1.0, 1.4, 1.9)
 Beside the copy the server searches for a buffer, empties it and enters the page. Assumed: in
 benchmarks/advise it was 1.0 to 1.5 on one host and 1.6 on another."""
 
-_BROUGHT: Final = (1.0, 2.5, 4.0)
+_BROUGHT: Final = (1.0, 3.0, 4.5)
 """What a block that is read ahead takes of the processors, as multiples of a copy: at least, likely, at most.
 Its pages are found, entered and later reclaimed like those of any read. Assumed: in benchmarks/advise the
 server's processor time shows 2.4, with a standard error of 0.8; the throughput 3.8, with one of 1.2."""
 
-_AHEAD: Final = (0.0, 0.2, 0.6)
-"""What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: what
-is read ahead of a scan costs its sessions next to nothing, what comes with a read at random more."""
+_AHEAD: Final = (0.2, 0.6, 1.0)
+"""What a block that another read brings with it counts, of a read: at least, likely, at most. Assumed: the
+read takes longer, and the device transfers as much as for another one. In benchmarks/advise the throughput
+shows that such a block costs 0.4 of what a read costs on one host (standard error 0.04), and 1.0 on another
+(0.2), what it takes of the processors included."""
 
 
 _ONLY_COPIES: Final = (
