@@ -14,6 +14,7 @@ import pytest
 from pgsweep.errors import ClusterError
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.pg.cluster import Cluster
+from tests.fix_process import wait_until
 
 MB = 1 << 20
 PAGE = 2 * MB
@@ -40,12 +41,17 @@ class Pages:
 
 @contextmanager
 def locked_pages() -> Iterator[Pages]:
-    """Hold the machine's lock on huge pages, and put their number back afterwards."""
+    """Hold the machine's lock on huge pages, and put their number back afterwards.
+
+    Nobody else should use any: a server that ends gives its own back after its test has ended. Where a
+    program does all the time, its pages stay.
+    """
     pages = Pages()
     if os.geteuid() != 0 or not any(pool.is_default for pool in read_pools()):
         pytest.skip("changing the number of huge pages needs root and a kernel that has them")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_until(lambda: pages.pool().free == pages.pool().total, 10)
         pool = pages.pool()
         try:
             yield pages

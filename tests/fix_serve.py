@@ -23,6 +23,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.history_store import PostgresStore
 from pgsweep.serve.history import postgres_store, sqlite_store
 from pgsweep.serve.storage import Store
+from tests.fix_process import wait_until
 
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
 PATIENCE_SECONDS = 90.0
@@ -117,8 +118,11 @@ def watching(wheel18: Cluster) -> str:
 
 
 def emptied(conninfo: str) -> PostgresStore:
-    """A history in a database, without anything in it."""
+    """A history in a database, without anything in it, that nobody writes any more."""
+    others = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     with psycopg.connect(conninfo, autocommit=True) as connection:
+        # A session holds the lock of the one that rolls up until the server has ended it.
+        assert wait_until(lambda: connection.execute(others).fetchone() == (0,))
         connection.execute("DROP SCHEMA IF EXISTS pgsweep_history CASCADE")
     return postgres_store(conninfo)
 

@@ -220,7 +220,7 @@ def test_a_server_bound_to_a_processor_has_that_one(wheel18: Cluster) -> None:
 @needs_cgroup
 def test_huge_pages_take_nothing_of_a_memory_cgroup() -> None:
     settings = {"shared_buffers": "64MB", "huge_pages": "off"}
-    with Cluster.create(None, settings, memory_limit_bytes=256 * MB) as cluster, locked_pages() as pages:
+    with locked_pages() as pages, Cluster.create(None, settings, memory_limit_bytes=256 * MB) as cluster:
         start_with(pages, 60, cluster, {"huge_pages": "on"})
         pid = cluster.postmaster_pid
         assert pid is not None

@@ -167,9 +167,9 @@ def pages_of(cluster: Cluster) -> int:
 @needs_2mb
 def test_a_server_starts_with_so_many_and_not_with_one_fewer(server: Cluster) -> None:
     with (
+        locked_pages() as pages,
         Cluster.create(server.bindir, {"huge_pages": "on"}, start=False) as tried,
         ScratchServer(server.binaries, wal_segment_bytes=16 * MB) as scratch,
-        locked_pages() as pages,
     ):
         needed = 0
         for buffers, connections in SETTINGS:
@@ -232,6 +232,7 @@ def test_page_tables_with_huge_pages_are_as_predicted(server: Cluster) -> None:
                 connection.execute("DROP TABLE wide")
             with touched(cluster, 5):
                 huge = examine(cluster.conninfo())
+            cluster.stop(immediately=True)
     before, after = ordinary.page_tables, huge.page_tables
     assert before is not None
     assert after is not None
@@ -250,8 +251,8 @@ def test_page_tables_with_huge_pages_are_as_predicted(server: Cluster) -> None:
 @needs_2mb
 def test_enough_are_there_but_the_server_was_started_before(server: Cluster) -> None:
     with (
-        Cluster.create(server.bindir, {**SMALL, "huge_pages": "try"}, start=False) as cluster,
         locked_pages() as pages,
+        Cluster.create(server.bindir, {**SMALL, "huge_pages": "try"}, start=False) as cluster,
     ):
         give(pages, 0)
         cluster.start()

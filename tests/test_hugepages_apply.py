@@ -71,8 +71,8 @@ def test_after_apply_the_numbers_are_those_of_now(wheel18: Cluster, tmp_path: Pa
     """Not `38 are available` in one line and `0 are available: 38 too few` in the next."""
     state = str(tmp_path / "state")
     with (
-        Cluster.create(wheel18.bindir, {**SETTINGS, "huge_pages": "try"}, start=False) as cluster,
         locked_pages() as pages,
+        Cluster.create(wheel18.bindir, {**SETTINGS, "huge_pages": "try"}, start=False) as cluster,
     ):
         give(pages, 0)
         cluster.start()

@@ -43,7 +43,7 @@ def filled(store: Store, items: list[Item], most_bytes: int = 1 << 30) -> None:
     kept.start()
     for item in items:
         kept.add(item)
-    kept.stop()
+    assert kept.stop(patience_seconds=120)
     assert kept.trouble is None
 
 

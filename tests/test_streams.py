@@ -162,3 +162,41 @@ def test_a_signal_during_a_write_ends_the_work_in_good_order() -> None:
     assert process.returncode == 0, said.replace(b"x", b"").decode()
     assert b"\nending; Ctrl-C again ends it at once\n" in said
     assert said.endswith(b"ended\n")
+
+
+_SIGNAL_WHILE_WAITING = """
+import signal, sys, threading
+from pgsweep.cli.interrupt import stoppable
+from pgsweep.cli.settings import Settings
+places = []
+def trace(frame, event, _):
+    if frame.f_code.co_filename != threading.__file__ or threading.current_thread().name != "MainThread":
+        return None
+    if event == "line" and frame.f_lineno not in places:
+        places.append(frame.f_lineno)
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGTERM)
+    return trace
+found = -1
+while found < len(places):
+    found = len(places)
+    with stoppable(Settings(quiet=True), "ending") as stop:
+        sys.settrace(trace)
+        stop.wait(0.01)
+        sys.settrace(None)
+        assert len(places) == found or stop.wait(20), places
+print(found)
+"""
+
+
+def test_a_signal_at_any_moment_of_waiting_ends_it() -> None:
+    """The main thread may hold the lock of the event it waits for; a handler that takes it never returns."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNAL_WHILE_WAITING],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,15 +26,30 @@ def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threadin
         ending: what is said at the first Ctrl-C.
     """
     stop = threading.Event()
+    signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    is_first = True
 
     def handler(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        nonlocal is_first
+        if not is_first:
             raise KeyboardInterrupt
-        stop.set()
+        is_first = False
+        signals.put(True)
         settings.say(f"\n{ending}; Ctrl-C again ends it at once")
 
-    with _handled(handler, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield stop
+    def pass_on() -> None:
+        if signals.get():
+            stop.set()
+
+    # Not by the handler: it runs between two instructions of the main thread, which may be in stop.wait() and
+    # hold the event's lock, and would wait for itself. SimpleQueue.put is made to be called there.
+    passing = threading.Thread(target=pass_on, name="signals", daemon=True)
+    passing.start()
+    try:
+        with _handled(handler, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            yield stop
+    finally:
+        signals.put(False)
 
 
 @contextmanager
@@ -41,16 +57,20 @@ def held_back(settings: Settings, ending: str) -> Iterator[threading.Event]:
     """Give an event that Ctrl-C, SIGTERM and SIGHUP set, and let none of them end the body.
 
     For a change that must be whole or undone: the body is short, looks at the event and puts back what it
-    did. A signal that is ignored (SIGHUP under nohup) stays so.
+    did. It must not wait for the event: the handler sets it. A signal that is ignored (SIGHUP under nohup)
+    stays so.
 
     Args:
         settings: how to speak.
         ending: what is said at the first signal.
     """
     stop = threading.Event()
+    is_first = True
 
     def handler(_number: int, _frame: FrameType | None) -> None:
-        if not stop.is_set():
+        nonlocal is_first
+        if is_first:
+            is_first = False
             stop.set()
             settings.say(f"\n{ending}")
 

@@ -221,11 +221,16 @@ class History:
         """Keep something, soon."""
         self._waiting.put(item)
 
-    def stop(self) -> None:
-        """Write what waits, and close."""
+    def stop(self, patience_seconds: float = 10.0) -> bool:
+        """Write what waits, and close; return whether that was done in time.
+
+        Args:
+            patience_seconds: how long is waited for it.
+        """
         self._waiting.put(None)
         if self._thread.is_alive():
-            self._thread.join(10.0)
+            self._thread.join(patience_seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

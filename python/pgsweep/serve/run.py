@@ -122,8 +122,8 @@ class Service:
             user.start()
         self._forecasts.start()
 
-    def stop(self) -> None:
-        """End all parts; what was collected is written."""
+    def stop(self) -> bool:
+        """End all parts; what was collected is written. Return whether that was done in time."""
         for recorder in self._recorders:
             recorder.ask_to_stop()
         for user in self._user_metrics:
@@ -139,7 +139,7 @@ class Service:
             recorder.join(max(0.0, end - time.monotonic()))
         for user in self._user_metrics:
             user.join(max(0.0, end - time.monotonic()))
-        self.history.stop()
+        return self.history.stop()
 
     def _recording_reporter(self, key: str) -> Callable[[str | None], None]:
         def report(why: str | None) -> None:
@@ -330,7 +330,7 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
     Args:
         config: what is served.
         say: called with the address, once the server listens.
-        warn: called with the reason why the history cannot be written yet.
+        warn: called with the reason why the history cannot be written yet, or not to its end.
 
     Raises:
         UsageError: the server cannot listen at the address.
@@ -371,7 +371,8 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
                 warn(service.history.trouble)
             server.run(sockets=[listening])
         finally:
-            service.stop()
+            if not service.stop():
+                warn("the history is still being written: its last seconds may be lost")
 
 
 def _hosts(config: ServeConfig) -> list[str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -134,7 +131,7 @@ def command(
         plan = target.use(lambda conninfo: Keeper(conninfo, options, note=settings.say).plan())
         _show_plan(settings, plan, as_json=as_json, server=target.server)
         return
-    with stoppable(settings, "ending") as stop, _hangup(stop):
+    with stoppable(settings, "ending") as stop:
         result = target.use(lambda conninfo: _keep(conninfo, options, seconds, stop, settings))
     from pgsweep.cli.provenance import with_provenance
 
@@ -157,18 +154,6 @@ def _keep(
         settings.say(sample_line(sample))
 
     return Keeper(conninfo, options, report=report, note=settings.say).run(seconds=seconds, stop=stop)
-
-
-@contextlib.contextmanager
-def _hangup(stop: threading.Event) -> Iterator[None]:
-    """End in good order also when the terminal is closed (SIGHUP), unless that is ignored (nohup)."""
-    former = signal.getsignal(signal.SIGHUP)
-    if former is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda _number, _frame: stop.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, former)
 
 
 def _show_plan(settings: Settings, plan: WarmKeepPlan, *, as_json: bool, server: str) -> None:
