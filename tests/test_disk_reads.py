@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,18 +37,33 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return LOAD.write_trace(tmp_path_factory.mktemp("trace") / "x.evidence", COUNT, host=HOST)
 
 
-def with_host(trace: Path, path: Path, *, counters: dict[str, float] | None = None, **changed: str) -> Path:
-    """Write the trace once more, with other facts of the host, and with counters of it at both ends."""
+def with_host(
+    trace: Path,
+    path: Path,
+    *,
+    counters: dict[str, float] | None = None,
+    database: dict[str, float] | None = None,
+    **changed: str,
+) -> Path:
+    """Write the trace once more, with other facts of the host, and with counters at both ends."""
     recorded = Evidence.open(trace)
-    meta = msgspec.structs.replace(recorded.meta, host={**HOST, **changed})
+    meta = msgspec.structs.replace(
+        recorded.meta,
+        host={**HOST, **changed},
+        settings={**recorded.meta.settings, "track_io_timing": "on"},
+    )
+    objects = {"host": ("", counters), "database": (meta.database, database)}
     with EvidenceWriter(path, meta) as writer:
         writer.append("accesses", recorded.table("accesses"))
         writer.replace("relations", recorded.table("relations"))
-        for sample, (name, value) in enumerate(
-            (name, value) for name, gained in (counters or {}).items() for value in (1e6, 1e6 + gained)
+        for sample, (scope, name, value) in enumerate(
+            (scope, name, value)
+            for scope, (_, counted) in objects.items()
+            for name, gained in (counted or {}).items()
+            for value in (1e6, 1e6 + gained)
         ):
             seconds = float(sample % 2 * SECONDS)
-            row = (sample % 2, seconds, "host", "", name, value)
+            row = (sample % 2, seconds, scope, objects[scope][0], name, value)
             names = ("sample", "seconds", "scope", "object", "name", "value")
             writer.append("counters", {key: [one] for key, one in zip(names, row, strict=True)})
         writer.close(meta)
@@ -64,6 +80,43 @@ def memory_of(path: Path, *, memory_bytes: int | None = None) -> MemoryPredictio
 def plain(trace: Path) -> MemoryPrediction:
     """What is predicted where nothing was counted."""
     return memory_of(trace)
+
+
+def test_the_throughput_with_another_memory_is_a_ratio_to_that_of_today(trace: Path, tmp_path: Path) -> None:
+    """With `--ram` as with a what-if; advice compares sizes that have the same memory."""
+    milliseconds = 1000.0 * SECONDS
+    path = with_host(
+        trace,
+        tmp_path / "x",
+        counters={"server_cpu_seconds": SECONDS, "host_cpu_seconds": SECONDS},
+        database={
+            "xact_commit": milliseconds,
+            "active_time": 4 * milliseconds,
+            "session_time": 4 * milliseconds,
+            "blk_read_time": 2.5 * milliseconds,
+            "blk_write_time": 0.0,
+        },
+        copy_nanoseconds="1000",
+        processors="4",
+        cold_read_nanoseconds="0",
+    )
+    more_bytes = 2 * int(HOST["memory_bytes"])
+    plain, more = (memory_of(path, memory_bytes=size).throughput for size in (None, more_bytes))
+    assert plain is not None and more is not None
+    today = TODAY_BYTES
+    ratios = {point.shared_buffers_bytes: point for point in plain.points}
+    then = {point.shared_buffers_bytes: point for point in more.points}
+    assert (ratios[today].ratio, ratios[today].low, ratios[today].high) == (1, 1, 1)
+    assert 1 < then[today].low < then[today].ratio < then[today].high
+    assert f"ratio to that of today's size with {format_bytes(more_bytes // 2)}" in more.reasons[0]
+    changed = predict(path, sizes_bytes=SIZES_BYTES, what_if=[f"ram {more_bytes // 1024}kB"]).changed
+    assert changed is not None and changed.memory is not None and changed.memory.throughput is not None
+    for point in changed.memory.throughput.points:
+        assert point.ratio == pytest.approx(then[point.shared_buffers_bytes].ratio)
+    against = {point.shared_buffers_bytes: point for point in more.against(today)}
+    assert (against[today].low, against[today].ratio, against[today].high) == (1, 1, 1)
+    for size, point in against.items():
+        assert point.ratio * then[today].ratio == pytest.approx(then[size].ratio)
 
 
 def test_what_was_measured_stands_beside_what_is_simulated_and_widens_where_it_is_far(
@@ -154,7 +207,7 @@ def test_refaults_that_the_kernel_counts_are_compared_with_those_simulated(
 
 def test_a_few_refaults_say_nothing(trace: Path, tmp_path: Path) -> None:
     """With 300 MB all data stay cached: none are simulated, and the 200 counted may be of other files."""
-    host = {"memory_bytes": str(300 * MB), "memory_page_cache_bytes": str(250 * MB)}
+    host: dict[str, Any] = {"memory_bytes": str(300 * MB), "memory_page_cache_bytes": str(250 * MB)}
     for counted, named in ((200.0, False), (2000.0, True)):
         counters = {"workingset_refault_file": counted}
         found = memory_of(with_host(trace, tmp_path / f"{counted:g}", counters=counters, **host))

@@ -13,7 +13,7 @@ from pgsweep.advice.warming import advise_warming
 from pgsweep.records.advice import AdviceResult, AdvisedSetting, Kind, ReadsPoint
 from pgsweep.records.cache import Missing
 from pgsweep.records.prediction import ReadCosts
-from pgsweep.units import format_count, format_percent, format_plain
+from pgsweep.units import format_bytes, format_count, format_percent, format_plain
 
 
 def decide(
@@ -118,6 +118,11 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
         remarks += situation.prediction.memory.reasons
         loop = situation.prediction.memory.throughput
         remarks += [] if loop is None else loop.reasons
+        if loop is not None and loop.against(situation.today_bytes) != loop.points:
+            remarks.append(
+                "here the throughput is shown as a ratio to that of today's size with the same "
+                f"{format_bytes(situation.prediction.memory.memory_bytes)} of memory"
+            )
     elif situation.facts is not None:
         measured = situation.memory_bytes == situation.facts.memory_bytes and not situation.memory_assumed
         remarks += situation.facts.remarks(situation.today_bytes if measured else None)

@@ -183,6 +183,22 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     points: list[ThroughputPoint]
     reasons: list[str]
 
+    def against(self, shared_buffers_bytes: int) -> list[ThroughputPoint]:
+        """Return the points as ratios to the throughput at a size, with the same memory and load.
+
+        Their intervals are as wide, since what is not known exactly of both is not the same. Where the size
+        is not among them, they are returned as they are.
+        """
+        base = next((p.ratio for p in self.points if p.shared_buffers_bytes == shared_buffers_bytes), 1.0)
+        if base in (0.0, 1.0):
+            return self.points
+        return [
+            ThroughputPoint(shared_buffers_bytes=shared_buffers_bytes, ratio=1.0, low=1.0, high=1.0)
+            if p.shared_buffers_bytes == shared_buffers_bytes
+            else msgspec.structs.replace(p, ratio=p.ratio / base, low=p.low / base, high=p.high / base)
+            for p in self.points
+        ]
+
 
 class RelationReads(msgspec.Struct, frozen=True, kw_only=True):
     """What one relation reads at one size; `low` and `high` bound 90%.

@@ -11,7 +11,7 @@ off what the server was measured to read from disk.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -125,7 +125,9 @@ def predict_memory(
     if not result.points:
         return result
     facts.check_asked(memory_bytes)
-    use = facts.use
+    use, before = facts.use, change.before
+    if before is None and facts.is_another(memory_bytes):
+        before = predict_memory(evidence, at_today(result), trace, rules, seed=seed)
     facts = facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor)
     try:
         simulation = _OfTrace(evidence, result, trace, rules, facts, memory_bytes, seed, change)
@@ -136,15 +138,20 @@ def predict_memory(
         verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
         return msgspec.structs.replace(result, verdict=verdict)
     memory = msgspec.structs.replace(simulation.predict(), use=use)
-    before = change.before
     if before is None:
         found = predict_throughput(evidence, result.observed, result.points, memory)
     else:
-        found = throughput_with(evidence, change, result.points, memory)
+        found = throughput_with(evidence, replace(change, before=before), result.points, memory)
     # What a read takes is known from the load that was recorded.
     known = found if before is None else None if before.memory is None else before.memory.throughput
     memory = with_savings(memory, result.points, result.observed, read_costs(evidence.meta, known))
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
+
+
+def at_today(result: PredictResult) -> PredictResult:
+    """Return the prediction at today's size alone, without what comes from disk."""
+    today = [p for p in result.points if p.shared_buffers_bytes == result.observed.shared_buffers_bytes]
+    return msgspec.structs.replace(result, points=today, memory=None)
 
 
 def throughput_with(
@@ -164,7 +171,11 @@ def throughput_with(
         why = "throughput is not predicted: what comes from disk today is not"
     else:
         then = Then(sessions_factor=change.sessions_factor, curve=curve, memory=memory)
-        return predict_throughput(evidence, before.observed, before.points, before.memory, then)
+        found = predict_throughput(evidence, before.observed, before.points, before.memory, then)
+        if found.points and memory.memory_bytes != (now := before.memory.memory_bytes):
+            said = f"throughput is a ratio to that of today's size with {format_bytes(now)} of memory"
+            found = msgspec.structs.replace(found, reasons=[said, *found.reasons])
+        return found
     return Throughput(points=[], reasons=[why])
 
 

@@ -36,6 +36,9 @@ caches, plans, a little of work_mem)."""
 _ASSUMED_OTHER: Final = 0.1
 """The share of the memory that serves neither the pool nor cached files, where it was not measured."""
 
+_SAME: Final = 0.01
+"""By how much less or more a memory may be to be taken as the one recorded."""
+
 _OTHER_PROCESSES: Final = 8
 """Of the server's processes, those that are not sessions: assumed."""
 
@@ -51,6 +54,11 @@ _NUMBERS: Final = (
 )
 _MOST: Final = 1 << 53
 _MOST_SERVERS: Final = 100
+
+
+def is_another_memory(recorded_bytes: int, asked_bytes: int) -> bool:
+    """Return whether a memory is not the one recorded, by more than a hundredth."""
+    return abs(asked_bytes - recorded_bytes) > _SAME * asked_bytes
 
 
 class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +238,10 @@ class MemoryFacts:
     def _mapping_bytes(self) -> int:
         """Page tables that map shared memory in ordinary pages."""
         return max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
+
+    def is_another(self, memory_bytes: int | None) -> bool:
+        """Return whether a memory is named that is not the one recorded."""
+        return memory_bytes is not None and is_another_memory(self.memory_bytes, memory_bytes)
 
     def check_asked(self, memory_bytes: int | None) -> None:
         """Refuse a memory that cannot be: less than the shared memory that the server has already.

@@ -18,7 +18,7 @@ import numpy as np
 from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import Throughput
-from pgsweep.sizing.disk_reads import Change, Found, Simulation, throughput_with
+from pgsweep.sizing.disk_reads import Change, Found, Simulation, at_today, throughput_with
 from pgsweep.sizing.inference.totals import counter_rates
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
@@ -118,10 +118,16 @@ def predict_memory_of_snapshots(
     )
     use = None if facts.assumed else facts.use
     memory = msgspec.structs.replace(simulation.predict(), use=use)
-    costs = costs_by_times(evidence, memory, result.observed.shared_buffers_bytes)
+    today, before = memory, None
+    if facts.is_another(memory_bytes):
+        before = predict_memory_of_snapshots(evidence, at_today(result), fitted, rules, seed=seed)
+        today = before.memory or memory
+    costs = costs_by_times(evidence, today, result.observed.shared_buffers_bytes)
     memory = with_savings(memory, result.points, result.observed, costs)
     if facts.assumed:
         loop = _NOT_LOOKED_AT
+    elif before is not None:
+        loop = throughput_with(evidence, Change(before=before), result.points, memory)
     else:
         loop = predict_throughput(evidence, result.observed, result.points, memory)
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=loop))

@@ -58,6 +58,7 @@ from pgsweep.records.prediction import MemoryPrediction, Observed, Throughput, T
 from pgsweep.sizing.closed_loop import Station, delay_for, flow, station_for, throughput
 from pgsweep.sizing.disk_curve import CURVE_ENDS, Load, curves_of
 from pgsweep.sizing.measured_loop import MOST_SESSIONS, Loop, Refused, measure_loop
+from pgsweep.sizing.memory_shares import is_another_memory
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
 if TYPE_CHECKING:
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
 
 _MOST_REST: Final = 0.5
 """The share of the time of active transactions from which on the rest dominates."""
-
-_SAME: Final = 0.01
-"""By how much less or more a memory may be to be taken as the one recorded."""
 
 _FEWEST_READS: Final = 10.0
 """Disk reads per second below which their cost is not known."""
@@ -152,7 +150,7 @@ def predict_throughput(
 
 def _refuse_another_memory(meta: EvidenceMeta, memory: MemoryPrediction) -> None:
     recorded, asked = meta.host.get("memory_bytes", ""), memory.memory_bytes
-    if recorded.isdecimal() and len(recorded) < 16 and abs(asked - int(recorded)) > _SAME * asked:
+    if recorded.isdecimal() and len(recorded) < 16 and is_another_memory(int(recorded), asked):
         raise Refused(
             f"sessions waited with {format_bytes(int(recorded))} of memory, not with {format_bytes(asked)}; "
             f"what another memory changes: --what-if 'ram {format_bytes(asked).replace(' ', '')}'"

@@ -253,9 +253,9 @@ def memory_headline(result: PredictResult) -> str | None:
     now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
     if now is None:
         return None
-    loop = _throughput(memory)
+    loop = [] if memory.throughput is None else memory.throughput.against(today)
     if loop:
-        best = max(loop.values(), key=lambda point: point.ratio)
+        best = max(loop, key=lambda point: point.ratio)
         if best.low > 1:
             size = format_bytes(best.shared_buffers_bytes)
             return (
