@@ -113,10 +113,13 @@ def test_the_throughput_with_another_memory_is_a_ratio_to_that_of_today(trace: P
     assert changed is not None and changed.memory is not None and changed.memory.throughput is not None
     for point in changed.memory.throughput.points:
         assert point.ratio == pytest.approx(then[point.shared_buffers_bytes].ratio)
-    against = {point.shared_buffers_bytes: point for point in more.against(today)}
+    assert plain.against_same_memory == []
+    against = {point.shared_buffers_bytes: point for point in more.by_size()}
     assert (against[today].low, against[today].ratio, against[today].high) == (1, 1, 1)
     for size, point in against.items():
         assert point.ratio * then[today].ratio == pytest.approx(then[size].ratio)
+        # Most of what is not known of both is the same.
+        assert point.high - point.low < then[size].high - then[size].low
 
 
 def test_what_was_measured_stands_beside_what_is_simulated_and_widens_where_it_is_far(

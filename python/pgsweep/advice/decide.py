@@ -118,7 +118,7 @@ def _remarks(situation: Situation, basis: Basis) -> list[str]:
         remarks += situation.prediction.memory.reasons
         loop = situation.prediction.memory.throughput
         remarks += [] if loop is None else loop.reasons
-        if loop is not None and loop.against(situation.today_bytes) != loop.points:
+        if loop is not None and loop.against_same_memory:
             remarks.append(
                 "here the throughput is shown as a ratio to that of today's size with the same "
                 f"{format_bytes(situation.prediction.memory.memory_bytes)} of memory"

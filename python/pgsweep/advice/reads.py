@@ -46,7 +46,7 @@ def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
                 disk = simulated[size]
                 bounds = (disk.disk_reads_per_second, disk.disk_reads_low, disk.disk_reads_high)
                 point = _point(curve[size], per_second, bounds, situation.costs)
-                found.append(_with_throughput(point, memory, situation.today_bytes))
+                found.append(_with_throughput(point, memory))
         return found, "simulated"
     basis: Basis = "unknown" if situation.facts is None else "bounded"
     points = []
@@ -58,9 +58,9 @@ def reads_by_size(situation: Situation) -> tuple[list[ReadsPoint], Basis]:
     return points, basis
 
 
-def _with_throughput(point: ReadsPoint, memory: MemoryPrediction, today_bytes: int) -> ReadsPoint:
+def _with_throughput(point: ReadsPoint, memory: MemoryPrediction) -> ReadsPoint:
     """Return the point with the throughput, as a ratio to today's size with the same memory."""
-    loop = [] if memory.throughput is None else memory.throughput.against(today_bytes)
+    loop = [] if memory.throughput is None else memory.throughput.by_size()
     at = next((one for one in loop if one.shared_buffers_bytes == point.shared_buffers_bytes), None)
     if at is None:
         return point

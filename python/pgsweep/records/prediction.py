@@ -168,8 +168,10 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
             take as long at each depth.
         disk_most_reads_per_second: that the disk was seen to serve, those of the server included; null where
             it was not seen to level off.
-        points: by size; none where it is refused.
+        points: by size, as ratios to today; none where it is refused.
         reasons: sentences; why it is refused, or what it holds for.
+        against_same_memory: where the memory or the sessions are others than today's, the same as ratios to
+            today's size with these; none otherwise.
     """
 
     transactions_per_second: float | None = None
@@ -182,22 +184,11 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     disk_most_reads_per_second: float | None = None
     points: list[ThroughputPoint]
     reasons: list[str]
+    against_same_memory: list[ThroughputPoint] = []
 
-    def against(self, shared_buffers_bytes: int) -> list[ThroughputPoint]:
-        """Return the points as ratios to the throughput at a size, with the same memory and load.
-
-        Their intervals are as wide, since what is not known exactly of both is not the same. Where the size
-        is not among them, they are returned as they are.
-        """
-        base = next((p.ratio for p in self.points if p.shared_buffers_bytes == shared_buffers_bytes), 1.0)
-        if base in (0.0, 1.0):
-            return self.points
-        return [
-            ThroughputPoint(shared_buffers_bytes=shared_buffers_bytes, ratio=1.0, low=1.0, high=1.0)
-            if p.shared_buffers_bytes == shared_buffers_bytes
-            else msgspec.structs.replace(p, ratio=p.ratio / base, low=p.low / base, high=p.high / base)
-            for p in self.points
-        ]
+    def by_size(self) -> list[ThroughputPoint]:
+        """Return the points as ratios to today's size with the same memory and sessions."""
+        return self.against_same_memory or self.points
 
 
 class RelationReads(msgspec.Struct, frozen=True, kw_only=True):

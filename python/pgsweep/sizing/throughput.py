@@ -374,6 +374,43 @@ class _DiskWaits:
         return through(self._then_sessions, station, demand, delayed) / base
 
 
+@dataclass(frozen=True)
+class _Causes:
+    """A throughput, and what it is with each of what is not known exactly at its ends.
+
+    Attributes:
+        likely: the throughput.
+        ends: by cause, of which the first are the disk reads at the size; one end or two.
+    """
+
+    likely: float
+    ends: list[list[float]]
+
+    def point(self, size_bytes: int) -> ThroughputPoint:
+        """Return the throughput at a size, with its interval: the deviations in quadrature."""
+        below = (max(0.0, self.likely - min(values)) for values in self.ends)
+        above = (max(0.0, max(values) - self.likely) for values in self.ends)
+        return ThroughputPoint(
+            shared_buffers_bytes=size_bytes,
+            ratio=self.likely,
+            low=max(0.0, self.likely - math.hypot(*below)),
+            high=self.likely + math.hypot(*above),
+        )
+
+    def against(self, base: _Causes) -> _Causes:
+        """Return the throughput divided by that at another size, where each cause is at the same end.
+
+        The disk reads of the two may be off in opposite directions, and so may the model.
+        """
+        together = [
+            [one / max(other, 1e-9) for one, other in zip(values, others, strict=True)]
+            for values, others in zip(self.ends[1:-1], base.ends[1:-1], strict=True)
+        ]
+        apart = [[one / base.likely for one in self.ends[end]] for end in (0, -1)]
+        apart.append([self.likely / max(one, 1e-9) for one in base.ends[0]])
+        return _Causes(self.likely / base.likely, [*apart, *together])
+
+
 def _sessions(factor: float) -> str:
     """Return for how many sessions the throughput is, and what is assumed of more."""
     if factor == 1:
@@ -453,7 +490,7 @@ def _predict(
     write_wait = min(loop.write_wait_seconds / loop.transactions_per_second, max(rest, 0.0))
     after = misses if then is None else {one.shared_buffers_bytes: one.miss_ratio for one in then.curve}
 
-    def predicted(point: DiskPoint) -> ThroughputPoint:
+    def causes(point: DiskPoint) -> _Causes:
         then, low, high = (one.times(1 / factor) for one in _disk(point))
         missed = after[point.shared_buffers_bytes] * accesses
         more_misses = missed - misses[size] * accesses
@@ -511,19 +548,15 @@ def _predict(
             [value(loop_of=apart)],
             [likely * (1 - _MARGIN), likely * (1 + _MARGIN)],
         ]
-        return ThroughputPoint(
-            shared_buffers_bytes=point.shared_buffers_bytes,
-            ratio=likely,
-            low=max(0.0, likely - math.hypot(*(max(0.0, likely - min(pair)) for pair in ends))),
-            high=likely + math.hypot(*(max(0.0, max(pair) - likely) for pair in ends)),
-        )
+        return _Causes(likely, ends)
 
-    ratios = [
-        ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
-        if then is None and point.shared_buffers_bytes == size
-        else predicted(point)
+    same = ThroughputPoint(shared_buffers_bytes=size, ratio=1.0, low=1.0, high=1.0)
+    found = {
+        point.shared_buffers_bytes: causes(point)
         for point in points
-    ]
+        if then is not None or point.shared_buffers_bytes != size
+    }
+    base = None if then is None else found.get(size)
     return Throughput(
         transactions_per_second=loop.transactions_per_second,
         sessions=loop.sessions,
@@ -533,7 +566,13 @@ def _predict(
         disk_depth=disk.depth,
         disk_latencies=loop.latencies,
         disk_most_reads_per_second=disk.most_reads_per_second,
-        points=ratios,
+        points=[
+            found[one].point(one) if (one := point.shared_buffers_bytes) in found else same
+            for point in points
+        ],
+        against_same_memory=[]
+        if base is None
+        else [same if one == size else each.against(base).point(one) for one, each in found.items()],
         reasons=[
             _sessions(factor),
             *([_ONLY_COPIES.format(count=left_out)] if left_out else []),

@@ -253,7 +253,7 @@ def memory_headline(result: PredictResult) -> str | None:
     now = next((point for point in memory.points if point.shared_buffers_bytes == today), None)
     if now is None:
         return None
-    loop = [] if memory.throughput is None else memory.throughput.against(today)
+    loop = [] if memory.throughput is None else memory.throughput.by_size()
     if loop:
         best = max(loop, key=lambda point: point.ratio)
         if best.low > 1:
