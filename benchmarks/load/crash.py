@@ -6,6 +6,7 @@ or to what was there before alone.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -259,10 +260,7 @@ class Crashes:
 
     def _wait_for_journal(self, process: subprocess.Popen[bytes]) -> None:
         with self._session() as session:
-            while process.poll() is None:
-                found = session.execute("SELECT to_regclass('pgsweep_load.load') IS NOT NULL").fetchone()
-                if found == (True,):
-                    return
+            while process.poll() is None and _phase_of(session)[0] == "none":
                 time.sleep(0.005)
 
     def _fill(self, filled: bool) -> None:
@@ -306,8 +304,8 @@ def _phase_of(session: psycopg.Connection[Any]) -> tuple[str, int]:
     return ("none", 0) if row is None else (str(row[0]), int(row[1]))
 
 
-def crash_cases(cluster: Cluster, folder: Path, number: int, rows: int, seed: int) -> list[Case]:
-    """Return that many crashes, of all kinds in turn."""
+def crash_cases(cluster: Cluster, folder: Path, rows: int, seed: int) -> Iterator[Case]:
+    """Yield crashes without end, of all kinds in turn."""
     rng = random.Random(seed)
     crashes = Crashes(cluster, folder, rows, rng)
     kinds = [
@@ -316,9 +314,7 @@ def crash_cases(cluster: Cluster, folder: Path, number: int, rows: int, seed: in
         for victim in ("loader", "server")
         for then in ("resume", "rollback")
     ]
-    cases = []
-    for at in range(number):
-        victim, then, filled, unlogged = kinds[at % len(kinds)]
-        cases.append(crashes.one(victim, then, filled=filled, unlogged=unlogged))
-        print(cases[-1], file=sys.stderr, flush=True)
-    return cases
+    for victim, then, filled, unlogged in itertools.cycle(kinds):
+        case = crashes.one(victim, then, filled=filled, unlogged=unlogged)
+        print(case, file=sys.stderr, flush=True)
+        yield case
