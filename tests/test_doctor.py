@@ -770,6 +770,7 @@ def test_yama_is_minded_by_doctor_and_by_the_search(own: Cluster, monkeypatch: p
 
 def test_yama_is_said_where_the_servers_user_would_be_refused(tmp_path: Path) -> None:
     assert who_may("pgsweep cache", tmp_path).endswith("sudo -u postgres pgsweep cache")
+    assert who_may("pgsweep cache", tmp_path, user="pg").endswith("sudo -u pg pgsweep cache")
     scope = tmp_path / "sys/kernel/yama/ptrace_scope"
     scope.parent.mkdir(parents=True)
     for number, words in (("1\n", "only root may"), ("3\n", "nobody may")):

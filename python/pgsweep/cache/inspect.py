@@ -110,5 +110,5 @@ def _files(access: Access, databases: Iterable[int] | None) -> tuple[CachedFiles
         return None, [Missing(what="page cache", why=error.message, enable=error.hint)]
     cached = read_totals(found, access.server.block_size_bytes)
     if cached.refused or found.unreadable:
-        return None, [not_all_seen(cached.refused + len(found.unreadable))]
+        return None, [not_all_seen(cached.refused + len(found.unreadable), access.postmaster_pid)]
     return cached, []

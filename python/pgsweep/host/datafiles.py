@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgsweep.errors import MissingAbility
+from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
 
 GLOBAL_TABLESPACE = 1664
@@ -78,7 +79,7 @@ def find_data_files(
         raise MissingAbility(
             "the server's data directory cannot be read",
             cause=f"{error.strerror}; pgsweep runs as user {os.geteuid()}",
-            hint=who_may("pgsweep ..."),
+            hint=who_may("pgsweep ...", user=user_of(postmaster_pid)),
         ) from error
     wanted = None if databases is None else set(databases)
     found: list[tuple[Fork, int, str]] = []

@@ -54,6 +54,7 @@ from pgsweep.pg.load_work import (
     truncate,
     wal_position,
 )
+from pgsweep.pg.retry import awaited
 from pgsweep.records.load import LoadOutcome, LoadStep
 
 _PATIENCE_SECONDS: Final = 30.0
@@ -251,23 +252,29 @@ def _was_committed(conninfo: str, xid: int) -> bool:
     Raises:
         PgsweepError: the server cannot be asked.
     """
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while True:
+    away: Exception | None = None
+
+    def outcome() -> str | None:
+        nonlocal away
         try:
             with open_session(conninfo) as connection:
-                outcome = outcome_of(connection, xid)
-            if outcome != "in progress":
-                return outcome == "committed"
+                found = outcome_of(connection, xid)
         except (ConnectionFailed, DriverError) as error:
-            if time.monotonic() > end:
-                raise PgsweepError(
-                    "the connection was lost, and whether the load was committed is not known",
-                    cause="the server was stopped, and has not been started again",
-                    hint=f"when it runs again: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
-                ) from error
-        if time.monotonic() > end:
-            raise PgsweepError(
-                "the connection was lost, and the transaction is still in progress on the server",
-                hint=f"ask later: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
-            )
-        time.sleep(0.5)
+            away = error
+            return None
+        away = None
+        return None if found == "in progress" else found or "long ago"
+
+    ended = awaited(outcome, seconds=_PATIENCE_SECONDS, pause_seconds=0.5)
+    if ended is not None:
+        return ended == "committed"
+    if away is not None:
+        raise PgsweepError(
+            "the connection was lost, and whether the load was committed is not known",
+            cause="the server was stopped, and has not been started again",
+            hint=f"when it runs again: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+        ) from away
+    raise PgsweepError(
+        "the connection was lost, and the transaction is still in progress on the server",
+        hint=f"ask later: psql -d NAME -c \"SELECT pg_xact_status('{xid}')\"",
+    )

@@ -25,6 +25,7 @@ import msgspec
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import own_page_tables
 from pgsweep.host.yama import who_may
@@ -141,7 +142,7 @@ def budget(
         raise MissingAbility(
             "the private memory of the server's processes may not be read, so there is no budget",
             cause=seen.missing[0].why if seen.missing else None,
-            hint=who_may("pgsweep memory budget ..."),
+            hint=who_may("pgsweep memory budget ...", user=user_of(local.postmaster_pid)),
         )
     connections = max_connections or settings.max_connections
     slope = shared_per_connection_bytes

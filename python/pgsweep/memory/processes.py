@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pgsweep.errors import MissingAbility
 from pgsweep.host.cgroup import limit_of
 from pgsweep.host.hugepages import SharedMemory, shared_memory
-from pgsweep.host.postmaster import find_postmaster, search
+from pgsweep.host.postmaster import find_postmaster, search, user_of
 from pgsweep.host.procfile import read_host_memory
 from pgsweep.host.procmem import ProcessMemory, read_family, read_memory, shared_memory_resident
 from pgsweep.host.yama import who_may
@@ -114,7 +114,7 @@ def look(local: LocalServer, *, top: int | None = None, queries: bool = False) -
         host=_host(local.postmaster_pid),
         processes=processes if top is None else processes[:top],
         hidden=0 if top is None else max(0, len(processes) - top),
-        missing=_missing(processes, activity, local.connection),
+        missing=_missing(processes, activity, local),
     )
 
 
@@ -261,7 +261,7 @@ def _host(postmaster_pid: int) -> MemoryHost:
 
 
 def _missing(
-    processes: Sequence[MemoryProcess], activity: dict[int, Activity], connection: Connection
+    processes: Sequence[MemoryProcess], activity: dict[int, Activity], local: LocalServer
 ) -> list[Missing]:
     missing = []
     refused = [process for process in processes if process.private_bytes is None]
@@ -270,7 +270,7 @@ def _missing(
             Missing(
                 what="private memory",
                 why=f"of {len(refused)} of {len(processes)} processes: {refused[0].why}",
-                enable=who_may("pgsweep memory ..."),
+                enable=who_may("pgsweep memory ...", user=user_of(local.postmaster_pid)),
             )
         )
     hidden = sum(1 for entry in activity.values() if entry.hidden and entry.user is not None)
@@ -279,7 +279,7 @@ def _missing(
             Missing(
                 what="what other roles' sessions do",
                 why=f"of {hidden} sessions: the role is not a member of pg_monitor",
-                enable=grant_to_session(connection, "pg_monitor"),
+                enable=grant_to_session(local.connection, "pg_monitor"),
             )
         )
     return missing

@@ -22,9 +22,9 @@ read the journal.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,6 +34,7 @@ from psycopg.types.numeric import Oid
 from pgsweep.errors import MissingAbility, PgsweepError
 from pgsweep.pg.grants import grant_to_session
 from pgsweep.pg.queries import load
+from pgsweep.pg.retry import awaited
 from pgsweep.plain import decode_name, sql_identifier
 
 CLAIM: Final = 1885827948
@@ -203,21 +204,23 @@ def claim(connection: psycopg.Connection[Any], oid: int) -> None:
         PgsweepError: another run is at work.
     """
     query = load("load_claim", connection.info.server_version).encode()
+    holder: int | None = None
+
+    def claimed(kind: int) -> bool | None:
+        nonlocal holder
+        row = connection.execute(query, {"kind": kind, "object": _signed(oid), "oid": oid}).fetchone()
+        assert row is not None
+        holder = row[1]
+        return True if row[0] else None
+
     for kind in (CLAIM, WORK):
-        begin = time.monotonic()
-        while True:
-            row = connection.execute(query, {"kind": kind, "object": _signed(oid), "oid": oid}).fetchone()
-            assert row is not None
-            if row[0]:
-                break
-            if time.monotonic() - begin > _CLAIM_PATIENCE_SECONDS:
-                raise PgsweepError(
-                    f"another load of this table is at work (process {row[1] or '?'} of the server)",
-                    cause="two loads of one table would take each other's indexes away",
-                    hint="wait for it, or end it: psql -d NAME -c "
-                    f"'SELECT pg_terminate_backend({row[1] or 'PROCESS'})'",
-                )
-            time.sleep(0.1)
+        if not awaited(partial(claimed, kind), seconds=_CLAIM_PATIENCE_SECONDS, pause_seconds=0.1):
+            raise PgsweepError(
+                f"another load of this table is at work (process {holder or '?'} of the server)",
+                cause="two loads of one table would take each other's indexes away",
+                hint="wait for it, or end it: psql -d NAME -c "
+                f"'SELECT pg_terminate_backend({holder or 'PROCESS'})'",
+            )
     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [WORK, _signed(oid)])
 
 

@@ -65,6 +65,20 @@ def repeated(
     return step()
 
 
+def awaited(step: Callable[[], T | None], *, seconds: float, pause_seconds: float) -> T | None:
+    """Return what a step returns as soon as that is not None; None where it is for that long.
+
+    Args:
+        step: asks once.
+        seconds: how long it is asked again.
+        pause_seconds: between two.
+    """
+    until = time.monotonic() + seconds
+    while (found := step()) is None and time.monotonic() <= until:
+        time.sleep(pause_seconds)
+    return found
+
+
 class Pauses:
     """Pauses between attempts for as long as it takes, each twice as long as the one before.
 

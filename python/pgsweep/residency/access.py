@@ -17,6 +17,7 @@ import numpy as np
 from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
+from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
@@ -203,7 +204,7 @@ def _check_peek(access: Access) -> None:
         raise MissingAbility(
             "the server's memory cannot be read",
             cause=error.strerror,
-            hint=f"{who_may('pgsweep ...')}; or use --source sql",
+            hint=f"{who_may('pgsweep ...', user=user_of(access.postmaster_pid))}; or use --source sql",
         ) from error
     why = disagreement(pool, server, before, used_buffers(access.connection))
     if why is not None:

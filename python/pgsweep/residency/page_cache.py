@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pgsweep._native import page_cache
 from pgsweep.host.datafiles import DataFiles
+from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
 from pgsweep.records.cache import Missing
 
@@ -78,10 +79,11 @@ def read_pages(files: DataFiles, chosen: NDArray[np.int64], block_bytes: int) ->
 _TABLESPACES = "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_catalog.pg_tablespace"
 
 
-def not_all_seen(refused: int) -> Missing:
+def not_all_seen(refused: int, postmaster_pid: int) -> Missing:
     """Return why nothing is said of the page cache: a sum over the files that may be seen would be wrong."""
+    may = who_may("pgsweep ...", user=user_of(postmaster_pid))
     return Missing(
         what="page cache",
         why=f"{refused} files or folders are out of reach: not for this user, or a tablespace has no folder",
-        enable="; ".join([who_may("pgsweep ..."), f"as root already: {_TABLESPACES}"]),
+        enable="; ".join([may, f"as root already: {_TABLESPACES}"]),
     )

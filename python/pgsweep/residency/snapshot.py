@@ -131,7 +131,7 @@ def fork_pages(access: Access, databases: Iterable[int] | None = None) -> ForkPa
     block_bytes = access.server.block_size_bytes
     totals = read_totals(files, block_bytes)
     if totals.refused or files.unreadable:
-        return not_all_seen(totals.refused + len(files.unreadable))
+        return not_all_seen(totals.refused + len(files.unreadable), access.postmaster_pid)
     partly = np.flatnonzero((totals.cached_bytes > 0) & (totals.cached_bytes < totals.size_bytes))
     pages = read_pages(files, partly, block_bytes)
     maps = {

@@ -68,7 +68,7 @@ def look_at_files(
         return Missing(what="page cache", why=error.message, enable=error.hint)
     cached = read_totals(files, block_bytes)
     if cached.refused or files.unreadable:
-        return not_all_seen(cached.refused + len(files.unreadable))
+        return not_all_seen(cached.refused + len(files.unreadable), access.postmaster_pid)
     caches = join(pool or PoolReader(access).read(), cached, block_bytes, access.segment_blocks)
     assert caches.size_bytes is not None
     assert caches.page_cache_bytes is not None
