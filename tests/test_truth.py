@@ -66,8 +66,10 @@ def test_a_uniform_workload_misses_what_the_pool_cannot_hold(cluster: Cluster) -
     assert truth.settled
     assert truth.transactions > 1000
     assert len(content.blocks["public.wide"]) <= 1536
-    # All 1536 buffers hold pages of the table, as nothing else is read once the plans are cached.
-    assert truth.misses / truth.accesses == pytest.approx(1 - 1536 / BLOCKS, abs=0.01)
+    # All 1536 buffers hold pages of the table, as nothing else is read once the plans are cached; on a busy
+    # machine, where the count is short, a few dozen may hold catalogs yet.
+    chance = 3 * (0.25 / truth.accesses) ** 0.5
+    assert truth.misses / truth.accesses == pytest.approx(1 - 1536 / BLOCKS, abs=0.015 + chance)
     larger, _ = measure(cluster, UNIFORM, 64 * 1024**2, seed=2, carried=content, patience=QUICK)
     assert larger.settled
     assert larger.misses < larger.transactions // 1000
