@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgsweep import errors
+from pgsweep.evidence import schema
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "pgsweep"
@@ -188,3 +189,11 @@ def test_test_modules_do_not_import_each_other() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.test_")
     ]
     assert not found
+
+
+def test_the_flags_of_an_access_are_the_same_where_it_is_written_and_where_it_is_read() -> None:
+    """Evidence is also read where there is no probe, so both sides name the bits."""
+    written = (ROOT / "probe" / "src" / "columns.rs").read_text(encoding="utf-8")
+    bits = {name: int(value) for name, value in re.findall(r"pub const (FLAG_\w+): u8 = (\d+);", written)}
+    assert bits == {name: value for name, value in vars(schema).items() if name.startswith("FLAG_")}
+    assert len(bits) == 3
