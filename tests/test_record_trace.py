@@ -18,6 +18,7 @@ import pytest
 from pgsweep._native import Tracer
 from pgsweep.errors import EvidenceError, MissingAbility, PgsweepError
 from pgsweep.evidence import writer
+from pgsweep.evidence.processor_times import pace_of
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.trace import record_trace
@@ -68,6 +69,11 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     )
     assert result.accesses > 1000
     assert result.lost_events == 0
+    seconds = float(accesses["time_ns"].max()) / 1e9
+    assert evidence.meta.accesses_per_second == pytest.approx(result.accesses / seconds)
+    # Two seconds of twenty rounds each, less what a processor of a busy machine lets it wait.
+    pace = pace_of(evidence.meta)
+    assert pace is None or 0 < pace.error_seconds < pace.seconds < 1e-3
     assert result.snapshots == 2
     facts = evidence.meta.host.keys()
     assert facts & {"disk_latency_by_depth", "disk_latency_not_measured"}

@@ -11,11 +11,12 @@ import psycopg
 import pytest
 
 from pgsweep._native import drop_page_cache, page_cache
+from pgsweep.evidence.schema import EvidenceMeta
 from pgsweep.host.processor_time import cold_read_seconds, copy_seconds, host_seconds, server_seconds
 from pgsweep.pg.cluster import Cluster
 from pgsweep.sizing import verify
 from pgsweep.sizing.closed_loop import delay_for, flow, station_for, throughput
-from pgsweep.sizing.inference.totals import counter_rates
+from pgsweep.sizing.inference.totals import counter_rates, statistics_factor
 from pgsweep.sizing.measured_loop import others_share
 from tests.fix_advice import GB
 from tests.fix_throughput import Recorded, exact, predicted
@@ -291,6 +292,32 @@ def test_a_reset_of_the_statistics_is_no_slower_server() -> None:
     ), "a process that ended takes its time with it"
 
 
+def test_what_sessions_report_late_is_made_up_for_by_what_a_trace_saw() -> None:
+    """Ten seconds, in which the statistics have 9 times 1000 accesses and 900 transactions."""
+    rows = [("blks_hit", 7_000.0), ("blks_read", 2_000.0), ("xact_commit", 900.0)]
+    counters = {
+        "scope": np.array(["database"] * 6 + ["host"] * 2),
+        "object": np.array(["shop"] * 6 + [""] * 2),
+        "name": np.array([name for name, _ in rows] * 2 + ["server_cpu_seconds"] * 2),
+        "seconds": np.array([0.0] * 3 + [10.0] * 3 + [0.0, 10.0]),
+        "value": np.array([50.0] * 3 + [50.0 + value for _, value in rows] + [1.0, 6.0]),
+    }
+
+    def factor(per_second: float) -> float:
+        meta = EvidenceMeta(source="trace", database="shop", seconds=10.0, accesses_per_second=per_second)
+        return statistics_factor(meta, counters)
+
+    assert factor(1000.0) == pytest.approx(1000 / 900)
+    assert factor(800.0) == pytest.approx(800 / 900)
+    rate = counter_rates(counters, factor(1000.0))
+    assert rate("database", "shop", "xact_commit") == pytest.approx(100.0)
+    assert rate("host", "", "server_cpu_seconds") == pytest.approx(0.5), "which nobody reports late"
+    for unknown in (0.0, math.nan, math.inf, -1000.0):
+        assert factor(unknown) == 1.0
+    assert factor(1100.0) == 1.0, "two seconds late is no session"
+    assert statistics_factor(EvidenceMeta(source="trace", accesses_per_second=1e3), counters) == 1.0
+
+
 def test_a_throughput_beside_other_programs_is_not_compared() -> None:
     before, alike = Recorded(), Recorded(host_cpu_seconds=13.0)
     beside = Recorded(host_cpu_seconds=30.0)
@@ -316,22 +343,6 @@ def test_a_throughput_of_other_sessions_is_not_compared() -> None:
     assert paced is not None
     assert "for each transaction a session paused 0 ms before, and 2 ms now" in paced
     assert verify._other_sessions(before, Recorded(xact_commit=0.0)) is None  # type: ignore[arg-type]
-
-
-def test_a_host_of_another_pace_is_said() -> None:
-    before, alike = Recorded(), Recorded(host={"copy_nanoseconds": "1040"})
-    slower, unknown = Recorded(host={"copy_nanoseconds": "1200"}), Recorded(host={"copy_nanoseconds": ""})
-    for other in (alike, unknown):
-        assert verify._other_pace(before, other) is None  # type: ignore[arg-type]
-    assert verify._pace(before, slower) == pytest.approx(1.2)  # type: ignore[arg-type]
-    assert verify._pace(before, unknown) == 1  # type: ignore[arg-type]
-    reason = verify._other_pace(before, slower)  # type: ignore[arg-type]
-    assert reason is not None
-    assert "took 1 microseconds" in reason
-    assert "runs slower, so the throughput is known to within 33% only" in reason
-    back = verify._other_pace(slower, before)  # type: ignore[arg-type]
-    assert back is not None
-    assert "runs faster" in back
 
 
 def test_what_is_not_read_from_disk_has_no_price() -> None:

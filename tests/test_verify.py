@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
+from scipy.stats import norm
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
@@ -23,7 +24,7 @@ from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.verify import filling, just_filled, miss_error, verify
+from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
@@ -270,6 +271,7 @@ def load(shares: dict[str, float], *, half: float = 0.0, accesses: float = 10.0,
         shares=shares,
         half_difference=half,
         transactions_per_second=100.0,
+        accesses_per_second=100.0 * accesses,
         accesses_per_transaction=accesses,
         rows_per_transaction=rows,
         data_bytes=100 * MB,
@@ -337,6 +339,35 @@ def test_a_page_cache_that_is_filling_is_no_wrong_prediction() -> None:
     assert filling(full, EvidenceMeta(source="trace"), [value]) is None
 
 
+def test_the_verdict_is_that_of_all_values_together() -> None:
+    """Of three values one lies beside its own 90% interval in every fourth case."""
+    value = VerifiedValue(
+        name="throughput",
+        unit="of before",
+        before=1.0,
+        predicted=1.0,
+        low=0.9,
+        high=1.2,
+        measured=1.25,
+        measured_error=0.0,
+        within=False,
+    )
+    wider = norm.isf(0.05 / 3) / norm.isf(0.05)
+    assert wider == pytest.approx(1.29, abs=0.01)
+    bounds = 1 - 0.1 * wider, 1 + 0.2 * wider
+    for measured, together in (
+        (bounds[0] - 0.001, False),
+        (bounds[0] + 0.001, True),
+        (bounds[1] - 0.001, True),
+        (bounds[1] + 0.001, False),
+    ):
+        one = structs.replace(value, measured=measured)
+        assert _within_together(one, 3) == together
+        assert not _within_together(one, 1), "alone it has its own interval"
+    unsure = structs.replace(value, measured=1.3, measured_error=0.1)
+    assert _within_together(unsure, 1)
+
+
 def hand_after(path: Path, name: str, *counters: tuple[str, float]) -> Evidence:
     """Return evidence of a pool of 4096 blocks that says where the clock hand stood."""
     meta = EvidenceMeta(source="trace", shared_buffers_blocks=4096)
@@ -392,6 +423,11 @@ def test_how_it_is_shown() -> None:
     assert text.startswith("Not as predicted: shared_buffers from 16 MB to 32 MB.")
     assert "9.00% to 11.00%" in text
     assert "outside" in text
+    assert "15.00% +/- 1%" in text, "1.645 standard errors"
+    assert "15.00% ± 1%" in VIEW.text(result, Terminal(width=100))
+    for quiet in (structs.replace(value, measured_error=0.0001), structs.replace(value, measured=0.0)):
+        shown = VIEW.text(structs.replace(result, values=[quiet]), Terminal(width=100, unicode=False))
+        assert "+/-" not in shown
     page = VIEW.page(result)
     assert all(len(row) == len(section.head) for section in page.sections for row in section.rows)
     assert from_json(to_json(result).encode(), "x") == result

@@ -1,10 +1,11 @@
 """What a recording on the server's host keeps of its memory: facts in `meta.json`, and counters.
 
-Read at the beginning (facts; a trace times copies until its end) and at both ends (counters, and what the
-page cache holds of the data), from /proc, from the server's cgroups and by one cachestat(2) or mincore(2)
-for each segment file: some microseconds for each process and file; and by at most 200 reads of blocks
-that are not in the page cache, for what such a read takes of a processor; a trace also times reads that are
-in flight at once (disk_latency.py). docs/concepts/evidence.md lists the names.
+Read at the beginning (facts; until the end the pace of the processors, and in a trace copies) and at both
+ends (counters, and what the page cache holds of the data), from /proc, from the server's cgroups and by one
+cachestat(2) or mincore(2) for each segment file: some microseconds for each process and file; and by at most
+200 reads of blocks that are not in the page cache, for what such a read takes of a processor; a trace also
+times reads that are in flight at once (disk_latency.py). docs/concepts/evidence.md lists
+the names.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.disk_latency import latency_facts
+from pgsweep.evidence.processor_times import copy_facts, program
 from pgsweep.host.cgroup import read_bytes_of_group
 from pgsweep.host.datafiles import DataFiles, find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
@@ -28,7 +30,6 @@ from pgsweep.host.processor_time import (
     server_processors,
     server_seconds,
 )
-from pgsweep.host.procfile import PROC
 from pgsweep.host.server_memory import disk_read_bytes, neighbours, read_server_memory, refaults
 from pgsweep.pg.counters import Counter
 
@@ -95,18 +96,13 @@ def memory_facts(
         found["cold_read_nanoseconds"] = str(round(cold * 1e9))
     if depths:
         found |= latency_facts(postmaster_pid, [] if files is None else files.paths)
-    return found | copy_facts(copy_seconds(PROC / str(postmaster_pid) / "exe"))
+    return found | copy_facts(copy_seconds(program(postmaster_pid)))
 
 
 def facts_at_end(postmaster_pid: int, version_num: int, block_bytes: int) -> dict[str, str]:
     """Return what the page cache holds of the data at the end of a recording, as facts; none if not known."""
     seen = _cached(_data_files(postmaster_pid, version_num), block_bytes)
     return {f"data_{name}_end_bytes": value for name, value in seen.items()}
-
-
-def copy_facts(seconds: float | None) -> dict[str, str]:
-    """Return what a read from the page cache takes, as a fact; none where it is not known."""
-    return {} if seconds is None else {"copy_nanoseconds": str(round(seconds * 1e9))}
 
 
 def memory_counters(postmaster_pid: int) -> list[Counter]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.processor_times import joined_host
 from pgsweep.evidence.reader import Evidence
 from pgsweep.evidence.schema import TABLES, EvidenceMeta, other_cluster
 from pgsweep.evidence.writer import EvidenceWriter
@@ -50,7 +51,7 @@ class JoinedEvidence:
     """A window over pieces of one recording, with what a prediction from snapshots takes of `Evidence`.
 
     Attributes:
-        meta: of the newest piece, with the length of the window.
+        meta: of the newest piece, with the length of the window, and the pace of the processors over all.
         warnings: of all pieces that are in the window, each once.
     """
 
@@ -136,7 +137,13 @@ class JoinedEvidence:
                 for text in evidence.meta.warnings  # what the reader adds is about the end of a piece
             )
         )
-        meta = msgspec.structs.replace(newest.meta, seconds=length, ended_by="", warnings=warnings)
+        meta = msgspec.structs.replace(
+            newest.meta,
+            seconds=length,
+            ended_by="",
+            warnings=warnings,
+            host=joined_host(newest.meta, [evidence.meta for evidence, _ in opened]),
+        )
         tables = {
             "snapshots": _rows_of(parts, snapshots),
             "snapshot_times": chosen,

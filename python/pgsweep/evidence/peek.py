@@ -25,6 +25,7 @@ from pgsweep._native import PoolReader, ReadTimer
 from pgsweep.errors import MissingAbility
 from pgsweep.evidence.host_memory import TIMED_READS
 from pgsweep.evidence.observe import first_meta, seed_of, session
+from pgsweep.evidence.processor_times import TIMED_PACE, pace_timer
 from pgsweep.evidence.read_timing import open_timer, timing_facts
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.snapshot_schedule import SnapshotSchedule
@@ -96,7 +97,10 @@ def record_peek(
             host={} if timer is None else timing_facts(timer, ""),
             sampling=view.sample.to_meta(seed),
         )
-        with EvidenceWriter(output, meta, overwrite=overwrite) as writer:
+        with (
+            EvidenceWriter(output, meta, overwrite=overwrite) as writer,
+            contextlib.closing(pace_timer(view.postmaster_pid)) as pace,
+        ):
             recording = Recording(
                 connection,
                 server,
@@ -104,6 +108,7 @@ def record_peek(
                 writer,
                 postmaster_pid=view.postmaster_pid,
                 timer=timer,
+                pace=pace,
                 blocks_cached=blocks_cached,
                 progress=progress,
                 stop=stop or threading.Event(),
@@ -190,7 +195,7 @@ class PeekView:
             f"{schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
             f"{format_percent(schedule.share, 1)} of one processor here, the counters "
             f"{format_percent(counters_share, 2)} of one backend's time",
-            f"once before: {TIMED_READS}",
+            f"once before: {TIMED_READS}; {TIMED_PACE}",
         ]
 
     def measured(self, seconds: float) -> dict[str, float]:

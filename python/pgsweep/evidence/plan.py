@@ -19,6 +19,7 @@ from pgsweep.evidence.snapshots import sample_of
 from pgsweep.evidence.trace import RING_BYTES
 from pgsweep.evidence.trace_recording import COPY_SECONDS
 from pgsweep.host.postmaster import search
+from pgsweep.host.processor_pace import ROUND_READS, ROUND_SECONDS
 from pgsweep.host.processor_time import COLD_READS, COPIES
 from pgsweep.pg.buffercache import memory_query, snapshot_query, summary_query
 from pgsweep.pg.catalog import read_buffercache, read_postmaster, read_server
@@ -267,6 +268,12 @@ def _timed_reads(pid: int) -> list[tuple[str, str, str]]:
             "copies",
             f"{_ONCE}, for some milliseconds",
             f"pread of /proc/{pid}/exe, which measures what a copy from the page cache takes",
+        ),
+        (
+            "pace of the processors",
+            f"every {ROUND_SECONDS:g} seconds, for a tenth of a millisecond",
+            f"sched_setaffinity of this thread to one processor after the other, and {ROUND_READS} preads of "
+            f"blocks of /proc/{pid}/exe there",
         ),
     ]
 

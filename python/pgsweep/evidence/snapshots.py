@@ -30,6 +30,7 @@ from pgsweep.evidence.observe import (
     note_newer,
     relation_columns,
 )
+from pgsweep.evidence.processor_times import pace_facts
 from pgsweep.evidence.read_timing import ReadTiming, cost_words
 from pgsweep.evidence.sampling import BlockSample
 from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET
@@ -46,6 +47,7 @@ from pgsweep.units import format_count, format_minutes, format_percent
 
 if TYPE_CHECKING:
     from pgsweep._native import ReadTimer
+    from pgsweep.host.processor_pace import PaceTimer
 
 COUNTER_SECONDS: Final = 5.0
 """Counters are sampled with every snapshot, and at least this often."""
@@ -112,6 +114,7 @@ class Recording:
         postmaster_pid: of the server where it runs on this host and may be looked into; else None.
         writer: takes the evidence.
         timer: times the server's reads meanwhile; None does not.
+        pace: times the processors meanwhile; None does not.
         blocks_cached: keep which blocks the page cache holds at both ends.
         progress: called with the cost before it is spent, the time of a clock pass, and the time passed.
         stop: set it to end early with valid evidence.
@@ -126,6 +129,7 @@ class Recording:
         *,
         postmaster_pid: int | None,
         timer: ReadTimer | None = None,
+        pace: PaceTimer | None = None,
         blocks_cached: bool = True,
         progress: Progress,
         stop: threading.Event,
@@ -135,6 +139,7 @@ class Recording:
         self._server = server
         self._view = view
         self._timer = timer
+        self._pace = pace
         self._writer = writer
         self._residency = BlockResidency(server, postmaster_pid if blocks_cached else None, writer)
         self._looks_up = blocks_cached and postmaster_pid is not None
@@ -203,7 +208,11 @@ class Recording:
                 seconds=length_seconds,
                 ended_by=ended_by,
                 warnings=self._warnings,
-                host=self._writer.meta.host | at_end | self._residency.facts | timing.failure_facts,
+                host=self._writer.meta.host
+                | ({} if self._pace is None else pace_facts(self._pace.pace))
+                | at_end
+                | self._residency.facts
+                | timing.failure_facts,
                 overhead={
                     "snapshot_seconds": self._spent_seconds / self._clock.snapshots,
                     "expected_share": expected,
@@ -320,6 +329,8 @@ class Recording:
                 counters_due = now + COUNTER_SECONDS
             else:
                 until = min(schedule.due_seconds, counters_due, schedule.seconds or math.inf)
+                if self._pace is not None:
+                    until = min(until, self._pace.time_if_due(now))
                 self._stop.wait(min(max(until - now, 0.0), 0.25))
             self._progress.advance(self._now())
 

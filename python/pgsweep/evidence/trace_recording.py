@@ -7,6 +7,7 @@ can start from them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -20,14 +21,15 @@ from numpy.typing import NDArray
 from pgsweep._native import Tracer, read_pool
 from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
-from pgsweep.evidence.host_memory import TIMED_READS, copy_facts, facts_at_end
+from pgsweep.evidence.host_memory import TIMED_READS, facts_at_end
 from pgsweep.evidence.observe import CounterLog, first_meta, lost_connection_warning, relation_columns
+from pgsweep.evidence.processor_times import TIMED_PACE, copy_facts, pace_facts, pace_timer, program
 from pgsweep.evidence.read_timing import ReadTiming, cost_words, open_timer, timing_facts
 from pgsweep.evidence.schema import SERVER_ENDED, STATISTICS_RESET, TABLES
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
 from pgsweep.host.postmaster import process_exists
+from pgsweep.host.processor_pace import PaceTimer
 from pgsweep.host.processor_time import COPIES, CopyTimer
-from pgsweep.host.procfile import PROC
 from pgsweep.pg.agreement import disagreement
 from pgsweep.pg.buffercache import used_buffers
 from pgsweep.pg.catalog import Server, read_counted_since, read_databases, read_recovery, read_relations
@@ -93,6 +95,7 @@ class TraceRecording:
         self._recovery_pid = self._find_recovery()
         self._rows = 0
         self._database_accesses = 0
+        self._last_access_ns = 0
         self._snapshots = 0
         # Before the probes and the first counters: statements of ours would be in one of them only.
         self._unlike = self._compared()
@@ -148,7 +151,7 @@ class TraceRecording:
         )
         self._progress.note(
             f"once before: {TIMED_READS}; {TIMED_DEPTHS}; every {COPY_SECONDS:g} s {COPIES} more reads of "
-            f"the program, less than a millisecond; before and after {LOOKED_UP}"
+            f"the program, less than a millisecond; {TIMED_PACE}; before and after {LOOKED_UP}"
             + ("" if self._timer is None else f"; {cost_words(self._timer)}")
         )
         return share
@@ -184,10 +187,11 @@ class TraceRecording:
             writer.flush()
             self._progress.note(f"probes are live ({tracer.attachment()}); they end with this process")
             with (
-                contextlib.closing(CopyTimer(PROC / str(self._postmaster_pid) / "exe")) as copies,
+                contextlib.closing(CopyTimer(program(self._postmaster_pid))) as copies,
+                contextlib.closing(pace_timer(self._postmaster_pid)) as pace,
                 ReadTiming(self._timer, started) as timing,
             ):
-                ended_by = self._loop(tracer, writer, limits, log, started, copies)
+                ended_by = self._loop(tracer, writer, limits, log, started, copies, pace)
             writer.append("read_times", timing.take())
             at_end: dict[str, str] = {}
             if ended_by != "server":
@@ -217,6 +221,7 @@ class TraceRecording:
             msgspec.structs.replace(
                 writer.meta,
                 seconds=length_seconds,
+                accesses_per_second=0.0 if lost else self._accesses_per_second(),
                 ended_by=ended_by,
                 lost_events=lost,
                 losses={"ring_full": lost} if lost else {},
@@ -231,6 +236,7 @@ class TraceRecording:
                 },
                 host=writer.meta.host
                 | copy_facts(copies.seconds)
+                | pace_facts(pace.pace)
                 | at_end
                 | residency.facts
                 | timing.failure_facts
@@ -260,6 +266,7 @@ class TraceRecording:
         log: CounterLog,
         started: float,
         copies: CopyTimer,
+        pace: PaceTimer,
     ) -> str:
         """Store what comes until something ends it, and return what."""
         self._progress.stage("recording page accesses", limits.seconds)
@@ -280,8 +287,8 @@ class TraceRecording:
                 if now >= copies_due:
                     copies.time_round()
                     copies_due = now + COPY_SECONDS
-                patience = POLL_SECONDS if limits.seconds is None else min(POLL_SECONDS, limits.seconds - now)
-                batch = tracer.poll(max(0.0, patience))
+                due = min(pace.time_if_due(now), now + POLL_SECONDS, limits.seconds or math.inf)
+                batch = tracer.poll(max(0.0, due - now))
                 if batch is not None and not self._append(writer, batch, limits):
                     return "limit"
                 self._progress.advance(now)
@@ -305,12 +312,17 @@ class TraceRecording:
             if self._recovery_pid is not None:
                 ours &= accesses["pid"] != self._recovery_pid
             self._database_accesses += int(np.count_nonzero(ours))
+            self._last_access_ns = max(self._last_access_ns, int(accesses["time_ns"].max()))
         for table in ("scans", "drops"):
             if len(next(iter(batch[table].values()))):
                 writer.append(table, batch[table])
         if limits.events is not None and self._rows >= limits.events:
             return False
         return limits.bytes is None or self._bytes_left(writer, limits.bytes)
+
+    def _accesses_per_second(self) -> float:
+        """Return the accesses of the database in each second, up to the last one that was stored."""
+        return self._database_accesses / self._last_access_ns * 1e9 if self._last_access_ns else 0.0
 
     def _bytes_left(self, writer: EvidenceWriter, limit_bytes: int) -> bool:
         """Return whether the evidence is smaller than its limit, counting rows that wait in memory."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pgsweep.evidence.disk_latency import latencies_of
+from pgsweep.evidence.processor_times import copy_of, nanoseconds
 from pgsweep.evidence.schema import STATISTICS_RESET
 from pgsweep.records.prediction import DiskLatency
-from pgsweep.sizing.inference.totals import counter_rates, series_of
+from pgsweep.sizing.inference.totals import rates_of, series_of
 from pgsweep.sizing.timed_reads import waited_per_second
 from pgsweep.units import format_percent
 
@@ -123,7 +124,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
     counted = [series_of(counters, "database", meta.database, name) for name in _OF_DATABASE]
     if STATISTICS_RESET in meta.warnings or any((np.diff(values) < 0).any() for values in counted):
         raise Refused(f"{STATISTICS_RESET}, so what was counted shortly before that is lost")
-    rate = counter_rates(counters)
+    rate = rates_of(evidence)
     host = {name: rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host")}
     base = {name: rate("database", meta.database, name) for name in _OF_DATABASE}
     server, busy = host["server"], host["host"]
@@ -158,7 +159,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
         write_seconds=writing,
         write_wait_seconds=written - writing,
         copy_seconds=copy,
-        cold_read_seconds=_nanoseconds(meta.host, "cold_read_nanoseconds"),
+        cold_read_seconds=nanoseconds(meta, "cold_read_nanoseconds"),
         dirty_share=_dirty_share(rate, pages),
         latencies=latencies,
         no_latencies=no_latencies,
@@ -199,7 +200,7 @@ def _dirty_share(rate: Rate, written_by_sessions: float) -> float:
 def others_share(evidence: TraceTables) -> float | None:
     """Return which share of the processors other programs used; None where it was not measured."""
     processors = evidence.meta.host.get("processors", "")
-    rate = counter_rates(evidence.table("counters"))
+    rate = rates_of(evidence)
     server, busy = (rate("host", "", f"{name}_cpu_seconds") for name in ("server", "host"))
     if server is None or busy is None or not processors.isdecimal() or not 0 < int(processors) < 10_000:
         return None
@@ -223,7 +224,7 @@ class Sessions:
 
 def sessions_of(evidence: TraceTables) -> Sessions | None:
     """Return how many sessions there were and how long they paused; None where it was not counted."""
-    rate = counter_rates(evidence.table("counters"))
+    rate = rates_of(evidence)
     connected, active, ended = (
         rate("database", evidence.meta.database, name)
         for name in ("session_time", "active_time", "xact_commit")
@@ -237,18 +238,7 @@ def sessions_of(evidence: TraceTables) -> Sessions | None:
     )
 
 
-def copy_of(meta: EvidenceMeta) -> float | None:
-    """Return the processor time of a copy of a block from the page cache, as the recording measured it."""
-    return _nanoseconds(meta.host, "copy_nanoseconds")
-
-
 def _recording_seconds(meta: EvidenceMeta) -> float:
     """Return the processor time that the probes took of the server in one second; 0 where it is not known."""
     known = meta.overhead.get("event_cost_seconds", 0.0) * meta.overhead.get("events", 0.0)
     return float(known / max(meta.seconds, 1e-9))
-
-
-def _nanoseconds(host: dict[str, str], name: str) -> float | None:
-    """Return a fact in seconds; None where it is not there or cannot be."""
-    text = host.get(name, "")
-    return int(text) / 1e9 if text.isdecimal() and len(text) < 9 else None

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from pgsweep.evidence.processor_times import copy_of
 from pgsweep.evidence.store import EvidenceMeta
 from pgsweep.records.prediction import (
     CurvePoint,
@@ -45,9 +46,9 @@ def read_costs(meta: EvidenceMeta, loop: Throughput | None) -> ReadCosts:
         loop: the throughput predicted from it; None where there is none.
     """
     costs = ASSUMED_COSTS
-    copy = meta.host.get("copy_nanoseconds", "")
-    if copy.isdecimal() and 0 < len(copy) < 9:
-        costs = msgspec.structs.replace(costs, copy_seconds=max(int(copy), 1) / 1e9, copy_kind="measured")
+    copy = copy_of(meta)
+    if copy is not None:
+        costs = msgspec.structs.replace(costs, copy_seconds=max(copy, 1e-9), copy_kind="measured")
     if loop is not None and loop.disk_read_seconds is not None and loop.copy_seconds is not None:
         costs = ReadCosts(
             disk_read_seconds=loop.disk_read_seconds,

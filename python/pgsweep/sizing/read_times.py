@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pgsweep.sizing.inference.totals import counter_rates
-from pgsweep.sizing.measured_loop import copy_of
+from pgsweep.evidence.processor_times import copy_of
+from pgsweep.sizing.inference.totals import rates_of
 from pgsweep.sizing.read_costs import read_costs
 from pgsweep.sizing.timed_reads import waited_per_second
 
 if TYPE_CHECKING:
     from pgsweep.evidence.exported import TraceTables
-    from pgsweep.records.prediction import MemoryPrediction, PredictResult, ReadCosts
+    from pgsweep.evidence.processor_times import copy_of
+from pgsweep.records.prediction import MemoryPrediction, PredictResult, ReadCosts
 
 DISK_SECONDS: Final = (50e-6, 10e-3)
 """What a read from disk takes: a fast solid-state disk, a slow or far one. Assumed."""
@@ -74,7 +75,7 @@ class ReadTimes:
 def read_times(evidence: TraceTables) -> ReadTimes | None:
     """Return what reads of the database took; None where they were not timed, or hardly any."""
     meta = evidence.meta
-    rate = counter_rates(evidence.table("counters"))
+    rate = rates_of(evidence)
     reads = rate("database", meta.database, "blks_read")
     if meta.settings.get("track_io_timing") == "on":
         waited = (rate("database", meta.database, "blk_read_time") or 0.0) / 1000

@@ -3,14 +3,15 @@
 The evidence recorded before the change predicts what the server does at the size of shared_buffers that it
 has now; a recording made now says what it does. Misses and reads from disk are compared per access, so that a
 busier hour does not count as an error of the prediction. The throughput is compared only where as many
-sessions ask, with the pauses that they made before. If the load itself has changed, the result says that
-instead.
+sessions ask, with the pauses that they made before, and it is predicted at the pace that the host has now. If
+the load itself has changed, the result says that instead.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 from typing import Final, Literal
 
 import msgspec
@@ -23,14 +24,14 @@ from pgsweep.pg.connect import connect, explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
 from pgsweep.sizing.disk_reads import disk_bytes_per_second
+from pgsweep.sizing.host_pace import Z90, PaceEffect, effect_of_pace
 from pgsweep.sizing.inference.totals import Totals
-from pgsweep.sizing.measured_loop import copy_of, others_share, sessions_of
+from pgsweep.sizing.measured_loop import others_share, sessions_of
 from pgsweep.sizing.memory_shares import MemoryFacts
 from pgsweep.sizing.predict import predict
 from pgsweep.sizing.workload_change import Load, compare_loads, load_of
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_percent, format_plain
 
-_Z90: Final = 1.645
 _THROUGHPUT: Final = "throughput"
 _FROM_DISK: Final = "read from disk"
 _COUNTED: Final = (_THROUGHPUT, _FROM_DISK)
@@ -49,8 +50,8 @@ _PAUSE_CHANGED: Final = 0.2
 """Of the time from one transaction to the next: where a session pauses so much more or less, as one with a
 set pace does, the throughput follows from that. Clients on a busy host vary a little too."""
 
-_SAME_PACE: Final = 0.05
-"""Below this the time of a copy shows nothing: the samples of a quiet host differ by as much."""
+_UNLIKELY: Final = 0.1
+"""In how many cases a prediction that is right may be called wrong."""
 
 _FULL: Final = 0.98
 """The share of buffers in use from which on the pool counts as full."""
@@ -98,7 +99,8 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
             verdict=prediction.changed.verdict,
         )
     loads = load_of(first), load_of(second)
-    values = _values(prediction, size, first, second, loads)
+    pace = effect_of_pace(first, second)
+    values = _values(prediction, size, first, second, loads, pace)
     crowded = _crowded(first, second) or _other_sessions(first, second) or _other_costs(huge_pages)
     if crowded is not None and any(one.name == _THROUGHPUT for one in values):
         values = [one for one in values if one.name != _THROUGHPUT]
@@ -111,7 +113,8 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     changed = [one for one in workload if one.changed]
     verdict: VerifyVerdict = "as predicted"
     reasons: list[str] = []
-    wrong = [one for one in values if not one.within]
+    outside = [one for one in values if not one.within]
+    wrong = [one for one in outside if not _within_together(one, len(values))]
     if not values:
         verdict = "not known"
         reasons += prediction.verdict.reasons or ["nothing is predicted for this size"]
@@ -121,7 +124,7 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
     elif changed:
         verdict = "workload changed"
         held = "the prediction applies to the earlier load only"
-        if not wrong:
+        if not outside:
             held = "all measured values are within their intervals nevertheless"
         reasons.append(f"the load has changed, so the prediction cannot be judged; {held}")
     elif wrong and (swings := just_filled(second)):
@@ -129,11 +132,13 @@ def verify(before: Path, after: Path, *, memory_bytes: int | None = None, seed: 
         reasons.append(swings)
     elif wrong:
         verdict = "not as predicted"
-        reasons.append("outside the interval: " + ", ".join(one.name for one in wrong))
+        reasons.append("outside the interval: " + ", ".join(one.name for one in outside))
+    elif outside:
+        reasons.append(_by_chance(outside, len(values)))
     if crowded is not None:
         reasons.append(crowded)
-    elif any(one.name == _THROUGHPUT for one in values) and (other_pace := _other_pace(first, second)):
-        reasons.append(other_pace)
+    elif any(one.name == _THROUGHPUT for one in values):
+        reasons += pace.reasons
     reasons += [] if lost is None else [lost]
     for when, evidence in (("before", first), ("after", second)):
         reasons += [f"the recording {when} the change: {warning}" for warning in evidence.warnings]
@@ -264,23 +269,22 @@ def _other_sessions(first: Evidence, second: Evidence) -> str | None:
     return None
 
 
-def _pace(first: Evidence, second: Evidence) -> float:
-    """Return how much longer a copy of a block took the host's processor after the change; 1 if not known."""
-    copies = [copy_of(one.meta) for one in (first, second)]
-    return copies[1] / copies[0] if copies[0] and copies[1] else 1.0
+def _within_together(value: VerifiedValue, count: int) -> bool:
+    """Return whether a value lies in an interval with which all of so many do in nine of ten cases.
+
+    Each may lie outside in a tenth of the cases, divided by their number (Bonferroni's inequality).
+    """
+    wider = NormalDist().inv_cdf(1 - _UNLIKELY / 2 / count) / Z90
+    margin = Z90 * value.measured_error
+    low, high = value.low - value.predicted - margin, value.high - value.predicted + margin
+    return low * wider <= value.measured - value.predicted <= high * wider
 
 
-def _other_pace(first: Evidence, second: Evidence) -> str | None:
-    """Return that the host itself runs slower or faster than before, if so."""
-    before, after = copy_of(first.meta), copy_of(second.meta)
-    pace = _pace(first, second)
-    if before is None or after is None or abs(pace - 1) <= _SAME_PACE:
-        return None
-    took, takes = (format_plain(round(seconds * 1e6, 2)) for seconds in (before, after))
+def _by_chance(outside: list[VerifiedValue], count: int) -> str:
+    """Return that values lie outside their own interval, but within that of all together."""
     return (
-        f"a copy of a block took {took} microseconds of a processor before the change and takes {takes} now: "
-        f"the host itself runs {'slower' if pace > 1 else 'faster'}, so the throughput is known to within "
-        f"{format_percent(_Z90 * abs(pace - 1))} only"
+        "outside its 90% interval, but not so far that it is unlikely for one of "
+        f"{count} values: " + ", ".join(one.name for one in outside)
     )
 
 
@@ -351,7 +355,12 @@ def _unused_share(meta: EvidenceMeta) -> float | None:
 
 
 def _values(
-    prediction: PredictResult, size: int, first: Evidence, second: Evidence, loads: tuple[Load, Load]
+    prediction: PredictResult,
+    size: int,
+    first: Evidence,
+    second: Evidence,
+    loads: tuple[Load, Load],
+    pace: PaceEffect,
 ) -> list[VerifiedValue]:
     before, after = loads
     accesses = after.totals.hits + after.totals.misses
@@ -378,7 +387,7 @@ def _values(
     if disk is not None and read is not None:
         observed = prediction.observed
         rate = observed.accesses / max(observed.seconds, 1e-9)
-        then = accesses / max(after.totals.seconds, 1e-9)
+        then = after.accesses_per_second
         was = disk_bytes_per_second(first)
         values.append(
             _value(
@@ -402,9 +411,9 @@ def _values(
                 _THROUGHPUT,
                 "of before",
                 1.0,
-                (ratio.ratio, ratio.low, ratio.high),
+                (ratio.ratio * pace.factor, ratio.low * pace.factor, ratio.high * pace.factor),
                 found := after.transactions_per_second / before.transactions_per_second,
-                found * abs(_pace(first, second) - 1),
+                found * pace.error,
             )
         )
     return values
@@ -429,7 +438,7 @@ def _value(
     error: float,
 ) -> VerifiedValue:
     value, low, high = predicted
-    margin = _Z90 * error
+    margin = Z90 * error
     return VerifiedValue(
         name=name,
         unit=unit,

@@ -16,7 +16,7 @@ import numpy as np
 from pgsweep.evidence.names import relation_names
 from pgsweep.evidence.store import Evidence
 from pgsweep.records.verification import WorkloadChange
-from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of
+from pgsweep.sizing.inference.totals import Totals, gained, read_totals, series_of, statistics_factor
 from pgsweep.units import format_percent
 
 _LEAST: Final = 0.1
@@ -35,6 +35,7 @@ class Load:
         shares: of the accesses, by relation.
         half_difference: the share of the accesses that went elsewhere from one half to the other.
         transactions_per_second: that ended.
+        accesses_per_second: of pages.
         accesses_per_transaction: of pages.
         rows_per_transaction: written.
         data_bytes: of the relations of the database.
@@ -44,6 +45,7 @@ class Load:
     shares: dict[str, float]
     half_difference: float
     transactions_per_second: float
+    accesses_per_second: float
     accesses_per_transaction: float
     rows_per_transaction: float
     data_bytes: int
@@ -65,6 +67,7 @@ def load_of(evidence: Evidence) -> Load:
     gains = {
         name: gained(series_of(counters, "database", meta.database, name)) for name in (*_ROWS, "xact_commit")
     }
+    factor = statistics_factor(meta, counters)
     transactions = max(gains["xact_commit"], 1.0)
     ours_too = relations["db"] == meta.database_oid
     blocks = int(relations["blocks_end"][ours_too].clip(0).sum())
@@ -72,7 +75,8 @@ def load_of(evidence: Evidence) -> Load:
         totals=totals,
         shares=shares,
         half_difference=difference(*halves) if all(halves) else 0.0,
-        transactions_per_second=gains["xact_commit"] / max(totals.seconds, 1e-9),
+        transactions_per_second=gains["xact_commit"] / max(totals.seconds, 1e-9) * factor,
+        accesses_per_second=(totals.hits + totals.misses) / max(totals.seconds, 1e-9) * factor,
         accesses_per_transaction=(totals.hits + totals.misses) / transactions,
         rows_per_transaction=sum(gains[name] for name in _ROWS) / transactions,
         data_bytes=blocks * meta.block_size_bytes,

@@ -13,6 +13,10 @@ from pgsweep.ui.terminal import Paint, Terminal
 from pgsweep.ui.view import View, rows_of
 from pgsweep.units import format_percent
 
+_Z90: Final = 1.645
+_LEAST_MARGIN: Final = 0.01
+"""Of a measured value: smaller errors are not shown."""
+
 _PAINTS: Final[dict[str, Paint]] = {
     "as predicted": "green",
     "not as predicted": "red",
@@ -45,7 +49,7 @@ def verify_text(result: VerifyResult, terminal: Terminal) -> str:
                 "" if value.before is None else _shown(value, value.before),
                 _shown(value, value.predicted),
                 f"{_shown(value, value.low)} to {_shown(value, value.high)}",
-                _shown(value, value.measured),
+                _measured(value, terminal.pick("±", "+/-")),
                 "within" if value.within else "outside",
             ]
             for value in result.values
@@ -76,6 +80,14 @@ def _shown(value: VerifiedValue, number: float) -> str:
     return factor(number)
 
 
+def _measured(value: VerifiedValue, plus_minus: str = "±") -> str:
+    """Return what was measured, with the bounds of 90% where its error may decide the verdict."""
+    shown, margin = _shown(value, value.measured), _Z90 * value.measured_error
+    if value.measured <= 0 or margin < _LEAST_MARGIN * value.measured:
+        return shown
+    return f"{shown} {plus_minus} {format_percent(margin / value.measured)}"
+
+
 def _change_cells(one: WorkloadChange) -> list[str]:
     def shown(number: float | None) -> str:
         if number is None:
@@ -94,7 +106,7 @@ def verify_page(result: VerifyResult) -> Page:
             Cell("" if value.before is None else _shown(value, value.before)),
             Cell(_shown(value, value.predicted)),
             Cell(f"{_shown(value, value.low)} to {_shown(value, value.high)}"),
-            Cell(_shown(value, value.measured)),
+            Cell(_measured(value)),
             Cell("within" if value.within else "outside"),
         ]
         for value in result.values

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +16,21 @@ from pgsweep.sizing.inference.observations import Table
 from pgsweep.sizing.inference.scan_counts import by_rings, scanned_blocks
 from pgsweep.units import BLOCK_BYTES
 
+if TYPE_CHECKING:
+    from pgsweep.evidence.exported import TraceTables
+    from pgsweep.evidence.schema import EvidenceMeta
+
 Floats = NDArray[np.float64]
 Rate = Callable[[str, str, str], float | None]
 """Returns the growth per second of a counter, by scope, object and name; None where it is not there."""
 
 _PARTS = 8
+
+_NOT_REPORTED = ("host", "pool")
+"""Scopes of counters that the recorder reads itself."""
+
+_MOST_DELAY_SECONDS = 1.5
+"""By which the statistics of a recording are late at one of its ends."""
 
 _OWN_SHARE = 0.95
 """Of the server's accesses, from which on pg_stat_io, which knows no databases, is taken for this one's."""
@@ -201,8 +213,37 @@ def gained(values: Floats) -> float:
     return float(np.where(rises < 0, values[1:], rises).sum())
 
 
-def counter_rates(counters: Table) -> Rate:
-    """Return what gives the growth per second of a counter; None where it is not there."""
+def rates_of(evidence: TraceTables) -> Rate:
+    """Return what gives the growth per second of a counter of a recording; None where it is not there."""
+    counters = evidence.table("counters")
+    return counter_rates(counters, statistics_factor(evidence.meta, counters))
+
+
+def statistics_factor(meta: EvidenceMeta, counters: Table) -> float:
+    """Return how many times as much happened in a second as the server's statistics say; 1 where not known.
+
+    Sessions report what they did once a second (src/backend/utils/activity/pgstat.c, PGSTAT_MIN_INTERVAL),
+    each at times of its own. So up to a second of what each did before a recording is counted in it, and as
+    much is not counted at its end: of eight seconds with four sessions 2 to 8%. A trace has seen all accesses
+    at their time. What else a session did is reported together with them.
+    """
+    counted = counter_rates(counters)
+    names = ("blks_hit", "blks_read")
+    accesses = sum(counted("database", meta.database, name) or 0.0 for name in names)
+    if accesses <= 0 or not 0 < meta.accesses_per_second < math.inf:
+        return 1.0
+    factor = meta.accesses_per_second / accesses
+    # More than that is no delay: then the trace and the statistics are not of the same accesses.
+    return factor if abs(factor - 1) * max(meta.seconds, 1.0) <= _MOST_DELAY_SECONDS else 1.0
+
+
+def counter_rates(counters: Table, factor: float = 1.0) -> Rate:
+    """Return what gives the growth per second of a counter; None where it is not there.
+
+    Args:
+        counters: of a recording.
+        factor: by which the rates of the server's statistics are multiplied (`statistics_factor`).
+    """
 
     def rate(scope: str, named: str, name: str) -> float | None:
         values = series_of(counters, scope, named, name)
@@ -212,7 +253,9 @@ def counter_rates(counters: Table) -> Rate:
         span = float(seconds.max() - seconds.min())
         # What is read of the host is no counter that is reset, but a sum over processes, of which some end.
         grown = float(values[-1] - values[0]) if scope == "host" else gained(values)
-        return grown / span if span > 0 and grown >= 0 else None
+        if span <= 0 or grown < 0:
+            return None
+        return grown / span * (1.0 if scope in _NOT_REPORTED else factor)
 
     return rate
 
