@@ -26,7 +26,7 @@ def timed(nanoseconds: int, error: int = 0, *, busy: bool = False) -> Recorded:
     return Recorded(host=host, server_cpu_seconds=used, host_cpu_seconds=used)
 
 
-STARTS = 0.025 * 2**0.5
+STARTS = 0.03 * 2**0.5
 """By which two starts of a server differ."""
 
 
@@ -71,7 +71,7 @@ def test_what_the_pace_is_not_known_to_the_throughput_is_not_either() -> None:
 def test_a_pace_that_was_not_observed_to_the_end_only_widens_the_interval() -> None:
     before, alike = Recorded(), Recorded(host={"copy_nanoseconds": "1040"})
     slower, unknown = Recorded(host={"copy_nanoseconds": "1200"}), Recorded(host={"copy_nanoseconds": ""})
-    same = PaceEffect(factor=1.0, error=math.hypot(0.0, 0.0, 0.025, 0.025), reasons=[])
+    same = PaceEffect(factor=1.0, error=math.hypot(0.0, 0.0, 0.03, 0.03), reasons=[])
     assert effect(before, before) == same
     assert effect(before, unknown) == same
     found = effect(before, alike)

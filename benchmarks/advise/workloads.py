@@ -18,6 +18,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,7 @@ LOOP_BLOCKS = 13_000
 
 _OWN_ROWS = ROWS_A_BLOCK * LOOP_BLOCKS // 4
 _CONNECT_SECONDS = 30.0
+_SAME_LOOKS = 3
 _PROGRESS = re.compile(r"^progress: ([\d.]+) s, ([\d.]+) tps", re.MULTILINE)
 _READ = "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
 _SESSION = "(:first + :client_id)"
@@ -148,16 +150,21 @@ class Load:
                 only = {processors[number % len(processors)]}
                 os.sched_setaffinity(process.pid, only)
                 deadline = time.monotonic() + _CONNECT_SECONDS
-                while len(found := connection.execute(backends, [_name(number)]).fetchall()) < (
-                    CLIENTS // PROGRAMS
-                ):
+                bound, looks = set[int](), 0
+                while looks < _SAME_LOOKS:
                     if time.monotonic() > deadline:
                         raise RuntimeError(
                             f"pgbench did not connect: {self._said[number].read_text()[-500:]}"
                         )
-                    time.sleep(0.02)
-                for (pid,) in found:
-                    os.sched_setaffinity(pid, only)
+                    found = {pid for (pid,) in connection.execute(backends, [_name(number)]).fetchall()}
+                    same = found == bound and len(found) == CLIENTS // PROGRAMS
+                    looks = looks + 1 if same else 0
+                    for pid in found - bound:
+                        # pgbench connects once before to look at the tables; that backend is ending.
+                        with suppress(ProcessLookupError):
+                            os.sched_setaffinity(pid, only)
+                    bound = found
+                    time.sleep(0.05)
 
     def _scripts(self, folder: Path) -> list[str]:
         arguments = []

@@ -40,8 +40,8 @@ class PaceTimer:
     On a host that is shared with others a processor may run at half its speed for some seconds, and the next
     one at full speed. So the thread binds itself to each of them in turn, twenty times a second in all, and
     afterwards to all that it had. A round takes a tenth of a millisecond. On a virtual machine the throughput
-    of eight seconds varied by 11%. With the mean of these times it varied together to 1.6%; where the thread
-    ran wherever the kernel let it, to 4.5%.
+    of eight seconds varied by 10%. With the mean of these times it varied together to 1.7%; where the thread
+    ran wherever the kernel let it, to 4.8%.
 
     Args:
         file: one that is in use, such as a program that runs.
