@@ -27,6 +27,9 @@ Z90: Final = 1.645
 _SAME: Final = 0.05
 """Below this a time shows nothing: the samples of a quiet host differ by as much."""
 
+_SAID: Final = 0.01
+"""Of the throughput: what changes it by less is not said."""
+
 
 _START: Final = 0.03
 """By how much the throughput of a server differs from one start to the next, at the same size and pace, as a
@@ -60,7 +63,7 @@ def effect_of_pace(before: Evidence, after: Evidence) -> PaceEffect:
     reasons: list[str] = []
     if loop is not None and paces is not None:
         factor, error = _of_processors(loop, *paces)
-        if abs(factor - 1) > _SAME:
+        if abs(factor - 1) > _SAID:
             reasons.append(_taken_into_account(*paces, factor, error))
     else:
         factor = 1.0

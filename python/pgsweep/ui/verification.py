@@ -48,7 +48,7 @@ def verify_text(result: VerifyResult, terminal: Terminal) -> str:
                 value.name,
                 "" if value.before is None else _shown(value, value.before),
                 _shown(value, value.predicted),
-                f"{_shown(value, value.low)} to {_shown(value, value.high)}",
+                _interval(value),
                 _measured(value, terminal.pick("±", "+/-")),
                 "within" if value.within else "outside",
             ]
@@ -80,6 +80,13 @@ def _shown(value: VerifiedValue, number: float) -> str:
     return factor(number)
 
 
+def _interval(value: VerifiedValue) -> str:
+    """Return both ends; what they are of stands beside them."""
+    if value.unit == "bytes per access":
+        return f"{format_bytes(value.low)} to {format_bytes(value.high)}"
+    return f"{_shown(value, value.low)} to {_shown(value, value.high)}"
+
+
 def _measured(value: VerifiedValue, plus_minus: str = "±") -> str:
     """Return what was measured, with the bounds of 90% where its error may decide the verdict."""
     shown, margin = _shown(value, value.measured), _Z90 * value.measured_error
@@ -105,7 +112,7 @@ def verify_page(result: VerifyResult) -> Page:
             Cell(value.name),
             Cell("" if value.before is None else _shown(value, value.before)),
             Cell(_shown(value, value.predicted)),
-            Cell(f"{_shown(value, value.low)} to {_shown(value, value.high)}"),
+            Cell(_interval(value)),
             Cell(_measured(value)),
             Cell("within" if value.within else "outside"),
         ]
