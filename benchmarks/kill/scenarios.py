@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import psycopg
 from benchmarks.kill.kills import Remaining, Scenario, pgsweep
 from pgsweep.evidence.store import Evidence
 from pgsweep.host.hugepages import read_pools
+from pgsweep.pg.bindir import find_server
 from pgsweep.pg.cluster import Cluster
 
 SETTINGS = {"shared_buffers": "32MB", "max_connections": "20"}
@@ -30,13 +32,32 @@ _STATEMENTS = (
 @contextmanager
 def killed_server() -> Iterator[Cluster]:
     """Give a server whose database has two tables of 9 MB."""
-    with Cluster.create(None, SETTINGS) as cluster:
+    with _own_program() as bindir, Cluster.create(bindir, SETTINGS) as cluster:
         with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
         with psycopg.connect(cluster.conninfo(DATABASE), autocommit=True) as connection:
             for statement in _STATEMENTS:
                 connection.execute(statement)
         yield cluster
+
+
+@contextmanager
+def _own_program() -> Iterator[Path]:
+    """Give the bin folder of a copy of PostgreSQL.
+
+    The kernel inserts breakpoints wherever a file is mapped. With a file of its own the server has none of
+    those that others trace with meanwhile.
+    """
+    install = find_server(None).bindir.parent
+    package = install.parent
+    libraries = package.with_name(package.name + ".libs")
+    with tempfile.TemporaryDirectory(prefix="pgsweep-kill-") as folder:
+        Path(folder).chmod(0o755)
+        copy = Path(folder) / package.name / install.name
+        shutil.copytree(install, copy, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, Path(folder) / libraries.name, symlinks=True)
+        yield copy / "bin"
 
 
 def hugepages(cluster: Cluster, *, buffers: str) -> Scenario:

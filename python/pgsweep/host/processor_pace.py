@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
-import statistics
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,12 +105,11 @@ class PaceTimer:
         known = [times for times in self._times.values() if len(times) > 1]
         if sum(map(len, known)) < _FEWEST_ROUNDS:
             return None
-        means = [statistics.fmean(times) for times in known]
+        means = [_mean(times) for times in known]
         errors = [
-            math.sqrt(statistics.fmean((b - a) ** 2 for a, b in pairwise(times)) / 2 / len(times))
-            for times in known
+            math.sqrt(_mean([(b - a) ** 2 for a, b in pairwise(times)]) / 2 / len(times)) for times in known
         ]
-        return Pace(statistics.fmean(means), math.hypot(*errors) / len(known))
+        return Pace(_mean(means), math.hypot(*errors) / len(known))
 
     def close(self) -> None:
         """Close the file."""
@@ -119,3 +117,7 @@ class PaceTimer:
             os.close(self._descriptor)
             self._descriptor = None
             self._blocks = 0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
