@@ -68,16 +68,19 @@ def working(conninfo: str, statement: str) -> Iterator[int]:
             worker.join(30)
 
 
-def next_interval(gathered: Consumers) -> tuple[float, dict[Key, Values]]:
-    """Return the interval at hand as soon as it is over."""
+def next_interval(gathered: Consumers, has: Key | None = None) -> tuple[float, dict[Key, Values]]:
+    """Return the interval at hand as soon as it is over, or the first one that has a consumer.
+
+    Where the server's answers are slow the statements are read less often: then a later interval has them.
+    """
     found: list[tuple[float, dict[Key, Values]]] = []
 
     def is_over() -> bool:
         found.extend(filter(None, [gathered.interval()]))
-        return bool(found)
+        return bool(found) and (has is None or has in found[-1][1])
 
     assert wait_until(is_over)
-    return found[0]
+    return found[-1]
 
 
 def of_kind(rows: dict[Key, Values], kind: str) -> dict[Key, Values]:
@@ -97,7 +100,7 @@ def test_reads_are_those_of_who_brought_them(shop: Cluster, monkeypatch: pytest.
         with psycopg.connect(shop.conninfo(), autocommit=True) as other:
             other.execute(f"ALTER ROLE idler PASSWORD '{SECRET}'".encode())
             other.execute("SELECT 1 + 1")
-        seconds, rows = next_interval(gathered)
+        seconds, rows = next_interval(gathered, ("user", "reader", "", ""))
     assert seconds >= 0.5
     assert gathered.missing == []
     users = of_kind(rows, "user")
