@@ -282,3 +282,16 @@ def test_other_servers_are_named_and_what_cannot_be_is_refused(trace: Path, tmp_
         with pytest.raises(EvidenceError, match="other_servers"):
             MemoryFacts.of(EvidenceMeta(source="trace", host={**HOST, "other_servers": wrong}))
     assert np.isfinite(memory_of(path).points[0].disk_reads_high)
+
+
+def test_the_page_cache_of_a_kernel_with_larger_pages_is_not_simulated(trace: Path, tmp_path: Path) -> None:
+    """A host with pages of 64 kB, as some kernels for arm64 have: the misses are predicted all the same."""
+    path = with_host(trace, tmp_path / "x", page_bytes=str(64 << 10))
+    result = predict(path, sizes_bytes=SIZES_BYTES, seed=1)
+    assert result.memory is None
+    assert [point.shared_buffers_bytes for point in result.points if point.miss_ratio > 0]
+    (said,) = [one for one in result.verdict.reasons if "from disk" in one]
+    assert "kernel's pages have 64 kB there" in said
+    impossible = with_host(trace, tmp_path / "y", page_bytes="0")
+    with pytest.raises(EvidenceError, match="page_bytes"):
+        predict(impossible, sizes_bytes=SIZES_BYTES, seed=1)

@@ -102,7 +102,7 @@ def test_the_parts_of_the_memory_add_up() -> None:
 def test_older_evidence_says_nothing_and_impossible_facts_are_refused() -> None:
     assert MemoryFacts.of(EvidenceMeta(source="trace")) is None
     for name, value in (("memory_bytes", "-1"), ("memory_bytes", "0"), ("folio_order", "40")):
-        with pytest.raises(EvidenceError, match="what cannot be"):
+        with pytest.raises(EvidenceError, match="impossible values"):
             MemoryFacts.of(meta(**{name: value}))
 
 

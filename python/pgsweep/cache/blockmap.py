@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,5 +74,5 @@ def _resident(access: Access, place: RelationPlace) -> NDArray[np.bool_]:
     if len(chosen) == 0:
         return np.zeros(0, dtype=np.bool_)
     pages = read_pages(files, chosen, access.server.block_size_bytes)
-    whole: NDArray[np.bool_] = pages.cached_pages == access.server.block_size_bytes // mmap.PAGESIZE
+    whole: NDArray[np.bool_] = pages.cached_pages == access.pages_of_block
     return whole

@@ -187,7 +187,7 @@ def _cached_bytes(snapshot: CacheSnapshot, forks: list[Fork], access: Access) ->
     if snapshot.cached_pages is None:
         return None
     pages = sum(int(snapshot.cached_pages[fork].sum()) for fork in forks if fork in snapshot.cached_pages)
-    return pages * access.page_bytes
+    return pages * access.counted_bytes
 
 
 def _change(changes: dict[Fork, Change], forks: list[Fork], block_bytes: int) -> FootprintChange:

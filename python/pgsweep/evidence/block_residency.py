@@ -6,7 +6,6 @@ At the end they are set against the pool, as it is at that moment: what both hol
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -18,6 +17,7 @@ from pgsweep.errors import MissingAbility
 from pgsweep.evidence.schema import TABLES, TWICE
 from pgsweep.evidence.writer import EvidenceWriter
 from pgsweep.host.cached_ranges import cached_ranges
+from pgsweep.host.pages import pages_of_block
 from pgsweep.pg.catalog import Server
 
 NOT_RECORDED: Final = "page_cache_not_recorded"
@@ -79,7 +79,7 @@ class BlockResidency:
         if pool is None or ranges is None:
             return
         block_bytes = self._server.block_size_bytes
-        share = twice_share(pool[0], ranges, self._server.database_oid, block_bytes // mmap.PAGESIZE)
+        share = twice_share(pool[0], ranges, self._server.database_oid, pages_of_block(block_bytes))
         if share is not None:
             self.facts = {TWICE: str(round(share * pool[1]) * block_bytes)}
 
@@ -117,7 +117,7 @@ def twice_share(
     database_oid: int,
     whole_pages: int,
 ) -> float | None:
-    """Return which share of the buffers hold what the page cache holds whole; None where none can be judged.
+    """Return the share of the buffers whose whole block is in the page cache too; None if not known.
 
     Args:
         buffers: as in `Pool`.

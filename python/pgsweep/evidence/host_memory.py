@@ -22,6 +22,7 @@ from pgsweep.evidence.processor_times import copy_facts, program
 from pgsweep.host.cgroup import read_bytes_of_group
 from pgsweep.host.datafiles import DataFiles, find_data_files
 from pgsweep.host.page_cache_rules import rules_of_data
+from pgsweep.host.pages import PAGE_BYTES
 from pgsweep.host.processor_time import (
     COLD_READS,
     cold_read_seconds,
@@ -85,6 +86,7 @@ def memory_facts(
             **({"pages_out_idle": "on"} if rules.pages_out_idle else {}),
             "readahead_bytes": str(rules.readahead_bytes),
             "folio_order": str(rules.folio_order),
+            "page_bytes": str(PAGE_BYTES),
         }
     files = _data_files(postmaster_pid, version_num)
     found |= {f"data_{name}_bytes": value for name, value in _cached(files, block_bytes).items()}

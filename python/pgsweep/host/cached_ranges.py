@@ -6,7 +6,6 @@ up (mincore(2)). Neither reads a page, nor counts as an access to it.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from pgsweep._native import page_cache
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import DataFiles, find_data_files
+from pgsweep.host.pages import pages_of_block
 from pgsweep.units import format_bytes, format_count
 
 MOST_BYTES: Final = 256 << 30
@@ -82,7 +82,7 @@ def cached_ranges(
         raise MissingAbility(f"what is cached lies in {format_count(len(file))} pieces, too many to keep")
     first = np.concatenate([np.zeros(len(whole), np.int64), first])
     blocks = np.concatenate([-(-size[whole] // block_bytes), blocks])
-    pages = np.concatenate([np.full(len(whole), block_bytes // mmap.PAGESIZE, np.uint8), pages])
+    pages = np.concatenate([np.full(len(whole), pages_of_block(block_bytes), np.uint8), pages])
     return _named(files, file, segment_blocks, first, blocks, pages)
 
 

@@ -1,8 +1,8 @@
 """Page tables of a server's processes: their present size, and their size with huge pages.
 
-Each process has page tables of its own for the shared memory that it has touched: 8 bytes a page of 4 kB, in
-pieces of 4 kB that map 2 MB each. Huge pages of 2 MB need none of these pieces: their entries stand one level
-higher, in pieces that are there anyway. /proc/PID/status has it all, and anybody may read it:
+Each process has page tables of its own for the shared memory that it has touched: 8 bytes a page, in pieces
+of a page. With pages of 4 kB a piece maps 2 MB. Huge pages of 2 MB need none of these pieces: their entries
+stand one level higher, in pieces that are there anyway. /proc/PID/status has it all, and anybody may read it:
 
     VmPTE          page tables of all levels (fs/proc/task_mmu.c)
     RssShmem       shared memory touched in ordinary pages
@@ -21,15 +21,16 @@ from pathlib import Path
 import numpy as np
 
 from pgsweep.host.hugepages import SharedMemory
+from pgsweep.host.pages import PAGE_BYTES, table_spans
 from pgsweep.host.procfile import field_bytes, parse_fields
 from pgsweep.host.procmem import ProcessStatus
 
-PIECE_BYTES = 4096
-"""Of a page table of the last level; it holds 512 entries of 8 bytes."""
-MAPPED_BYTES = 512 * 4096
-"""What such a piece maps."""
-_UPPER_BYTES = 1 << 30
-"""What a piece of the level above maps: its 512 entries are pieces, or huge pages of 2 MB."""
+PIECE_BYTES = PAGE_BYTES
+"""Of a page table of the last level."""
+MAPPED_BYTES, _UPPER_BYTES, _ = table_spans(PAGE_BYTES)
+"""What such a piece maps, and one of the level above: its entries are pieces, or huge pages."""
+_PAGES = MAPPED_BYTES // PAGE_BYTES
+"""The entries of a piece."""
 
 _PRESENT = np.uint64(1 << 63)
 _BUDGET_BYTES = 64 << 20
@@ -42,8 +43,8 @@ class Model:
 
     Attributes:
         base_bytes: what a process has for all but shared memory, without its private memory.
-        with_huge_bytes: of all processes, were the shared memory in huge pages of 2 MB.
-        without_huge_bytes: of all processes, were it in pages of 4 kB.
+        with_huge_bytes: of all processes, were the shared memory in huge pages.
+        without_huge_bytes: of all processes, were it in ordinary pages.
     """
 
     base_bytes: int
@@ -66,11 +67,11 @@ def read_pieces(pid: int, memory: SharedMemory, proc: Path = Path("/proc")) -> i
     pieces = 0
     try:
         with (proc / str(pid) / "pagemap").open("rb", buffering=0) as pagemap:
-            for address in range(first, end, 512 * MAPPED_BYTES):
-                pages = min(512 * 512, -(-(end - address) // 4096))
-                pagemap.seek(address // 4096 * 8)
+            for address in range(first, end, _PAGES * MAPPED_BYTES):
+                pages = min(_PAGES * _PAGES, -(-(end - address) // PAGE_BYTES))
+                pagemap.seek(address // PAGE_BYTES * 8)
                 entries = np.frombuffer(pagemap.read(pages * 8), dtype=np.uint64)
-                present = np.flatnonzero(entries & _PRESENT) // 512
+                present = np.flatnonzero(entries & _PRESENT) // _PAGES
                 pieces += len(np.unique(present))
     except (OSError, ValueError):
         return None
@@ -84,12 +85,12 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
         tables: at least one process.
         memory: the server's shared memory; without a start its pages are not read.
     """
-    private = [(t.rss_anon or 0) // 512 for t in tables]
+    private = [(t.rss_anon or 0) // _PAGES for t in tables]
     least = [_pieces(t.rss_shmem or 0) * PIECE_BYTES for t in tables]
-    most = [min((t.rss_shmem or 0) // 4096, _pieces(memory.size_bytes)) * PIECE_BYTES for t in tables]
+    most = [min((t.rss_shmem or 0) // PAGE_BYTES, _pieces(memory.size_bytes)) * PIECE_BYTES for t in tables]
     looked_at = []
     if memory.start and not memory.huge:
-        affordable = max(1, _BUDGET_BYTES // (memory.size_bytes // 512 + 1))
+        affordable = max(1, _BUDGET_BYTES // (memory.size_bytes // _PAGES + 1))
         for index, process in enumerate(tables[:affordable]):
             pieces = read_pieces(process.pid, memory)
             if pieces is not None:
@@ -97,7 +98,7 @@ def model(tables: list[ProcessStatus], memory: SharedMemory) -> Model:
                 looked_at.append(index)
     of_base = looked_at or range(len(tables))
     base = max(0, min(tables[i].page_tables - private[i] - least[i] for i in of_base))
-    # Of each process: what maps shared memory in pages of 4 kB.
+    # Of each process: what maps shared memory in ordinary pages.
     mapping = [
         min(max(t.page_tables - base - p, low), high)
         for t, p, low, high in zip(tables, private, least, most, strict=True)

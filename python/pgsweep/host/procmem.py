@@ -18,7 +18,6 @@ A process that ends meanwhile is left out. A number that may not be read is None
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pgsweep.host.pages import PAGE_BYTES, table_spans
 from pgsweep.host.procfile import PROC, field_bytes, parse_fields
 
 ROLLUP_BUDGET_BYTES = 1 << 30
@@ -191,9 +191,8 @@ def private_ranges(maps: str) -> list[tuple[int, int]]:
 def own_page_tables(maps: str) -> int:
     """Return the page tables that a process needs for all but shared memory, in bytes.
 
-    A table of 4 kB holds the entries of 2 MB of addresses, one of the next level those of 1 GB, the next of
-    512 GB (x86-64 and arm64 with pages of 4 kB); mappings that are neighbours share them. Stretches of large
-    mappings that were never touched have none, so this is at most.
+    Each table of the three lower levels is counted (`table_spans`); mappings that are neighbours share them.
+    Stretches of large mappings that were never touched have none, so this is at most.
 
     Args:
         maps: as /proc/PID/maps.
@@ -205,9 +204,9 @@ def own_page_tables(maps: str) -> int:
         reserved = permissions.startswith("---") or rest[3:] == ["[vsyscall]"]
         if permissions.endswith("s") or reserved or end - start > _LARGEST_READ_ONLY_BYTES:
             continue
-        for shift in (21, 30, 39):
-            tables.update((shift, index) for index in range(start >> shift, ((end - 1) >> shift) + 1))
-    return len(tables) * 4096
+        for span in table_spans(PAGE_BYTES):
+            tables.update((span, index) for index in range(start // span, (end - 1) // span + 1))
+    return len(tables) * PAGE_BYTES
 
 
 def count_pages(entries: np.ndarray) -> tuple[int, int]:
@@ -342,7 +341,7 @@ def _by_pagemap(folder: Path, sharers: int) -> PrivateMemory | None:
     try:
         pieces = []
         for start, end in private_ranges(maps):
-            first, wanted = start // mmap.PAGESIZE * 8, (end - start) // mmap.PAGESIZE * 8
+            first, wanted = start // PAGE_BYTES * 8, (end - start) // PAGE_BYTES * 8
             while wanted > 0:
                 data = os.pread(descriptor, min(wanted, 1 << 20), first)
                 if not data:
@@ -352,7 +351,7 @@ def _by_pagemap(folder: Path, sharers: int) -> PrivateMemory | None:
     finally:
         os.close(descriptor)
     own, shared = count_pages(np.frombuffer(b"".join(pieces), dtype=np.uint64))
-    return PrivateMemory(round((own + shared / max(1, sharers)) * mmap.PAGESIZE), method="pagemap")
+    return PrivateMemory(round((own + shared / max(1, sharers)) * PAGE_BYTES), method="pagemap")
 
 
 def _parent(stat: str) -> int | None:

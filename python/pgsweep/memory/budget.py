@@ -25,6 +25,7 @@ import msgspec
 from pgsweep.errors import ClusterError, MissingAbility
 from pgsweep.host.cgroup import MemoryCgroup, limit_of
 from pgsweep.host.hugepages import read_huge_pages
+from pgsweep.host.pages import ENTRY_BYTES, PAGE_BYTES, table_spans
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.procfile import PROC
 from pgsweep.host.procmem import own_page_tables
@@ -37,12 +38,6 @@ from pgsweep.records.budget import BudgetPart, BudgetResult
 from pgsweep.records.cache import Missing
 from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
-
-PAGE_BYTES: Final = 4096
-TABLE_BYTES: Final = 4096
-_TABLE_SPANS: Final = (2 << 20, 1 << 30)
-"""What a page table of the last level maps, and one of the level above, on x86-64 and arm64."""
-_ENTRY_BYTES: Final = 8
 
 SCARCE_RATIO: Final = 0.1
 """With less than this share of the memory left for cached files the verdict is `tight`."""
@@ -61,15 +56,15 @@ _NAMED = 3
 def page_tables_of(touched_bytes: int, page_bytes: int = PAGE_BYTES) -> int:
     """Return the page tables that one process needs for shared memory that it has touched in one piece.
 
-    The kernel has them in tables of 4 kB, 512 entries of 8 bytes: one for each 2 MB of pages of 4 kB, and on
-    the level above, where huge pages of 2 MB have their entries, one for each 1 GB (Linux's
-    Documentation/mm/page_tables.rst). What lies above those a process has anyway.
+    With pages of 4 kB the kernel has one for each 2 MB, and on the level above, where huge pages of 2 MB have
+    their entries, one for each 1 GB (`table_spans`). What lies above those a process has anyway.
 
     Args:
         touched_bytes: shared memory.
-        page_bytes: 4096, or the size of the huge pages that it lies in.
+        page_bytes: size of the kernel's pages, or of the huge pages that it lies in.
     """
-    return sum(-(-touched_bytes // span) * TABLE_BYTES for span in _TABLE_SPANS if span > page_bytes)
+    spans = table_spans(PAGE_BYTES)[:2]
+    return sum(-(-touched_bytes // span) * PAGE_BYTES for span in spans if span > page_bytes)
 
 
 def touched_at_most(shared_buffers_bytes: int, segment_bytes: int) -> int:
@@ -96,7 +91,7 @@ def measure_own_tables(processes: Sequence[MemoryProcess], proc: Path = PROC) ->
     """
     found = []
     for process in processes[:_SAMPLE]:
-        entries = (process.shared_touched_bytes or 0) // PAGE_BYTES * _ENTRY_BYTES
+        entries = (process.shared_touched_bytes or 0) // PAGE_BYTES * ENTRY_BYTES
         bound = process.page_tables_bytes - entries
         with suppress(OSError):
             maps = (proc / str(process.pid) / "maps").read_text()
@@ -396,7 +391,7 @@ def _fitting_work_mem(room_bytes: int, nodes: int, settings: MemorySettings) -> 
 
 
 def _elsewhere(seen: MemoryResult, cgroup_page_cache_bytes: int) -> tuple[int, int, int | None]:
-    """Return what others use, how much there is in all, and the limit where that is what binds."""
+    """Return what others use, the memory in all, and the cgroup's limit if that is the smaller one."""
     host, totals = seen.host, seen.totals
     limit = host.limit_bytes
     if limit is not None and limit < host.memory_bytes:

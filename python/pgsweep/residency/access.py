@@ -6,7 +6,6 @@ when the buffer pool itself cannot be read by any way is there no answer.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from pgsweep._native import PoolReader
 from pgsweep.errors import ConnectionFailed, MissingAbility
 from pgsweep.host.datafiles import find_data_files
+from pgsweep.host.pages import counted_bytes, pages_of_block
 from pgsweep.host.postmaster import user_of
 from pgsweep.host.yama import who_may
 from pgsweep.pg.agreement import disagreement
@@ -82,9 +82,14 @@ class Access:
         return int(self.server.settings["segment_size"])
 
     @property
-    def page_bytes(self) -> int:
-        """Size of a page of the operating system's page cache."""
-        return mmap.PAGESIZE
+    def pages_of_block(self) -> int:
+        """How many pages the page cache has of a block, if it has it whole."""
+        return pages_of_block(self.server.block_size_bytes)
+
+    @property
+    def counted_bytes(self) -> int:
+        """How many bytes of a block each of these pages stands for."""
+        return counted_bytes(self.server.block_size_bytes)
 
     def cost_note(self) -> str:
         """Return in words what reading the pool by SQL costs the server."""

@@ -10,13 +10,13 @@ in none.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.host.datafiles import Fork
+from pgsweep.host.pages import counted_bytes, pages_of_block
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.residency.page_cache import CachedFiles, CachedPages, read_pages
 
@@ -136,9 +136,9 @@ def _overlap(
         of_interest = lies & np.isin(file, chosen)
         resident_pages, found = _pages_of(pages, file[of_interest], block_in_file[of_interest])
         in_files = file[of_interest][found]
-        full = resident_pages == block_bytes // mmap.PAGESIZE
+        full = resident_pages == pages_of_block(block_bytes)
         np.add.at(both_blocks, in_files, full)
-        np.add.at(shared_bytes, in_files, resident_pages.astype(np.int64) * mmap.PAGESIZE)
+        np.add.at(shared_bytes, in_files, resident_pages.astype(np.int64) * counted_bytes(block_bytes))
     neither = size - resident - (pooled * block_bytes - shared_bytes)
     return both_blocks * block_bytes, np.maximum(neither, 0)
 

@@ -80,7 +80,7 @@ _TABLESPACES = "SELECT spcname, pg_catalog.pg_tablespace_location(oid) FROM pg_c
 
 
 def not_all_seen(refused: int, postmaster_pid: int) -> Missing:
-    """Return why nothing is said of the page cache: a sum over the files that may be seen would be wrong."""
+    """Return why the page cache is not shown: a sum over only the readable files would be wrong."""
     may = who_may("pgsweep ...", user=user_of(postmaster_pid))
     return Missing(
         what="page cache",

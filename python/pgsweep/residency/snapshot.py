@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -28,9 +27,11 @@ class CacheSnapshot:
         cached_pages: of every block of the file, how many of the operating system's pages are resident; no
             entry where none is. Nothing at all where the page cache cannot be seen.
         size_bytes: of the files, where they can be seen.
+        counted_bytes: bytes of a block that each page stands for.
     """
 
     pool: dict[Fork, Blocks]
+    counted_bytes: int
     cached_pages: dict[Fork, NDArray[np.uint8]] | None = None
     size_bytes: dict[Fork, int] = field(default_factory=dict)
 
@@ -83,7 +84,7 @@ class CacheSnapshotter:
             for first, part in zip([0, *edges.tolist()], np.split(block, edges), strict=True):
                 spc, db, rel, fork = names[first].tolist()
                 forks[spc, db, rel, fork] = part
-        snapshot = CacheSnapshot(pool=forks)
+        snapshot = CacheSnapshot(pool=forks, counted_bytes=self._access.counted_bytes)
         if self._access.sees_page_cache:
             self._add_page_cache(snapshot)
         return snapshot
@@ -150,7 +151,7 @@ def fork_pages(access: Access, databases: Iterable[int] | None = None) -> ForkPa
             blocks = max(0, int(totals.size_bytes[file])) // block_bytes
             part = maps.get(file)
             if part is None and totals.cached_bytes[file] > 0:
-                part = np.full(blocks, block_bytes // mmap.PAGESIZE, dtype=np.uint8)
+                part = np.full(blocks, access.pages_of_block, dtype=np.uint8)
             if part is not None:
                 end = min(len(whole), first + len(part))
                 whole[first:end] = part[: max(0, end - first)]
@@ -177,14 +178,16 @@ def compare(before: CacheSnapshot, after: CacheSnapshot) -> dict[Fork, Change]:
         if before.cached_pages is not None and after.cached_pages is not None:
             none = np.zeros(0, dtype=np.uint8)
             cached = _page_cache_change(
-                before.cached_pages.get(fork, none), after.cached_pages.get(fork, none)
+                before.cached_pages.get(fork, none), after.cached_pages.get(fork, none), after.counted_bytes
             )
         if len(pool_in) or len(pool_out) or cached[1] or cached[2]:
             changes[fork] = Change(pool_in, pool_out, *cached)
     return changes
 
 
-def _page_cache_change(old: NDArray[np.uint8], new: NDArray[np.uint8]) -> tuple[Blocks, int, int]:
+def _page_cache_change(
+    old: NDArray[np.uint8], new: NDArray[np.uint8], counted_bytes: int
+) -> tuple[Blocks, int, int]:
     length = max(len(old), len(new))
     change = np.zeros(length, dtype=np.int8)
     change[: len(new)] += new.astype(np.int8)
@@ -192,8 +195,8 @@ def _page_cache_change(old: NDArray[np.uint8], new: NDArray[np.uint8]) -> tuple[
     gained = change > 0
     return (
         np.flatnonzero(gained),
-        int(change[gained].sum()) * mmap.PAGESIZE,
-        -int(change[change < 0].sum()) * mmap.PAGESIZE,
+        int(change[gained].sum()) * counted_bytes,
+        -int(change[change < 0].sum()) * counted_bytes,
     )
 
 

@@ -50,7 +50,7 @@ _Z90: Final = 1.645
 _FAR_OFF: Final = 1.3
 _REFAULTS_OFF: Final = 2.0
 _FEW_REFAULTS: Final = 300
-"""Pages: below, chance and other files decide."""
+"""With fewer refaults (pages), chance and other files decide."""
 
 _MOST_WIDENED: Final = 4.0
 """The kernel counts the refaults of all files, so that their number alone does not widen without end."""
@@ -125,6 +125,8 @@ def predict_memory(
     if not result.points:
         return result
     facts.check_asked(memory_bytes)
+    if facts.not_simulated:
+        return without_disk_reads(result, facts.not_simulated)
     use, before = facts.use, change.before
     if before is None and facts.is_another(memory_bytes):
         before = predict_memory(evidence, at_today(result), trace, rules, seed=seed)
@@ -134,9 +136,7 @@ def predict_memory(
     except UsageError as error:
         if memory_bytes is not None:
             raise
-        why = f"what comes from disk is not predicted: {error.message}"
-        verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, why])
-        return msgspec.structs.replace(result, verdict=verdict)
+        return without_disk_reads(result, error.message)
     memory = msgspec.structs.replace(simulation.predict(), use=use)
     if before is None:
         found = predict_throughput(evidence, result.observed, result.points, memory)
@@ -146,6 +146,13 @@ def predict_memory(
     known = found if before is None else None if before.memory is None else before.memory.throughput
     memory = with_savings(memory, result.points, result.observed, read_costs(evidence.meta, known))
     return msgspec.structs.replace(result, memory=msgspec.structs.replace(memory, throughput=found))
+
+
+def without_disk_reads(result: PredictResult, why: str) -> PredictResult:
+    """Return the prediction with the reason why it does not say what comes from disk."""
+    reason = f"what comes from disk is not predicted: {why}"
+    verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
+    return msgspec.structs.replace(result, verdict=verdict)
 
 
 def at_today(result: PredictResult) -> PredictResult:

@@ -25,7 +25,8 @@ from pgsweep.records.prediction import MemoryUse
 from pgsweep.units import BLOCK_BYTES, format_bytes
 
 BUFFER_OVERHEAD: Final = 1 + 188 / BLOCK_BYTES
-_TABLE_SHARE: Final = 8 / 4096
+_PAGE_BYTES: Final = 4096
+_TABLE_SHARE: Final = 8 / _PAGE_BYTES
 _OWN_TABLES_BYTES: Final = 150_000
 """Page tables of a process that touched no shared memory."""
 
@@ -125,6 +126,7 @@ class MemoryFacts:
         mglru: the kernel's lists are those of the multi-generational LRU.
         pages_out_idle: the kernel takes pages that are not accessed for a while, although there is room.
         readahead_bytes, folio_order: of the file system of the data.
+        page_bytes: size of the kernel's pages.
         other_servers: on the host, or in the memory cgroup; what they hold is part of `other_bytes`.
         assumed: nothing of this was measured, but for the memory that the user named.
     """
@@ -145,6 +147,7 @@ class MemoryFacts:
     twice_bytes: int | None = None
     other_servers: tuple[OtherServer, ...] = ()
     huge_pages_counted: bool = True
+    page_bytes: int = _PAGE_BYTES
     assumed: bool = False
 
     @classmethod
@@ -188,6 +191,9 @@ class MemoryFacts:
         private, twice = host.get("memory_private_bytes"), host.get(TWICE)
         if not values["memory_bytes"] or values["folio_order"] > 9 or values["readahead_bytes"] > 1 << 30:
             raise _impossible("memory, folio order or readahead")
+        page_bytes = _number("page_bytes", host.get("page_bytes", str(_PAGE_BYTES)))
+        if not page_bytes:
+            raise _impossible("page_bytes")
         return cls(
             memory_bytes=values["memory_bytes"],
             from_cgroup=host.get("memory_from") == "cgroup",
@@ -205,6 +211,7 @@ class MemoryFacts:
             twice_bytes=None if twice is None else _number(TWICE, twice),
             other_servers=_other_servers(host.get("other_servers", "[]")),
             huge_pages_counted=host.get("huge_pages_counted") != "off",
+            page_bytes=page_bytes,
         )
 
     @property
@@ -239,12 +246,22 @@ class MemoryFacts:
         """Page tables that map shared memory in ordinary pages."""
         return max(0, self.page_tables_bytes - self.processes * _OWN_TABLES_BYTES)
 
+    @property
+    def not_simulated(self) -> str | None:
+        """Why this page cache is not simulated; None if it is."""
+        if self.page_bytes == _PAGE_BYTES:
+            return None
+        return (
+            f"the kernel's pages have {format_bytes(self.page_bytes)} there; the page cache is simulated "
+            f"with pages of {format_bytes(_PAGE_BYTES)}"
+        )
+
     def is_another(self, memory_bytes: int | None) -> bool:
         """Return whether a memory is named that is not the one recorded."""
         return memory_bytes is not None and is_another_memory(self.memory_bytes, memory_bytes)
 
     def check_asked(self, memory_bytes: int | None) -> None:
-        """Refuse a memory that cannot be: less than the shared memory that the server has already.
+        """Refuse an impossible memory: one that is less than the shared memory that the server has already.
 
         Raises:
             UsageError: it is less.
@@ -404,6 +421,6 @@ def _number(name: str, text: str) -> int:
 
 def _impossible(name: str) -> EvidenceError:
     return EvidenceError(
-        f"the evidence says of its host what cannot be: {name}",
+        f"the evidence has impossible values of its host: {name}",
         hint="record again: pgsweep record --source trace -o NAME.evidence",
     )

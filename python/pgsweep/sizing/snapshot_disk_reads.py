@@ -18,7 +18,14 @@ import numpy as np
 from pgsweep.errors import UsageError
 from pgsweep.evidence.names import relation_names
 from pgsweep.records.prediction import Throughput
-from pgsweep.sizing.disk_reads import Change, Found, Simulation, at_today, throughput_with
+from pgsweep.sizing.disk_reads import (
+    Change,
+    Found,
+    Simulation,
+    at_today,
+    throughput_with,
+    without_disk_reads,
+)
 from pgsweep.sizing.inference.totals import counter_rates
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
@@ -89,14 +96,16 @@ def predict_memory_of_snapshots(
             "server's host",
             hint="record on the server's host: pgsweep record --source peek -o NAME.evidence",
         )
+    if facts is not None and facts.not_simulated:
+        return without_disk_reads(result, facts.not_simulated)
     if facts is None and memory_bytes is None:
-        return _without(
+        return without_disk_reads(
             result, "the evidence does not say how much memory the server's host has; name it with --ram"
         )
     if fitted is None:
-        return _without(result, "nothing was evicted, so how often pages are used is not known")
+        return without_disk_reads(result, "nothing was evicted, so how often pages are used is not known")
     if fitted.best.classes().pages.sum() <= 0:
-        return _without(result, "nothing is left of the load")
+        return without_disk_reads(result, "nothing is left of the load")
     if facts is None:
         now_bytes = memory_bytes if changed is None else changed.memory_bytes or memory_bytes
         assert now_bytes is not None
@@ -195,12 +204,6 @@ def _changed_facts(
             return facts, [why]
         facts = facts.with_sessions(milliseconds / 1000)
     return facts.changed(huge_pages=change.huge_pages, sessions_factor=change.sessions_factor), []
-
-
-def _without(result: PredictResult, why: str) -> PredictResult:
-    reason = f"what comes from disk is not predicted: {why}"
-    verdict = msgspec.structs.replace(result.verdict, reasons=[*result.verdict.reasons, reason])
-    return msgspec.structs.replace(result, verdict=verdict)
 
 
 class _OfSnapshots(Simulation):

@@ -116,8 +116,7 @@ def compare(
     targets: Sequence[Target], now: PoolNow, pages: ForkPages | None, access: Access
 ) -> tuple[HeatState, list[HeatRelation]]:
     """Return the whole and each relation; no `pages` where the page cache was not seen, then or now."""
-    block_bytes = access.server.block_size_bytes
-    whole = block_bytes // access.page_bytes
+    block_bytes, whole = access.server.block_size_bytes, access.pages_of_block
     sums = _Sums()
     relations = []
     for target in targets:

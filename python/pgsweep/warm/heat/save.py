@@ -72,7 +72,7 @@ def take_heat(access: Access) -> tuple[SavedHeat, list[Missing]]:
     edges = np.searchsorted(fork_of_buffer[order], np.arange(len(forks) + 1))
     block, level = pool.block[order].astype(np.int64), pool.usage_count[order]
     pooled = {fork: slice(int(edges[n]), int(edges[n + 1])) for n, fork in enumerate(forks)}
-    whole = server.block_size_bytes // access.page_bytes
+    whole = access.pages_of_block
 
     parts: list[HeatPart] = []
     columns: list[tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.bool_]]] = []

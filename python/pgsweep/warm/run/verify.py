@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from pgsweep.errors import MissingAbility
 from pgsweep.host.datafiles import DataFiles, Fork, find_data_files
+from pgsweep.host.pages import counted_bytes
 from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.connect import explained
 from pgsweep.records.cache import Missing
@@ -136,5 +136,5 @@ def _in_page_cache(
         for piece in forks[files.forks[file]]:
             low, high = np.clip([piece.first_block - begin, piece.end_block - begin], 0, len(resident))
             owner = (piece.database, piece.oid)
-            sums[owner] = sums.get(owner, 0) + int(before[high] - before[low]) * mmap.PAGESIZE
+            sums[owner] = sums.get(owner, 0) + int(before[high] - before[low]) * counted_bytes(block_bytes)
     return sums
