@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import from_ids
 from pgsweep.sizing.inference.addresses import Addresses
 from pgsweep.sizing.inference.both_caches import BothCaches, Kernel
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
+from tests.fix_ids import from_ids
 
 BLOCKS = 20_000
 PER_SECOND = 20_000

@@ -16,7 +16,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from pgsweep._native import PoolReader, peek_relations, postmaster_start_time, read_pool
+from pgsweep._native import PoolReader, peek_relations, postmaster_start_time
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import quiet_pair
 from tests.fix_hugepages import available_pages
@@ -61,7 +61,7 @@ def table_of(found: Any) -> dict[Key, Counts]:
 
 
 def blocks(cluster: Cluster) -> list[tuple[Any, ...]]:
-    pool = read_pool(pid_of(cluster), cluster.version_num)
+    pool = PoolReader(pid_of(cluster), cluster.version_num).read()
     names = ("frame", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
     columns: list[Any] = [pool[name].tolist() for name in names]  # type: ignore[literal-required]
     return list(zip(*columns, strict=True))
@@ -255,8 +255,8 @@ def test_a_server_that_restarts_after_a_crash_is_readable_again() -> None:
                 subprocess.run(["kill", "-9", str(connection.info.backend_pid)], check=True)
             # The postmaster lets sessions in until it has noticed the crash: a session proves nothing.
             crashed = "all server processes terminated; reinitializing"
-            assert wait_until(lambda: crashed in cluster.log_path.read_text(), 60)
-            assert wait_until(lambda: readable(cluster), 60)
+            wait_until(lambda: crashed in cluster.log_path.read_text())
+            wait_until(lambda: readable(cluster))
         for error in peeking.errors:
             assert isinstance(error, OSError), repr(error)
         assert peek(cluster)

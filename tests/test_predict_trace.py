@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from pgsweep import _native
-from pgsweep.sizing.inference.accesses import Trace, from_ids
+from pgsweep.sizing.inference.accesses import Trace
 from pgsweep.sizing.inference.estimate import RELIABLE, ROUGH
 from pgsweep.sizing.inference.traces import estimate, estimate_cold
 from pgsweep.sizing.inference.visits import count_visits
 from pgsweep.sizing.inference.warm import WarmPools
+from tests.fix_ids import from_ids
 
 ACCESSES_PER_SECOND = 50_000
 

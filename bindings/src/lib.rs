@@ -45,7 +45,7 @@ mod _native {
     use crate::no_probe::__getattr__;
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
-    use crate::pool::{peek_relations, postmaster_start_time, read_pool, PoolReader};
+    use crate::pool::{peek_relations, postmaster_start_time, PoolReader};
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
     use crate::read_timer::ReadTimer;
@@ -55,7 +55,7 @@ mod _native {
     use crate::split::RecordSplitter;
     #[cfg(all(feature = "probe", target_os = "linux"))]
     #[pymodule_export]
-    use crate::tracer::{check_tracing, pool_buffers, trace_event_cost_seconds, Tracer};
+    use crate::tracer::{check_tracing, trace_event_cost_seconds, Tracer};
 
     /// Return the build profile, `release` or `debug`, so that a benchmark can refuse a debug build.
     #[pyfunction]

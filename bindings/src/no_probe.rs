@@ -6,15 +6,13 @@ use pyo3::exceptions::{PyAttributeError, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 10] = [
     "check_tracing",
     "drop_page_cache",
     "page_cache",
     "peek_relations",
-    "pool_buffers",
     "PoolReader",
     "postmaster_start_time",
-    "read_pool",
     "ReadTimer",
     "timed_reads",
     "trace_event_cost_seconds",

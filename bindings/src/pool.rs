@@ -18,16 +18,6 @@ pub fn postmaster_start_time(py: Python<'_>, postmaster_pid: u32) -> PyResult<i6
         .map_err(to_python)
 }
 
-/// Read what lies in the buffers of a server once.
-#[pyfunction]
-pub fn read_pool(
-    py: Python<'_>,
-    postmaster_pid: u32,
-    version_num: u32,
-) -> PyResult<Bound<'_, PyDict>> {
-    PoolReader::new(py, postmaster_pid, version_num, None)?.read(py)
-}
-
 /// Count the buffers of a server by relation once.
 #[pyfunction]
 #[pyo3(signature = (postmaster_pid, version_num, *, threads=None))]

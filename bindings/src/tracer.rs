@@ -236,10 +236,3 @@ pub fn check_tracing(py: Python<'_>, postmaster_pid: Option<u32>) -> PyResult<()
     })
     .map_err(to_python)
 }
-
-/// Return the number of buffers from the server's memory, if descriptors have the layout known here.
-#[pyfunction]
-pub fn pool_buffers(py: Python<'_>, postmaster_pid: u32, version_num: u32) -> PyResult<u32> {
-    py.detach(|| ability::pool_buffers(&Server::open(postmaster_pid)?, version_num))
-        .map_err(to_python)
-}

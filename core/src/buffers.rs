@@ -133,7 +133,7 @@ impl BufferPool {
         pool
     }
 
-    /// Where several hands find the unused buffers, as no list names them, let them be found.
+    /// With several hands and no free list, let the hands find the unused buffers.
     fn open_to_hands(&mut self) {
         if !self.parts.is_empty() && !self.has_free_list {
             self.page_of.resize(self.n_buffers as usize, self.none);

@@ -58,7 +58,7 @@ pub struct Counts {
 pub struct Outcomes {
     /// An [`crate::lanes::Outcome`] for every access.
     pub outcomes: Vec<u8>,
-    /// By access, the page that went for the one that came, [`NO_PAGE`] where none did.
+    /// By access, the page that was evicted for it, [`NO_PAGE`] if none was.
     pub evicted_pages: Vec<u32>,
     /// Page of each buffer used so far at the end, [`NO_PAGE`] where there is none.
     pub buffer_pages: Vec<u32>,
@@ -275,7 +275,7 @@ fn count_accesses(
     }
 }
 
-/// Deal sizes to blocks, as (lanes, positions in `sizes`), so that blocks are about equally dear.
+/// Deal sizes to blocks, as (lanes, positions in `sizes`), so that blocks cost about the same.
 fn deal(sizes: &[u32], n_pages: u32, threads: usize) -> Vec<(usize, Vec<usize>)> {
     let fitting = (TABLE_BYTES / u64::from(n_pages.max(1))).clamp(1, MOST_LANES as u64) as usize;
     let wanted = sizes.len().div_ceil(threads.max(1));

@@ -21,7 +21,7 @@ impl StrategyRing {
     }
 
     /// Bring an absent page into the pool, into a buffer of the ring where possible; return the
-    /// page that goes, as [`BufferPool::place`] does.
+    /// evicted page, as [`BufferPool::place`] does.
     pub fn load<const L: usize>(
         &mut self,
         buffers: &mut BufferPool,

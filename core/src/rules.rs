@@ -44,7 +44,7 @@ pub enum Strategy {
     Normal,
     /// A scan of a large table; the pool's size decides whether it gets a ring.
     BulkRead,
-    /// COPY, CREATE TABLE AS and the like.
+    /// COPY, CREATE TABLE AS and other bulk writes.
     BulkWrite,
     /// VACUUM and ANALYZE.
     Vacuum,
@@ -101,7 +101,7 @@ impl Default for RingSettings {
     }
 }
 
-/// How a pool chooses the page that goes: a clock over its buffers, as a parameter.
+/// How a pool chooses the page to evict: a clock over its buffers, as a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The highest usage count; 1 is a clock with one second-chance bit.
@@ -206,7 +206,7 @@ impl Rules {
         self.version
     }
 
-    /// How the pool chooses the page that goes.
+    /// How the pool chooses the page to evict.
     pub fn policy(&self) -> Policy {
         self.policy
     }

@@ -6,7 +6,7 @@ use std::fmt;
 pub const STRATEGY_MASK: u8 = 0b0000_0111;
 /// Class: a scan of a table that is large for some pools.
 pub const BULKREAD: u8 = 1;
-/// Class: COPY, CREATE TABLE AS and the like.
+/// Class: COPY, CREATE TABLE AS and other bulk writes.
 pub const BULKWRITE: u8 = 2;
 /// Class: VACUUM and ANALYZE.
 pub const VACUUM: u8 = 3;

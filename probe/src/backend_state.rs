@@ -85,7 +85,7 @@ pub struct BackendState {
     scans: Vec<Scan>,
     vacuum: Option<Span>,
     bulk: Option<Span>,
-    /// Relations seen under a strategy of whose making we know no more: strategy's address, relation, type.
+    /// Relations seen under a strategy whose creation was not seen: strategy's address, relation, type.
     others: Vec<(u64, Tag, u8)>,
 }
 

@@ -22,7 +22,11 @@ const QUICK_READINGS: u32 = 32;
 const PATIENT_READINGS: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(100);
 /// The part of `BufferStrategyControl` that is read.
-const CONTROL_BYTES: usize = 20;
+const CONTROL_BYTES: usize = 28;
+/// Passes by which the counter is past the pool, at most: it is folded back within microseconds of each pass.
+const MOST_PASSES_AHEAD: u32 = 64;
+/// Above every index of a process: MAX_BACKENDS is 2^18 - 1, and some hundred thousand may be prepared transactions.
+const PROCESSES: i32 = 1 << 20;
 
 /// The result of reading the hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,32 +57,30 @@ impl Hand {
         let Some(variable) = server.strategy_control() else {
             return Reading::Unknown;
         };
+        let mut possible = true;
         let look = || {
             let mut pointer = [0; 8];
             server.read_linked(variable, &mut pointer)?;
             let mut bytes = [0; CONTROL_BYTES];
             server.read(u64::from_le_bytes(pointer), &mut bytes)?;
-            Ok(Control::of_bytes(&bytes, version_num))
+            let control = Control::of_bytes(&bytes, version_num);
+            possible &= control.is_possible(buffers);
+            Ok(control)
         };
         let least = server.hand_position.load(Ordering::Relaxed);
         let Ok(settled) = settle(look, buffers, least, || thread::sleep(PAUSE)) else {
             return Reading::Unknown;
         };
+        if !possible {
+            return Reading::Unknown;
+        }
         let Some(hand) = settled else {
             return Reading::Unsettled;
         };
-        if !hand.is_possible(buffers) {
-            return Reading::Unknown;
-        }
         server
             .hand_position
             .fetch_max(hand.position(buffers), Ordering::Relaxed);
         Reading::At(hand)
-    }
-
-    /// Return whether what lies where the list of free buffers is expected can be its head; else the layout is another one.
-    fn is_possible(&self, buffers: u32) -> bool {
-        self.first_free == -1 || u32::try_from(self.first_free).is_ok_and(|first| first < buffers)
     }
 
     /// Return how many buffers the hand has passed since the server made its shared memory.
@@ -95,6 +97,8 @@ struct Control {
     next_victim: u32,
     complete_passes: u32,
     first_free: i32,
+    /// Index of the process that the next allocation wakes up, the background writer; -1 for none.
+    woken: i32,
 }
 
 impl Control {
@@ -103,10 +107,10 @@ impl Control {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         // Version 19 has no list of free buffers, so that what came after it moved up (commit 2c789405275).
-        let (complete_passes, first_free) = if version_num < 190_000 {
-            (word(16), word(8) as i32)
+        let (complete_passes, first_free, woken) = if version_num < 190_000 {
+            (word(16), word(8) as i32, word(24) as i32)
         } else {
-            (word(8), -1)
+            (word(8), -1, word(16) as i32)
         };
         Self {
             // slock_t has one byte on x86-64, four elsewhere, the first of which is not zero while it is held (s_lock.h).
@@ -114,7 +118,16 @@ impl Control {
             next_victim: word(4),
             complete_passes,
             first_free,
+            woken,
         }
+    }
+
+    /// Return whether the words can be what they are taken for; else the layout is another one.
+    fn is_possible(&self, buffers: u32) -> bool {
+        let first = u32::try_from(self.first_free);
+        (self.first_free == -1 || first.is_ok_and(|first| first < buffers))
+            && (-1..PROCESSES).contains(&self.woken)
+            && self.next_victim / buffers.max(1) <= MOST_PASSES_AHEAD
     }
 
     /// Return whether the hand cannot have been folded back between this reading and the later one.
@@ -226,15 +239,27 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_free_buffers_that_cannot_be_shows_another_layout() {
+    fn words_that_cannot_be_show_another_layout() {
+        let right = control(0, 3, 7);
+        assert!(right.is_possible(BUFFERS));
         for (first_free, possible) in [(-1, true), (0, true), (15, true), (16, false), (-2, false)]
         {
-            let hand = Hand {
-                next_victim: 0,
-                complete_passes: 0,
+            let control = Control {
                 first_free,
+                ..right
             };
-            assert_eq!(hand.is_possible(BUFFERS), possible);
+            assert_eq!(control.is_possible(BUFFERS), possible);
+        }
+        for (woken, possible) in [(-1, true), (120, true), (-2, false), (PROCESSES, false)] {
+            let control = Control { woken, ..right };
+            assert_eq!(control.is_possible(BUFFERS), possible);
+        }
+        for (next_victim, possible) in [(40, true), (65 * BUFFERS, false), (u32::MAX, false)] {
+            let control = Control {
+                next_victim,
+                ..right
+            };
+            assert_eq!(control.is_possible(BUFFERS), possible);
         }
     }
 
@@ -258,6 +283,8 @@ mod tests {
         first_free: u32,
         last_free: u32,
         complete_passes: AtomicU32,
+        allocations: u32,
+        woken: u32,
     }
 
     impl Shared {

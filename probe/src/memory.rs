@@ -1,6 +1,6 @@
 //! The memory of another process, read and never written.
 //!
-//! It is bound by one descriptor of `/proc/PID/mem`, hugepages included, and the other does not notice. Opening asks for the
+//! It is bound by one descriptor of `/proc/PID/mem`, huge pages included; the process notices nothing. Opening asks for the
 //! right to trace the process (`PTRACE_MODE_ATTACH`, ptrace(2)), and binds the descriptor to the memory that the process has
 //! then (fs/proc/base.c: `__mem_open`). Reading there copies each page twice (`mem_rw`). `process_vm_readv(2)` copies once,
 //! but takes a process id, which may have become another process's meanwhile. So what is long is read by the id, and a byte

@@ -160,10 +160,10 @@ _PLACES = {
     "record_script": "pgsweep.evidence.script",
     "verify": "pgsweep.sizing.verify",
 }
-"""The module of each name, and its name there where it is another; those not named are in pgsweep.api."""
+"""The module that defines each name, and the name there if it differs. All others are in pgsweep.api."""
 
 
-if not TYPE_CHECKING:  # a type checker takes any name for known where there is such a function
+if not TYPE_CHECKING:  # with this function a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         """Load a name when it is first used."""

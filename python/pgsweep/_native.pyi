@@ -35,9 +35,7 @@ __all__ = [
     "mixture_weights_many",
     "page_cache",
     "peek_relations",
-    "pool_buffers",
     "postmaster_start_time",
-    "read_pool",
     "replay",
     "replay_outcomes",
     "timed_reads",
@@ -495,16 +493,7 @@ def check_tracing(postmaster_pid: int | None = None) -> None:
         OSError: the server cannot be looked at.
     """
 
-def pool_buffers(postmaster_pid: int, version_num: int) -> int:
-    """Return the number of buffers from the server's memory, if descriptors have the layout known here.
-
-    Raises:
-        RuntimeError: (what, hint): the layout is another one, or symbols are missing.
-        OSError: the memory may not be read.
-    """
-
 def postmaster_start_time(postmaster_pid: int) -> int: ...
-def read_pool(postmaster_pid: int, version_num: int) -> PoolTable: ...
 def peek_relations(postmaster_pid: int, version_num: int, *, threads: int | None = None) -> PoolRelations: ...
 @overload
 def page_cache(

@@ -71,7 +71,7 @@ def parse_condition(text: str, names: tuple[str, ...]) -> Condition:
         names: the numbers that there will be.
 
     Raises:
-        UsageError: it is none, or it names a number that will not be there.
+        UsageError: the text is not a condition, or it names a number that the result does not have.
     """
     match = _CONDITION.fullmatch(text)
     limit = None if match is None else _limit(match.group(3))
@@ -97,7 +97,7 @@ def parse_word_condition(text: str, words: Mapping[str, tuple[str, ...]]) -> Con
         words: by name, the words that the value can be.
 
     Raises:
-        UsageError: it is none, or it names a value or a word that there is not.
+        UsageError: the text is not a condition, or its value or word does not exist.
     """
     match = _CONDITION.fullmatch(text)
     name, choices = next(iter(words.items()))

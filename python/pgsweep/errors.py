@@ -46,7 +46,7 @@ class ConnectionFailed(PgsweepError):
 
 
 class UnexpectedAnswer(PgsweepError):
-    """A server answers what PostgreSQL does not."""
+    """A server gave an answer that PostgreSQL does not give."""
 
 
 class MissingAbility(PgsweepError):

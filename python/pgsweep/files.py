@@ -111,7 +111,7 @@ class Aside:
 def replacing(
     path: Path, *, mode: int = 0o666, private: bool = False, durable: bool = True
 ) -> Iterator[BinaryIO]:
-    """Give a file that takes the place of the target when the body ends, and goes where the body fails.
+    """Yield a file that replaces the target when the body ends, and is removed if the body fails.
 
     Args:
         path: the target; a link there is replaced, not followed.
@@ -205,7 +205,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a file's name is one that is given to files aside."""
+    """Return whether a name is one that `Aside` gives to its temporary files."""
     return _ASIDE.fullmatch(name) is not None
 
 
@@ -288,7 +288,7 @@ def remove_private(path: Path) -> None:
 def state_folder() -> Path | None:
     """Return the state folder of pgsweep for this user; None if there is no home folder."""
     named = os.environ.get("XDG_STATE_HOME", "")
-    if named.startswith("/"):  # the specification has relative ones ignored
+    if named.startswith("/"):  # the specification says to ignore relative ones
         return Path(named) / "pgsweep"
     with contextlib.suppress(RuntimeError):
         home = Path.home()
@@ -319,12 +319,12 @@ def _made(folder: int, name: str, mode: int) -> tuple[str, int]:
     while True:
         aside = f".{short}.{secrets.token_hex(8)}.part"
         descriptor = os.open(aside, flags, mode, dir_fd=folder)
-        # A file system without locks has none for those that look for leftovers either: they leave it alone.
+        # Without locks on this file system, no other run can lock the file either, so none removes it.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink > 0:
             return aside, descriptor
-        os.close(descriptor)  # taken for left over in the time before it was locked
+        os.close(descriptor)  # removed as a leftover before it was locked
 
 
 def _remove_leftovers(folder: int, name: str) -> list[str]:

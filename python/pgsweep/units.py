@@ -54,6 +54,11 @@ def as_setting(size_bytes: int) -> str:
     return f"{size_bytes // 1024}kB"
 
 
+def huge_page_word(size_bytes: int) -> str:
+    """Return a size of huge pages as the kernel's command line takes it: `1G`, `2M`, `64K`."""
+    return as_setting(size_bytes)[:-1].upper()
+
+
 def format_plain(value: float) -> str:
     """Return a number of at most four decimals without needless zeros and never with an exponent: `0.05`."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

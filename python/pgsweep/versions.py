@@ -21,7 +21,7 @@ TESTED: Final = "PostgreSQL 14 to 18 and the third beta of 19"
 
 
 def beyond_tested(version_num: int) -> str | None:
-    """Return that a server is newer than the versions tested; None where it is not.
+    """Return the warning that a server is newer than the versions tested; None if it is not.
 
     Args:
         version_num: as `server_version_num` has it; 0 where no server was seen.

@@ -157,7 +157,7 @@ class WorkerPool:
                 return done or waiting
 
     def _is_cut(self) -> bool:
-        """Return whether the scheduler is lost: of some futures dask then never says so."""
+        """Return whether the scheduler is lost: for some futures dask never reports this."""
         return self._client is not None and self._client.status != "running"
 
     def _made(self) -> Executor:

@@ -1,7 +1,7 @@
 """What is advised, written by ALTER SYSTEM, and taken back: `pgsweep advise --apply` and `--undo`.
 
 What postgresql.auto.conf said before is kept in a file of the user's state folder, named by the cluster's
-system identifier. It is written before the first statement, so whatever cuts this short can be undone. A
+system identifier. It is written before the first statement, so an interrupted run can be undone. A
 second --apply keeps what was before the first. The server is never restarted.
 """
 
@@ -25,7 +25,7 @@ from pgsweep.units import parse_bytes
 _RESTARTS: Final = frozenset({"shared_buffers", "huge_pages", "max_connections"})
 
 _SHARED_MEMORY: Final = frozenset({"shared_buffers", "max_connections"})
-"""What is advised and takes shared memory."""
+"""The advised settings that take shared memory."""
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def to_apply(result: AdviceResult) -> dict[str, str]:
 
 
 def _grown(result: AdviceResult) -> str | None:
-    """Return the setting and value by which shared memory is to grow; None where it is not."""
+    """Return the advised setting that increases shared memory, as `name = value`; None if none does."""
     for one in result.settings:
         if one.action != "set" or one.value is None or one.today is None:
             continue
@@ -161,7 +161,7 @@ def undo(
         changes, left = [], []
         for name, before in kept.before.items():
             state = states.get(name)
-            # Not written, where it was cut short; or the former value already.
+            # The first run was interrupted before it wrote this, or the former value is in place again.
             if state is None or state.kept == before:
                 continue
             if state.kept != kept.after.get(name) and not also_changed:

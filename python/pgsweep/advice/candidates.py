@@ -29,11 +29,11 @@ def candidates(
         today_bytes: shared_buffers now.
         memory_bytes: what pool and page cache share; None where it is not known.
         facts: how the memory is used; None where it is not known.
-        often_used_bytes: what buffers with usage counts of 4 and 5 take, of which a rule of thumb speaks.
+        often_used_bytes: the size of the buffers with usage counts of 4 and 5, which a rule of thumb uses.
     """
     found = {today_bytes}
     wanted = [rounded_down(round(today_bytes * factor)) for factor in _FACTORS]
-    # Where rules of thumb point they are asked about as they are.
+    # The sizes that rules of thumb give are considered exactly as they are.
     fixed = {max(often_used_bytes, SMALLEST_BYTES)} if often_used_bytes else set()
     if memory_bytes is not None:
         fixed |= {rounded_down(round(memory_bytes * share)) for share in (0.25, 0.4)}

@@ -4,8 +4,8 @@ A recording measures by itself when its data suffice: by clock passes, or a trac
 measures do not know the decision. Two sizes that differ little need a longer recording; an idle server does
 not. So the advice is computed from the recording, and where a longer one could change it, the server is
 recorded further: snapshots are continued, and a trace is repeated with twice its length, because its replay
-begins with the pool's contents at its own beginning. What is recorded further is at least as long as the page
-cache keeps what it has read: pages that are used more rarely decide what comes from disk. This ends when the
+begins with the pool's contents at its own beginning. The next recording is at least as long as the page cache
+keeps a page after a read: pages that are used more rarely are read from disk each time. This ends when the
 decision is settled, when the longer recording did not narrow the interval, or at a limit.
 """
 

@@ -20,7 +20,7 @@ from pgsweep.records.advice import Action, AdvisedSetting, Gain, Kind, ReadsPoin
 from pgsweep.units import as_setting, format_bytes, format_count, format_percent, format_plain
 
 LEAST_GAIN: Final = 0.05
-"""What is worth a restart: assumed."""
+"""The least share of the waiting for reads whose saving is worth a restart; assumed."""
 
 LEAST_THROUGHPUT: Final = 0.02
 
@@ -94,7 +94,7 @@ def gains_by_size(now: ReadsPoint, points: Sequence[ReadsPoint]) -> tuple[dict[i
 
     Args:
         now: what reads cost today.
-        points: at all sizes; those that are there to price a rule of thumb are not advised.
+        points: at all sizes; those that are considered only for a rule of thumb are not advised.
     """
     round_ones = [
         point

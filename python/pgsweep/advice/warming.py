@@ -1,10 +1,10 @@
 """What to warm where a restart is advised: a restart empties the pool.
 
 What it held is read again, block by block as sessions ask for it: from the page cache where it lies there
-too, else from disk. What sessions wait for that is saved by warming. At the most all blocks are read again.
-At the least only those are that were accessed again since they were read (usage counts from 2 on). What lies
-in both caches is simulated as the disk reads are. Where they are not, the interval goes from all to nothing,
-and the middle stands for it.
+too, else from disk. Warming saves this waiting. The upper bound assumes that all blocks are read again. The
+lower bound counts only blocks that were accessed again after the read (usage counts from 2 on). What lies
+in both caches is simulated as the disk reads are. If they are not simulated, the interval goes from 0 to all,
+and the estimate is its middle.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Application(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click would make exit code 1 of a reader that has gone, here it is not an error.
+        """Run the command. A reader of stdout that has gone is not an error; click would exit with code 1.
 
         Raises:
             ReaderGone: nobody reads stdout any more.

@@ -1,4 +1,4 @@
-"""The process's own streams: whole at the start, and cleaned where text leaves.
+"""The process's standard streams: all of them open, and their output free of control characters.
 
 What is shown was made printable before it was laid out (`plain` in ui/results.py); here is the last place
 that all text passes, whoever wrote it: no control but line feeds and our own colours gets to a terminal.
@@ -17,7 +17,7 @@ from pgsweep.plain import cleaned
 
 
 class CleanStream:
-    """A text stream that writes escapes in place of controls; all else is the stream's that it stands for."""
+    """A text stream that writes control characters as escapes and passes all else to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.raw = stream
@@ -44,16 +44,16 @@ def raw_stream(stream: TextIO) -> TextIO:
 
 @contextmanager
 def clean_streams() -> Iterator[bool]:
-    """Make stdout and stderr clean what is written, until the end; give whether there is a stdout.
+    """Clean what is written to stdout and stderr until the context ends; yield whether stdout is open.
 
-    Streams that were closed are opened on nothing first: the next file that is opened would take their
-    numbers, and be written to by every message.
+    Closed streams are opened on /dev/null first: otherwise the next file that is opened would get their
+    descriptor, and every message would be written to it.
     """
     missing = _open_missing()
     former = sys.stdout, sys.stderr
     for stream in former:
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the locale lacks shall not be the end of a message.
+            # A character that the locale cannot encode must not cut off a message.
             stream.reconfigure(errors="replace")
     sys.stdout, sys.stderr = (cast(TextIO, CleanStream(stream)) for stream in former)
     try:

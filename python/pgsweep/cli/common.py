@@ -34,7 +34,7 @@ def _keep(name: str, value_of: Callable[[Any], Any]) -> Callable[[click.Context,
 
 
 def common_options(function: F) -> F:
-    """Give a command the options that all commands have; they end in its `Settings`, not in its arguments."""
+    """Give a command the options that all commands have; they are in its `Settings`, not its arguments."""
     decorators = (
         click.option(
             "--color",
@@ -101,7 +101,7 @@ def settings_of(ctx: click.Context) -> Settings:
 
 
 class Sizes(click.ParamType[Any]):
-    """Sizes of shared_buffers, separated by commas: `8MB,64MB,1GB`, in ascending order without doubles."""
+    """Sizes of shared_buffers, separated by commas: `8MB,64MB,1GB`, in ascending order without duplicates."""
 
     name = "sizes"
 

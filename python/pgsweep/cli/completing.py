@@ -1,7 +1,7 @@
 """Names for the shell's completion, from the server that the words name: databases, relations, schemas.
 
-Whatever goes wrong there are no names and no words: a shell that completes must not wait, nor be written to.
-A password is never asked for.
+If anything fails, there are no names and no message: the shell must not wait, and nothing may be
+written to it. A password is never asked for.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _found(
             names = read_names_like(connection, kind, incomplete, _MOST)
     except Exception:
         return []
-    # Control characters of a name would be the shell's.
+    # The shell would act on the control characters of a name.
     return [CompletionItem(name) for name in names if name.isprintable()]
 
 

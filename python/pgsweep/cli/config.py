@@ -9,7 +9,7 @@
     [warm.run]
     rate = "200MB"
 
-What the command line or the environment says goes before it. PGSWEEP_CONFIG names another file; empty, none.
+The command line and the environment override it. PGSWEEP_CONFIG names another file; if empty, none is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EVERYWHERE: Final = (
 """Options that may stand before the first table: they mean the same for each command that has them."""
 
 _NEVER: Final = ("help", "password", "yes", "apply", "undo", "evict")
-"""Options that are decided anew for each run, so the file cannot set them."""
+"""Options that must be decided at each run, so the file cannot set them."""
 
 _ENVIRONMENT: Final = {
     "host": ("PGHOST", "PGHOSTADDR", "PGSERVICE"),
@@ -46,11 +46,11 @@ _ENVIRONMENT: Final = {
     "username": ("PGUSER", "PGSERVICE"),
     "dbname": ("PGDATABASE", "PGSERVICE"),
 }
-"""libpq's variables, which go before the file."""
+"""libpq's variables, which override the file."""
 
 
 def config_path(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where the file is, or would be; None where there is to be none."""
+    """Return where the file is, or would be; None if no file is to be read."""
     if "PGSWEEP_CONFIG" in environment:
         return Path(environment["PGSWEEP_CONFIG"]) if environment["PGSWEEP_CONFIG"] else None
     home, given = environment.get("HOME", ""), environment.get("XDG_CONFIG_HOME")
@@ -66,7 +66,7 @@ def defaults_for(command: click.Command, name: str) -> dict[str, Any]:
         name: as it is called: `record`, `warm run`.
 
     Raises:
-        UsageError: the file is not TOML, not the user's own, or names an option that there is not.
+        UsageError: the file is not TOML, not the user's own, or names an option that does not exist.
     """
     path = config_path()
     # Not even the parser is loaded where there is no file.

@@ -1,7 +1,7 @@
 """psql's connection options, with their meanings; libpq parses whatever they hold.
 
-Environment variables, service files, password files and URIs are libpq's business: what is given here goes
-over them, what is not given is left to it.
+libpq reads environment variables, service files, password files and URIs. What is given here overrides
+them; what is not given is left to libpq.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Target:
 def _without_overruled_defaults(names: dict[str, str | None]) -> dict[str, str | None]:
     """Return the options without those of the configuration that DBNAME on the command line overrules.
 
-    A database overrules the database, a connection string or URI all that leads to a server.
+    A database name overrides only the database; a connection string or URI overrides all connection settings.
     """
     context = click.get_current_context(silent=True)
     database = names.get("database")
@@ -141,7 +141,7 @@ def _without_overruled_defaults(names: dict[str, str | None]) -> dict[str, str |
 
 
 def _wants_password(error: ConnectionFailed) -> bool:
-    """Return whether the connection failed for want of a password, in libpq's own words (fe-auth.c)."""
+    """Return whether the connection failed because no password was given, by libpq's message (fe-auth.c)."""
     return "no password supplied" in error.message
 
 

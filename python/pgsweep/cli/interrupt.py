@@ -16,10 +16,10 @@ _RECORDING = "ending the recording, what was seen is being written"
 
 @contextmanager
 def stoppable(settings: Settings, ending: str = _RECORDING) -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C, SIGTERM and SIGHUP set; whoever does the work looks at it and finishes.
+    """Yield an event that Ctrl-C, SIGTERM and SIGHUP set; the work checks it and ends in good order.
 
-    A second one raises KeyboardInterrupt where the work stands. A signal that is ignored, as nohup does it
-    with SIGHUP, stays so. The former handlers come back at the end.
+    A second one raises KeyboardInterrupt at once. A signal that is ignored, such as SIGHUP under nohup, stays
+    ignored. The former handlers are restored at the end.
 
     Args:
         settings: how to speak.

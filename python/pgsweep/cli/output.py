@@ -153,7 +153,7 @@ def check_writable(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"`{path}` is a folder", hint="name a file in it")
     if path.exists() and not path.is_file():
-        # What is renamed over /dev/null takes its place, and root may do so.
+        # Renaming a file over /dev/null would replace the device, and root is allowed to.
         raise UsageError(f"`{path}` is a device or a pipe", hint="name a plain file")
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", hint=f"mkdir -p {shell_word(str(folder))}")

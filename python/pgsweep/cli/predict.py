@@ -114,9 +114,10 @@ def command(
             f"there is no evidence `{evidence}`",
             hint=f"record some: `pgsweep record -o {shell_word(str(evidence))}`",
         )
-    from pgsweep.cli.provenance import machine_memory_bytes, with_provenance
+    from pgsweep.cli.provenance import with_provenance
     from pgsweep.condition import parse_word_condition
     from pgsweep.evidence.subject import subject_of
+    from pgsweep.host.machine import memory_bytes as machine_memory_bytes
     from pgsweep.records.prediction import LEVELS
     from pgsweep.sizing.predict import predict
 

@@ -51,13 +51,9 @@ def _subject_of(result: msgspec.Struct, server: str | None, now: str) -> Subject
     )
 
 
-def machine_memory_bytes() -> int:
-    """Return how much memory this machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _provenance(arguments: Sequence[str]) -> Provenance:
     from pgsweep import _native
+    from pgsweep.host.machine import memory_bytes
     from pgsweep.pg.secrets import without_secrets
 
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -69,6 +65,6 @@ def _provenance(arguments: Sequence[str]) -> Provenance:
         kernel=f"{platform.system()} {platform.release()}",
         architecture=platform.machine(),
         cpus=os.cpu_count() or 0,
-        memory_bytes=machine_memory_bytes(),
+        memory_bytes=memory_bytes(),
         python_version=platform.python_version(),
     )

@@ -1,6 +1,6 @@
 """Broken streams: a command ends if nobody reads stdout, and goes on if nobody reads stderr.
 
-`pgsweep record ... 2>&1 | head -1` closes stderr at the first line, while the recording is what is wanted. So
+`pgsweep record ... 2>&1 | head -1` closes stderr after the first line, but the recording must go on. So
 nothing that is written to stderr ever fails; what nobody can read is dropped.
 """
 
@@ -55,7 +55,7 @@ class _Steady(io.RawIOBase):
 
 @contextlib.contextmanager
 def steady_stderr() -> Iterator[None]:
-    """Let nothing that the body writes to stderr fail; one that is somebody else's object is left alone."""
+    """Keep writes to stderr in the body from failing; a stderr that is another object is left alone."""
     former = sys.stderr
     if type(former) is not io.TextIOWrapper or former.fileno() != _STDERR:
         yield
@@ -66,7 +66,7 @@ def steady_stderr() -> Iterator[None]:
     steady = io.TextIOWrapper(
         cast("IO[bytes]", _Steady(_STDERR)),
         encoding=former.encoding,
-        errors="replace",  # a character that the locale lacks shall not be the end of a message
+        errors="replace",  # a character that the locale cannot encode must not cut off a message
         write_through=True,
     )
     sys.stderr = steady

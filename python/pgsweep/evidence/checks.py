@@ -1,6 +1,6 @@
-"""What a column of evidence can hold at all: a part that holds anything else is damaged, or was not recorded.
+"""The values that a column of evidence can have: a part with any other is damaged, or no recorder wrote it.
 
-The recorder never writes a missing value, a number that is none, or a part of more than a few ten megabytes.
+The recorder never writes a missing value, a NaN, or a part of more than some tens of megabytes.
 A part whose rows need far more, whatever its own length, is refused before it is read.
 """
 
@@ -102,7 +102,7 @@ def trouble_in(table: str, column: str, values: NDArray[Any]) -> str | None:
         if not len(values):
             return None
     low, high = float(values.min()), float(values.max())
-    # Written so that it is false for NaN, which is less than nothing and more than nothing.
+    # Written so that it is false for NaN, for which every comparison is false.
     if low >= bounds[0] and high <= bounds[1]:
         return None
     possible = f"{format_exact(bounds[0])} to {format_exact(bounds[1])}"

@@ -62,12 +62,12 @@ def latencies_of(host: Mapping[str, str]) -> tuple[list[DiskLatency], str]:
     """
     text, why = host.get(_LATENCIES, ""), host.get(_NOT_MEASURED, "").removeprefix("all: ")[:300]
     if not text:
-        return [], why or "only a trace measures it, since this version"
+        return [], why or "only traces of this version and later measure it"
     found = [_latency(entry) for entry in text.split(" ", _MOST_ENTRIES)]
     known = [one for one in found if one is not None]
     depths = [one.depth for one in known]
     if len(known) < len(found) or depths != sorted(set(depths)):
-        return [], "what the evidence has of it cannot be"
+        return [], "the values in the evidence are impossible"
     # Of one depth alone nothing follows.
     return (known, "") if len(known) > 1 else ([], why or "it has one depth only")
 

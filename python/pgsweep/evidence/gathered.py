@@ -146,7 +146,7 @@ class _Import:
         if self._file.backwards_seconds > _LEAST_SET_BACK_SECONDS:
             warnings.append(
                 f"the server's clock was set back by {self._file.backwards_seconds:.2f} s meanwhile: "
-                "times are that much in doubt"
+                "times are uncertain by that much"
             )
         return warnings
 
@@ -184,7 +184,7 @@ class _Import:
                 self._start = self._file.number(row, "start")
                 self._expected_share = self._file.number(row, "share")
                 if not 0 <= self._start <= 1e11 or not 0 <= self._expected_share <= 1e6:
-                    raise self._file.damaged(row, "its numbers cannot be")
+                    raise self._file.damaged(row, "its numbers are impossible")
         elif section.what == "sample":
             self._sample(section)
         elif section.what == "snapshot":

@@ -128,7 +128,7 @@ class GatheredFile:
         if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
             raise self._damaged(row.line, f"`{column}` is not a whole number")
         if not least <= int(text) <= most:
-            raise self._damaged(row.line, f"`{column}` is {int(text)}, which cannot be")
+            raise self._damaged(row.line, f"`{column}` is {int(text)}, which is impossible")
         return int(text)
 
     def text(self, row: Row, column: str) -> str:
@@ -155,7 +155,7 @@ class GatheredFile:
             raise wrong from None
 
     def damaged(self, row: Row, why: str) -> EvidenceError:
-        """Return the error of a row that cannot be."""
+        """Return the error for an impossible row."""
         return self._damaged(row.line, why)
 
     def _rows(self) -> Iterator[Row]:
@@ -210,7 +210,7 @@ class GatheredFile:
             raise self._unknown(
                 "it is from another version of the script"
                 if first.startswith(ours + b"/")
-                else "it does not begin as what the script prints"
+                else "it does not begin like the output of the script"
             )
         number = 1
         while True:

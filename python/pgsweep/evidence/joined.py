@@ -1,12 +1,12 @@
 """Recordings of one server, one after the other, read as a single one over a window of time.
 
-Whoever records without end does it in pieces. A window over several of them has the snapshots of all, under
+A recording without end is made in pieces. A window over several of them has the snapshots of all, under
 new numbers, and of the counters a limited number of samples: they are cumulative, so the values in between
 add nothing to a sum. Pieces are joined from the newest backwards, as long as they fit: the same server with
 the same shared_buffers and settings, the same sample of blocks, and a clock hand that only moves on.
 
-What the host's processors did between two pieces is no part of the observation: whoever records in pieces
-computes there. Other programs are taken to have used as much as during the pieces.
+Processor time between two pieces is not part of the observation, because the recorder itself computes then.
+Other programs are assumed to have used as much as during the pieces.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class JoinedEvidence:
         most_snapshots: int = MOST_SNAPSHOTS,
         most_samples: int = MOST_SAMPLES,
     ) -> JoinedEvidence:
-        """Join what the newest `seconds` have.
+        """Join the pieces that cover the newest `seconds`.
 
         Args:
             pieces: folders of evidence in the order of recording; the last may still be written.
@@ -169,7 +169,7 @@ class _Recording:
 
 
 def _bridge_gaps(parts: Sequence[_Recording]) -> None:
-    """Let other programs have used the processors between two recordings as much as during them.
+    """Assume that other programs used the processors between two recordings as much as during them.
 
     Changes the host's counter `host_cpu_seconds`, which is read at both ends of a recording.
     """

@@ -51,7 +51,7 @@ _MAPPING_COLUMNS: Final = ("number", "spc", "db", "rel", "fork", "schema", "name
 
 
 class OracleTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace that need never have seen PostgreSQL.
+    """A trace, which may come from a system other than PostgreSQL.
 
     Attributes:
         pages: the object of each access, numbered from 0 in the order of first appearance.

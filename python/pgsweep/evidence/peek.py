@@ -4,7 +4,7 @@ The buffer descriptors are read through /proc/PID/mem, 64 bytes a buffer; no pro
 no lock is taken, nothing is written and no process is stopped. It needs Linux, the server's host, and root or
 the server's user; no extension. A connection gives the counters and the catalog, as for snapshots by SQL.
 
-The same snapshots are kept as there, and besides where the clock hand stands, and what the host counts of
+It keeps the same snapshots as a recording by SQL, the position of the clock hand, and what the host counts of
 the server's disk reads and of its page cache.
 
 The contents of the memory are used only if they agree with what the server reports.

@@ -45,7 +45,7 @@ def open_timer(postmaster_pid: int, start_time: int | None = None) -> tuple[Read
 
 
 def cost_words(timer: ReadTimer) -> str:
-    """Return what timing reads costs, as a sentence goes on."""
+    """Return what timing reads costs, as a part of a sentence."""
     _, cost_seconds = timer.own_seconds
     return (
         f"for {format_plain(TIMED_SECONDS)} s in every {format_plain(EVERY_SECONDS)} s each read from a file "
@@ -132,7 +132,7 @@ class ReadTiming:
             while not self._stop.is_set():
                 self._time_stretch(timer)
                 self._stop.wait(EVERY_SECONDS - TIMED_SECONDS)
-        except (RuntimeError, OSError) as error:
+        except Exception as error:  # whatever it is, the evidence must say that no more was timed
             self.failure = _reason(error)
         finally:
             timer.detach()
@@ -164,7 +164,7 @@ class ReadTiming:
             self.reads += int(rows["reads"].sum())
 
 
-def _reason(error: RuntimeError | OSError) -> str:
+def _reason(error: Exception) -> str:
     """Return what the probes say failed."""
     number_first = isinstance(error, OSError) and len(error.args) > 1
     return str(error.args[-1] if number_first else error.args[0] if error.args else error)

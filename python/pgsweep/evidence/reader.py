@@ -159,7 +159,7 @@ def _read_part(part: Path, table: str, columns: Sequence[str]) -> dict[str, NDAr
 
 
 def _check_shape(part: Path, end: parquet.FileMetaData, table: str, columns: Sequence[str]) -> None:
-    """Refuse a part by its end, before any row is read."""
+    """Refuse a part whose footer shows that it is damaged, before any row is read."""
     names = [end.schema.column(index).path for index in range(end.num_columns)]
     later = ADDED_LATER.get(table, frozenset())
     missing = [name for name in columns if name not in names and name not in later]
@@ -331,7 +331,7 @@ def _seconds_seen(parts: dict[str, list[Path]]) -> float:
     last = 0.0
     for table, column in _TIMES.items():
         for part in parts[table][-1:]:
-            # What is damaged inside is refused when it is read for itself.
+            # Damage inside the part is reported when its table is read.
             with contextlib.suppress(EvidenceError):
                 times = _read_part(part, table, [column])[column]
                 last = max(last, float(times.max(initial=0)) * (1e-9 if column == "time_ns" else 1.0))

@@ -21,7 +21,7 @@ from pgsweep.records.prediction import RecordPlan, RecordResult
 Source = Literal["auto", "peek", "sql", "trace"]
 
 _TRACE_SECONDS: Final = 40.0
-"""Length of a trace where none was asked for: it has no measure of its own for when it suffices."""
+"""Default length of a trace, which has no measure of its own for when it is long enough."""
 
 
 def record(
@@ -145,6 +145,6 @@ def plan_record(
 
 
 def _refusal(source: str, refused: MissingAbility) -> str:
-    """Return which source is not possible, and why, as a sentence goes on."""
+    """Return which source is not possible, and why, as a part of a sentence."""
     cause = f" ({refused.cause})" if refused.cause else ""
     return f"{source}: {refused.message}{cause}"

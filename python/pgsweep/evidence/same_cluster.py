@@ -16,7 +16,7 @@ from pgsweep.pg.connect import Connection
 
 
 def check_cluster(connection: Connection, meta: EvidenceMeta, evidence: Path) -> str | None:
-    """Return that the server may be another one, where it cannot be known.
+    """Return a warning if it cannot be determined whether the server is the recorded one, else None.
 
     Args:
         connection: a session on the server.

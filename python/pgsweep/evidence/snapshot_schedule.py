@@ -15,7 +15,7 @@ DUTY: Final = 0.025
 """Share of time that snapshots may take of one backend."""
 
 MOST_DUTY: Final = 0.1
-"""The same where a short observation of a large pool would otherwise have hardly a snapshot."""
+"""The same where a short observation of a large pool would otherwise have hardly any snapshots."""
 
 WANTED_COUNT: Final = 60
 """Snapshots wanted over the observation, where their cost allows it."""
@@ -33,7 +33,7 @@ MOST_SECONDS: Final = 3600.0
 
 
 def least_seconds(action: Callable[[], object]) -> float:
-    """Return the seconds that something takes: the least of several, as others may be busy."""
+    """Return the least time in seconds of several runs: other programs may slow single runs down."""
     taken: list[float] = []
     while len(taken) < 7 and sum(taken) < 2.0:
         begin = time.monotonic()
@@ -119,7 +119,7 @@ class SnapshotSchedule:
         )
 
     def _stretch(self) -> None:
-        """Space snapshots out where passes are long: an open-ended recording needs no thousands."""
+        """Space snapshots out where passes are long: an open-ended recording needs no thousands of them."""
         pass_seconds = self._clock.pass_seconds
         if not math.isinf(pass_seconds):
             wanted = min(WANTED_PASSES * pass_seconds / WANTED_COUNT, LONGEST_INTERVAL_SECONDS)

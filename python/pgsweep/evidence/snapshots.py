@@ -55,7 +55,7 @@ COUNTER_SECONDS: Final = 5.0
 
 WHOLE_POOL_BLOCKS: Final = 1 << 19
 SAMPLE_BLOCKS: Final = 1 << 18
-"""Pools above the first are sampled down to the second: less to transfer and keep, not less to read."""
+"""Pools above the first are sampled down to the second: fewer blocks are kept, but all buffers are read."""
 
 
 def sample_of(server: Server, seed: int, sample_blocks: int | None) -> BlockSample:

@@ -12,13 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pgsweep._native import Tracer, read_pool
+from pgsweep._native import PoolReader, Tracer
 from pgsweep.evidence.block_residency import LOOKED_UP, BlockResidency, Pool
 from pgsweep.evidence.disk_latency import TIMED_DEPTHS
 from pgsweep.evidence.host_memory import TIMED_READS, facts_at_end
@@ -40,16 +40,19 @@ from pgsweep.progress import Progress
 from pgsweep.records.prediction import RecordResult
 from pgsweep.units import format_count, format_percent
 
+if TYPE_CHECKING:
+    from pgsweep._native import PoolTable
+
 POLL_SECONDS: Final = 0.25
 COUNTER_SECONDS: Final = 10.0
 COPY_SECONDS: Final = 0.5
 """How often copies from the page cache are timed: 400 of them, less than a millisecond."""
 
 LOAD_SECONDS: Final = 2.0
-"""For which the load is counted before: the server's processes report their counts at most once a second."""
+"""Seconds of counting the load before a trace: processes report their counts at most once a second."""
 
 FIRST_GUESS_ROW_BYTES: Final = 12
-"""Bytes that a row takes on disk, until the first part shows it."""
+"""Assumed bytes of a row on disk, used until the first part is written."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -82,7 +85,7 @@ class TraceRecording:
     ) -> None:
         self._connection = connection
         self._server = server
-        self._postmaster_pid = postmaster_pid
+        self._postmaster_pid, self._start_time = postmaster_pid, start_time
         self._timer, self._no_timer = open_timer(postmaster_pid, start_time)
         self._progress = progress
         self._stop = stop
@@ -97,6 +100,7 @@ class TraceRecording:
         self._database_accesses = 0
         self._last_access_ns = 0
         self._snapshots = 0
+        self._memory: PoolReader | None = None
         # Before the probes and the first counters: statements of ours would be in one of them only.
         self._unlike = self._compared()
 
@@ -331,11 +335,24 @@ class TraceRecording:
             writer.flush()
         return writer.bytes_written < limit_bytes
 
+    def _read_pool(self) -> PoolTable:
+        """Return what lies in the buffers.
+
+        Raises:
+            RuntimeError: the layout of the server's memory is not known.
+            OSError: it cannot be read, or the server ended or restarted meanwhile.
+        """
+        if self._memory is None:
+            self._memory = PoolReader(
+                self._postmaster_pid, self._server.version_num, start_time=self._start_time
+            )
+        return self._memory.read()
+
     def _compared(self) -> str | None:
         """Return why the pool in the server's memory cannot be what the server says; None if it can."""
         try:
             before = used_buffers(self._connection)
-            pool = read_pool(self._postmaster_pid, self._server.version_num)
+            pool = self._read_pool()
             return disagreement(pool, self._server, before, used_buffers(self._connection))
         except (RuntimeError, OSError) as error:
             return str(error.args[0])
@@ -345,7 +362,7 @@ class TraceRecording:
         if not self.pool_is_as_expected:
             return None
         try:
-            pool = read_pool(self._postmaster_pid, self._server.version_num)
+            pool = self._read_pool()
         except (RuntimeError, OSError):
             return None
         return cast("dict[str, NDArray[Any]]", pool), len(pool["block"])
@@ -354,7 +371,7 @@ class TraceRecording:
         """Store what lies in the buffers, if the memory shows what the server says of it."""
         why = self._unlike
         try:
-            pool = read_pool(self._postmaster_pid, self._server.version_num)
+            pool = self._read_pool()
             why = why or disagreement(pool, self._server, None, None)
         except (RuntimeError, OSError) as error:
             why = why or str(error.args[0])

@@ -129,7 +129,7 @@ class MemoryCgroup:
     def remove(self, *, patience_seconds: float = 5.0) -> None:
         """Remove the group, which must have no processes; a group already gone is not an error.
 
-        The kernel says busy for some milliseconds after the last process ended, hence the patience.
+        The kernel reports EBUSY for some milliseconds after the last process has ended, so it is tried again.
         """
         deadline = time.monotonic() + patience_seconds
         while self.path.exists():
@@ -429,7 +429,7 @@ def _upwards(folder: Path, top: Path) -> list[Path]:
 _V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V2_FILES = ("memory.max", "memory.current")
 _NO_LIMIT = 1 << 62
-"""Version 1 has no word for no limit, but a number of pages that no machine has (mm/page_counter.c)."""
+"""Version 1 shows no limit as a number of pages that no machine has (mm/page_counter.c)."""
 
 
 def _smallest_limit(folder: Path, top: Path, names: tuple[str, str]) -> MemoryLimit:

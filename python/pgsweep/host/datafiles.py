@@ -66,7 +66,7 @@ def find_data_files(
 ) -> DataFiles:
     """Return the segment files of all relations, or of those of some databases (0: shared catalogs).
 
-    Files that vanish meanwhile are of no consequence here: they are found to be gone when they are looked at.
+    Files that vanish meanwhile do no harm: whoever reads them later finds that they are gone.
 
     Raises:
         MissingAbility: the data directory cannot be entered.

@@ -26,7 +26,7 @@ MOST_READS: Final = 2000
 
 ROUNDS: Final = 3
 _MOST_SECONDS: Final = 0.05
-"""At each depth in each round; all of them take 0.9 s."""
+"""Most seconds at each depth in each round; all of them together take 0.9 s."""
 
 SLOWER: Final = 3.0
 """How much longer than one alone reads may take before no greater depth is tried."""

@@ -82,7 +82,7 @@ class Pool:
 
 
 _READINGS = 10
-"""The number of times that changing counts are read at most."""
+"""How often counts that keep changing are read, at most."""
 
 
 def read_pools(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Pool]:

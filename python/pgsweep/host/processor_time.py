@@ -24,11 +24,11 @@ _ROUNDS: Final = 7
 _PAUSE_SECONDS: Final = 0.02
 _MOST_BYTES: Final = 8 << 20
 _SPREAD_BYTES: Final = 32 << 20
-"""Of memory that is read into: more than the processor's caches keep of it from one use to the next. Into one
+"""Size of the memory that is read into: more than the processor's caches hold between two uses. Into one
 buffer, which stays in the first of them, a copy takes half as long or less."""
 
 _STEP: Final = 2039
-"""From one block of it to the next; no factor of their number."""
+"""Blocks from one read to the next; it has no common factor with their number."""
 
 COLD_READS: Final = 200
 _FEWEST_COLD_READS: Final = 40

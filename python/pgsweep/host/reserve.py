@@ -24,7 +24,7 @@ from pgsweep.errors import MissingAbility, PgsweepError, UsageError
 from pgsweep.files import make_private, read_private, remove_leftovers, remove_private, write_whole
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.procfile import PROC, read_host_memory
-from pgsweep.units import format_bytes, format_count
+from pgsweep.units import format_bytes, format_count, huge_page_word
 
 STATE_DIRECTORY = Path("/var/lib/pgsweep")
 SYSCTL_DIRECTORY = Path("/etc/sysctl.d")
@@ -319,7 +319,7 @@ class Reserver:
 
     def _line(self, pool: Pool, target: int) -> str:
         if not pool.is_default:
-            size = f"{pool.size_bytes >> 30}G" if pool.size_bytes >= 1 << 30 else f"{pool.size_bytes >> 20}M"
+            size = huge_page_word(pool.size_bytes)
             raise UsageError(
                 f"--persist cannot keep pages of {format_bytes(pool.size_bytes)}",
                 cause="vm.nr_hugepages of sysctl.d counts pages of the kernel's default size only",
@@ -401,7 +401,7 @@ def _refused(pool: Pool, target: int, error: OSError) -> MissingAbility:
 
 def _fewer(pool: Pool, before: int, target: int, given: int) -> PgsweepError:
     """Return the failure to get all pages; the number has been put back."""
-    size = f"{pool.size_bytes >> 30}G" if pool.size_bytes >= 1 << 30 else f"{pool.size_bytes >> 20}M"
+    size = huge_page_word(pool.size_bytes)
     return PgsweepError(
         f"the kernel gave {given - before} of {target - before} huge pages of "
         f"{format_bytes(pool.size_bytes)}, also after memory was compacted; the number is {before} again",

@@ -37,7 +37,7 @@ def run_every(
         seed: of the orders and of pgbench.
         place: of the private servers.
         command: the command line, for the files of samples.
-        progress: receives first how long it takes.
+        progress: receives the expected time first.
 
     Raises:
         UsageError: the folder holds the runs of something else.

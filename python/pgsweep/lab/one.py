@@ -38,7 +38,7 @@ def run_one(work: Work, job: str, repetition: int, seed: int, progress: Progress
         job: which.
         repetition: from 1.
         seed: of the whole plan.
-        progress: listens.
+        progress: receives messages.
         clock: gets the times.
 
     Raises:

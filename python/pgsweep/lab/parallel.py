@@ -1,4 +1,4 @@
-"""Cells of a grid beside each other: on worker processes here, or on any `concurrent.futures` executor.
+"""Run the cells of a grid in parallel: on worker processes here, or on any `concurrent.futures` executor.
 
 Each cell is one task, with a private server of its own for all its repetitions. Its runs come back when all
 are done, and only then stand in the file of samples; a cell whose worker dies is done again as a whole. So
@@ -55,7 +55,7 @@ def run_cells(
     executor: Executor | str,
     progress: Progress,
 ) -> list[str]:
-    """Run cells beside each other, and return notes for the result.
+    """Run cells in parallel, and return notes for the result.
 
     Args:
         plan: a grid.
@@ -63,7 +63,7 @@ def run_cells(
         missing: repetitions by job.
         samples: each cell is added when it is done.
         executor: as `check_executor` takes it.
-        progress: listens.
+        progress: receives messages.
 
     Raises:
         MissingAbility: this executor is not available here, or was lost.

@@ -85,7 +85,7 @@ class Chosen:
             seed: of the order and of pgbench.
             place: of the private servers.
             command: the command line, for the file of samples.
-            progress: listens.
+            progress: receives messages.
             executor: runs cells of a grid beside each other: an executor of `concurrent.futures`,
                 `processes:N`, or the address of a dask scheduler.
 

@@ -14,7 +14,7 @@ _MOST_BYTES: Final = 4000
 
 
 def run_command(command: str, patience_seconds: float = PATIENCE_SECONDS) -> tuple[int | None, str]:
-    """Run a command by /bin/sh; return its exit code, None where it did not end in time, and its last words.
+    """Run a command by /bin/sh; return exit code (None if it did not end in time) and end of its output.
 
     Nothing is put into the command. It has no input, and a session of its own: Ctrl-C does not cut a
     restart short. Its output goes to a file, because the server that it starts keeps it open.

@@ -60,7 +60,7 @@ class NewPartition:
         ]
 
     def changes(self, connection: Connection) -> list[str]:
-        """Return what of the partitioned table is not as it was: nothing."""
+        """Return what the partitioned table had before and does not have now; normally nothing."""
         after = read_facts(connection, self.parent.table.oid)
         return [line for line in differences(self.parent.facts, after) if line.startswith("before: ")]
 
@@ -168,7 +168,7 @@ def partition_options(options: LoadOptions) -> LoadOptions:
 
 
 def partition_plan(prepared: Prepared, partition: NewPartition) -> Prepared:
-    """Return a plan in the words of a new partition."""
+    """Return the plan, worded for a new partition."""
     plan, parent = prepared.plan, partition.parent.table.quoted
     choices_of = {"freezing": "COPY FREEZE"}
     reasons = {

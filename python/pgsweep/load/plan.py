@@ -325,7 +325,7 @@ def _strategy(
 
 
 def without_wal(wal_level: str) -> str:
-    """Return that no WAL is written for a table that the transaction has made or truncated, if so."""
+    """Return the note that no WAL is written for a table made or truncated in the transaction, if so."""
     return ", and with wal_level=minimal no WAL is written for it" if wal_level == "minimal" else ""
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from pgsweep.load.copying import chunks_of
 from pgsweep.load.document import LoadDocument
 from pgsweep.pg.connect import Connection
-from pgsweep.pg.failures import DriverError
+from pgsweep.pg.failures import DriverError, first_line
 from pgsweep.pg.load_catalog import Column
 from pgsweep.pg.load_copy import BadRow, copy, open_session
 from pgsweep.pg.load_sample import drop_sample, empty_sample, make_sample
@@ -49,7 +49,7 @@ def measure_jobs(
         one = _timed(conninfo, control, target, [[part for each in parts for part in each]])
         many = _timed(conninfo, control, target, parts)
     except (DriverError, BadRow) as error:
-        return 1, None, f"the sample could not be copied ({str(error).splitlines()[0]})"
+        return 1, None, f"the sample could not be copied ({first_line(error)})"
     finally:
         with suppress(DriverError):
             drop_sample(control, target)

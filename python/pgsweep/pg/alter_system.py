@@ -1,4 +1,4 @@
-"""ALTER SYSTEM: what it has set before, whether it may be used, and using it.
+"""ALTER SYSTEM: read what it has set, check whether it may be used, and use it.
 
 It writes postgresql.auto.conf in the data directory, which comes after postgresql.conf. Each statement is
 whole or not at all; it cannot be in a transaction with another.
@@ -89,7 +89,7 @@ def _for_provider(connection: psycopg.Connection[Any], wanted: Mapping[str, str]
 def in_unit(value: str, unit: str | None) -> str:
     """Return a value as a number in the unit of pg_settings: `4GB` in 8kB is 524288.
 
-    A value without a unit is in it already, and one of a setting without a size is what it is.
+    A value without a unit is already in that unit. A value that is not a size is returned unchanged.
     """
     if unit is None or not unit.endswith("B") or not value.endswith("B"):
         return value
@@ -104,14 +104,14 @@ def read_states(connection: psycopg.Connection[Any], names: Sequence[str]) -> li
 
 
 def statement(name: str, value: str | None) -> sql.Composed:
-    """Return the statement that sets a value, or with None takes what was set away."""
+    """Return the statement that sets a value, or, for None, resets the setting."""
     if value is None:
         return sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name))
     return sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
 
 
 def alter_system(connection: psycopg.Connection[Any], name: str, value: str | None) -> None:
-    """Set a value in postgresql.auto.conf, or take it away with None.
+    """Set a value in postgresql.auto.conf, or, for None, remove it.
 
     Raises:
         PgsweepError: the server refuses the value.

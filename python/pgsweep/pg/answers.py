@@ -129,7 +129,7 @@ class CheckedConnection(psycopg.Connection[Any]):
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
         """Wait for a statement.
 
-        The server ends what runs longer than statement_timeout. If its word for that does not come either,
+        The server cancels a statement that exceeds statement_timeout. If the error does not arrive either,
         or only a part of an answer, nothing else would end the waiting.
         """
         if self.patience_seconds is not None:

@@ -141,13 +141,13 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
 
 
 _NUMBERS = {"segment_size": (1, 2**31 - 1), "max_connections": (1, 2**18 - 1), "bgwriter_delay": (10, 10_000)}
-"""Settings that are counted with, and their limits (guc_tables.c)."""
+"""Settings that are used in computations, and their limits (guc_tables.c)."""
 
 _WORDS = ("huge_pages", "track_counts", "track_io_timing")
 
 
 def _check_settings(connection: psycopg.Connection[Any], settings: dict[str, str | None]) -> None:
-    """Check that the settings that are needed are there, and are what they can be.
+    """Check that the required settings are present and within their limits.
 
     Raises:
         UnexpectedAnswer: they are not.

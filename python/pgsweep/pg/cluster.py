@@ -168,7 +168,7 @@ class Cluster:
 
     @property
     def bindir(self) -> Path:
-        """Return the folder of the server's programs, for pgbench and the like."""
+        """Return the folder of the server's programs, such as pgbench."""
         return self.binaries.bindir
 
     @property
@@ -231,7 +231,7 @@ class Cluster:
         """Start the server with the present settings and wait until it accepts connections.
 
         Raises:
-            ClusterError: it does not come up; says the server's last words.
+            ClusterError: it does not start; shows the end of the server's log.
         """
         if self._closed:
             raise ClusterError("this private cluster was closed")

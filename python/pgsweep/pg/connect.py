@@ -108,7 +108,7 @@ INSPECTION = _set({**_HARMLESS, **_MEANING})
 """The second statement of a session that only reads."""
 
 _GRACE_SECONDS = 5.0
-"""How much longer than the server's own limit an answer is waited for."""
+"""How much longer than the server's own limit to wait for an answer."""
 
 # Message pattern, likely cause, next step; the first match counts. libpq gives no SQLSTATE for a refused
 # connection, and its texts are in English unless the server's lc_messages says otherwise: then the message
@@ -387,7 +387,7 @@ def with_name(conninfo: str, name: str) -> str:
 
 
 def is_conninfo(text: str) -> bool:
-    """Return whether libpq takes a text for a connection string; `a=b.heat` it does not."""
+    """Return whether libpq would read a text as a connection string; it would not for `a=b.heat`."""
     if text.startswith(("postgresql://", "postgres://")):
         return True
     if "=" not in text:

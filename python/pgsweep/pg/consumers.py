@@ -133,7 +133,7 @@ class Statements:
 
 @contextmanager
 def _usable(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Turn what pg_stat_statements fails with into what would mend it."""
+    """Turn failures of pg_stat_statements into errors whose hint corrects them."""
     with explained():
         try:
             yield

@@ -1,6 +1,6 @@
 """A server that its owner has named disposable: who else is connected, and a database for the lab alone.
 
-The database carries a comment, so that one of somebody else's with the same name is never dropped.
+The database has a comment, so that another user's database of the same name is never dropped.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ _WRITE_SECONDS: Final = 60
 _READ_SECONDS: Final = 15
 _LOCK_SECONDS: Final = 5
 _PATIENCE_SECONDS: Final = 5.0
-"""How much longer than the server's own limit an answer is waited for."""
+"""How much longer than the server's own limit to wait for an answer."""
 
 _AGAIN_SECONDS: Final = 5.0
-"""A server that could not be reached is not asked again by readers before this pause: pages must not wait."""
+"""After a failed connection, readers try again only after this pause, because pages must not wait."""
 
 _COUNT_SECONDS: Final = 600.0
 """How often rows are counted where the tables have reached their limit."""
@@ -246,7 +246,7 @@ class PostgresStore:
         return PgsweepError(
             f"{self.name}: {first_line(error)}",
             cause="the server was stopped or restarted" if gone else "the server refused a statement",
-            hint="it is tried again by itself; see the server's log",
+            hint="pgsweep tries again; see the server's log",
         )
 
     @contextmanager

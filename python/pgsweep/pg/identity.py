@@ -37,7 +37,7 @@ class ServerUser:
     changed: bool
 
     def give(self, path: Path) -> None:
-        """Make a file or folder theirs."""
+        """Make the user the owner of a file or folder."""
         if self.changed:
             os.chown(path, self.uid, self.gid)
 

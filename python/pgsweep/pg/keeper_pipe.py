@@ -59,7 +59,7 @@ class KeeperPipe:
         self.pid = self._process.pid
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
-        """Let the keeper do something and return its answer.
+        """Send the keeper a request and return its answer.
 
         Args:
             what: `run`, `start`, `poll` or `stop`.

@@ -28,7 +28,7 @@ def connected_as_owner(connect: Callable[[], T], refusal: psycopg.Error) -> T | 
     """Connect again as the owner of the socket, where root was refused.
 
     libpq gives a refusal no SQLSTATE, and its text is in the language of the server's lc_messages. So any
-    refusal of root counts: one that has another reason is met again.
+    refusal of root counts: a refusal with another reason occurs again at the second attempt.
 
     Args:
         connect: connects.

@@ -1,4 +1,4 @@
-"""Trying again: where the server is away, and where other sessions are in the way."""
+"""Retries: while the server is unavailable, and while other sessions hold locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgsweep.errors import ConnectionFailed
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
-"""How long a server that restarts is waited for."""
+"""How long to wait for a server that restarts."""
 
 _TRY_AGAIN_SECONDS = 0.05
 
@@ -66,7 +66,7 @@ def repeated(
 
 
 def awaited(step: Callable[[], T | None], *, seconds: float, pause_seconds: float) -> T | None:
-    """Return what a step returns as soon as that is not None; None where it is for that long.
+    """Repeat a step until it returns something other than None, and return that; None if the time runs out.
 
     Args:
         step: asks once.

@@ -50,7 +50,7 @@ class SharedMemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
         server_pages: shared_memory_size_in_huge_pages; None before version 15.
         server_pages_exact: it is never one too many, as it may be up to 18.
         requested_bytes: the size of the segment; None where the role may not know.
-        settings: those that size it and were given by somebody, in the units of pg_settings.
+        settings: those that determine its size and are not at their default, in the units of pg_settings.
         sees_all_settings: the role sees all of them.
     """
 

@@ -36,7 +36,7 @@ from pgsweep.plain import decode_name, sql_identifier
 
 _SAFE_SCHEMAS = ("extensions", "superuser_extensions", "pgsweep_extensions")
 """Names that hints propose for a schema of a superuser's own: the first that nobody else has taken.
-pg_catalog is none: the server makes no view there (heap.c: heap_create)."""
+pg_catalog is not possible: the server creates no view there (heap.c: heap_create)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Distrust:
     Attributes:
         problem: what is wrong, as the end of the sentence `the extension X in database Y is ...`.
         cause: who could do what.
-        statements: SQL that mends it, for a superuser.
+        statements: SQL that corrects it, for a superuser.
         otherwise: what helps without these statements, or nothing.
     """
 
@@ -123,7 +123,7 @@ class _Schema:
 
 
 _NOBODYS = _Schema(existing=True, trusted=False)
-"""One of which the server says nothing though it was asked."""
+"""Assumed of a schema that is missing from the server's answer: it exists and is not trusted."""
 
 
 def _schemas(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, _Schema]:

@@ -210,7 +210,7 @@ def advised_of(watched: Watched) -> list[ServeAdvised]:
 
 
 def best_advice(windows: list[ServeAdvised]) -> ServeAdvised | None:
-    """Return the advice that rests on most evidence, of those that a prediction is behind if there are any.
+    """Return the advice that rests on most evidence; advice with a prediction comes before advice without.
 
     A setting that takes a restart should suit the day, not the last quarter of an hour.
     """

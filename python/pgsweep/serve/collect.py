@@ -34,10 +34,10 @@ from pgsweep.serve.history import Gap, History, Interval, Sample
 
 _MEMORY_SECONDS: Final = 60.0
 _MEMORY_SHARE: Final = 0.02
-"""Private memory is read that often at most, and for no larger share of one processor."""
+"""Least seconds between readings of private memory, and the largest share of one processor for them."""
 
 _AGAIN_SECONDS: Final = 60.0
-"""After an error that nobody foresaw, the server is opened anew after this pause."""
+"""Seconds until the server is opened again after an unexpected error."""
 
 
 class Collector:
@@ -167,7 +167,7 @@ class Collector:
         self._board.changed(self._config.key, "consumers", change)
 
     def _note_gap(self, now: float) -> None:
-        """Keep in the history since when, and why, there was nothing."""
+        """Record the gap in the history: since when there are no samples, and why."""
         begin, self._away_since = self._away_since, None
         failure = self._board.summary(self._config.key).failure
         # The time before the first sample is no gap: the history does not claim to have it.

@@ -25,7 +25,7 @@ from pgsweep.records.memory import MemoryProcess
 
 INTERVAL_SECONDS: Final = 60.0
 KEPT: Final = 20
-"""Of each kind, by name."""
+"""How many of each kind are kept by name."""
 
 KINDS: Final = ("user", "database", "statement", "backend")
 COLUMNS: Final = (
@@ -47,7 +47,7 @@ _SHARE: Final = 0.005
 _COSTS_KEPT: Final = 5
 _LONGEST_STEP_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 600.0
-"""When pg_stat_statements is looked for again where it could not be used."""
+"""Seconds until pg_stat_statements is tried again after it could not be used."""
 
 _MOST_TEXTS: Final = 500
 _SESSIONS: Final = "what others execute"
@@ -132,7 +132,7 @@ class Consumers:
         self._memory = memory
 
     def remember_hidden(self, sessions: int) -> None:
-        """Take over of how many sessions the server does not say what they do."""
+        """Set the number of sessions whose activity the server does not show."""
         self.missing = [missing for missing in self.missing if missing.what != _SESSIONS]
         if sessions:
             if self._grant is None:

@@ -45,10 +45,10 @@ _SOON_SECONDS: Final = 15.0
 """How soon it is tried again where nothing could be predicted."""
 
 _LAST: Final = 1 << 30
-"""Where the verification stands among the windows."""
+"""Sorts the verification behind all windows."""
 
 _SHARE: Final = 0.25
-"""Of one processor, at a lower priority, for the predictions of all servers together."""
+"""Largest share of one processor for the predictions of all servers, at a lower priority."""
 
 _LONGEST_SECONDS: Final = 300.0
 
@@ -57,7 +57,7 @@ _NICE: Final = 10
 which is enough to end within minutes; at 19 it would not."""
 
 _ARENAS: Final = 2
-"""Of the C library's allocator in the process that predicts."""
+"""Arenas of the C library's allocator in the process that predicts."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -254,7 +254,7 @@ def _answered(request: Request) -> Answer:
 def _serve_requests() -> None:
     os.nice(_NICE)
     with suppress(AttributeError, OSError):
-        # It never takes a processor from a process that is already there.
+        # With SCHED_BATCH it does not preempt a running process.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     limit_arenas(_ARENAS)
     # What libraries may print must not get between the answers.

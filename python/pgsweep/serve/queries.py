@@ -23,7 +23,7 @@ from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServerConfig
 
 COST_SHARE: Final = 0.01
-"""Of one backend's time, for each query."""
+"""Largest share of one backend's time for each query."""
 
 _AWAY_SECONDS: Final = 10.0
 _LONGEST_LABEL: Final = 200

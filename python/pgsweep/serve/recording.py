@@ -38,7 +38,7 @@ _THIN_SAMPLES: Final = 2
 
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _SEED: Final = 1
-"""The same for all pieces: only then do they hold the same sample of blocks."""
+"""The seed of all pieces: only with one seed do they hold the same sample of blocks."""
 
 
 class Recorder:

@@ -53,7 +53,7 @@ _MAP_SECONDS: Final = 10.0
 _MAP_CELLS: Final = 2048
 _MOST_CONNECTIONS: Final = 256
 _ARENAS: Final = 2
-"""Of the C library's allocator: each thread's own would keep what the largest look of its server needed."""
+"""Arenas of the C library's allocator: one per thread would keep the memory of its largest sample."""
 
 _EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 (compared with, not listened at)
 
@@ -360,7 +360,7 @@ def serve(config: ServeConfig, *, say: Callable[[str], None], warn: Callable[[st
             ),
             hub,
         )
-        # uvicorn raises the signal that ended it once more, for the handlers of before: all is not over then.
+        # uvicorn raises the signal once more for the previous handlers, while there is still work to do here.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
         service.start()

@@ -20,7 +20,7 @@ from pgsweep.records.serve import ServeVerification
 from pgsweep.sizing.verify import verify
 
 LEAST_SECONDS: Final = 600.0
-"""Of evidence with the new size, before it is compared."""
+"""Least seconds of evidence with the new size before it is compared."""
 
 WINDOW_SECONDS: Final = 3600.0
 _ASIDE: Final = "verifying"

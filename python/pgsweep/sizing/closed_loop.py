@@ -33,10 +33,10 @@ def throughput(sessions: float, *, delay_seconds: float, demand_seconds: float, 
     """Return transactions per second.
 
     Args:
-        sessions: in the loop; a broken number lies between its neighbours.
+        sessions: in the loop; a fractional number is interpolated.
         delay_seconds: of a transaction outside the processors.
         demand_seconds: processor time of a transaction.
-        processors: that serve them; a broken number, where others use a part of them, likewise.
+        processors: that serve them; may be fractional, if others use a part of them.
     """
     return flow(
         sessions,

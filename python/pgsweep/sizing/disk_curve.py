@@ -1,7 +1,7 @@
 """How long a read from disk takes by the number of reads in flight, measured at a few depths.
 
 The recording reads while the server works, so the server's reads are in flight besides, a number that varies
-and that grows where the disk gets slower. Sought is the latency with a fixed number in flight: that with
+and that grows where the disk gets slower. The latency with a fixed number in flight is computed: that with
 which the loop of sessions, and the recording's reads beside it, gives the latencies that were measured. It
 begins with these, at the mean depth, and is corrected a fixed number of times by what the loop makes of it.
 """
@@ -171,7 +171,7 @@ def seconds_by_depth(depths: _Numbers, seconds: _Numbers, most: int, below: floa
         seconds: the latency there, never falling.
         most: number of reads in flight.
         below: how much shorter reads take with fewer in flight than at the first depth: from 0 (not at all)
-            to 1 (as the least slope beyond lets expect: the curve bends upwards).
+            to 1 (by the least slope measured beyond it, since the curve bends upwards).
     """
     counts = np.arange(1, most + 1, dtype=float)
     found: _Numbers = np.interp(counts, depths, seconds)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Z90: Final = 1.645
 
 _SAME: Final = 0.05
-"""Below this a time shows nothing: the samples of a quiet host differ by as much."""
+"""A smaller difference of a time means nothing: on a quiet host samples differ by as much."""
 
 _SAID: Final = 0.01
-"""Of the throughput: what changes it by less is not said."""
+"""A change of the throughput by less than this share is not reported."""
 
 
 _START: Final = 0.03

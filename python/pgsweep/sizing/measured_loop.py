@@ -50,7 +50,7 @@ class Loop:
         demand_seconds: processor time of a transaction, what the recording cost it included.
         recording_seconds: of that, what the recording cost.
         processors: that the server may use: all, less what others use, or those that its cgroup and its
-            affinity mask leave it, where these are fewer; a broken number.
+            affinity mask leave it, where these are fewer; may be fractional.
         limited: it may not use all that others leave.
         others: processors that other programs use; the clients, where they run on the host, among them.
         read_seconds: of waiting for reads in one second, page cache and disk.
@@ -141,7 +141,7 @@ def measure_loop(evidence: TraceTables) -> Loop:
     if count - others < (1 - _MOST_OTHERS) * allowed:
         raise Refused(f"others use {format_percent(others / count)} of the processors")
     if sessions > MOST_SESSIONS or active <= 0:
-        raise Refused("the sessions' times cannot be")
+        raise Refused("the times of the sessions are impossible")
     latencies, no_latencies = latencies_of(meta.host)
     pages, written = _written_by_sessions(rate, meta.database)
     writing = min(written, pages * copy * _COPIES_OF_A_WRITE)

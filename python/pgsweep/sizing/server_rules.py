@@ -88,7 +88,7 @@ def check_usage_counts(meta: EvidenceMeta, usage_counts: NDArray[Any]) -> None:
 
 
 def unsettled(meta: EvidenceMeta) -> str | None:
-    """Return that the rules are those of the version before; None where they are the server's own."""
+    """Return a warning if the rules are those of the version before; None if they are the server's own."""
     major = meta.server_version_num // 10000
     if major != UNSETTLED_MAJOR:
         return None

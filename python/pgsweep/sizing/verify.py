@@ -20,6 +20,7 @@ from pgsweep.errors import UsageError
 from pgsweep.evidence.same_cluster import check_cluster
 from pgsweep.evidence.schema import STATISTICS_RESET, other_cluster
 from pgsweep.evidence.store import Evidence, EvidenceMeta
+from pgsweep.pg.buffercache import hand_position
 from pgsweep.pg.connect import connect, explained
 from pgsweep.records.prediction import PredictResult
 from pgsweep.records.verification import VerifiedValue, VerifyResult, VerifyVerdict
@@ -207,7 +208,7 @@ def _other_huge_pages(before: EvidenceMeta, after: EvidenceMeta) -> Literal["on"
 
 
 def _other_costs(huge_pages: Literal["on", "off"] | None) -> str | None:
-    """Return that accesses take more or less of the processors than before, if so."""
+    """Return the reason if accesses take more or less processor time than before, else None."""
     if huge_pages is None:
         return None
     now = "lies in huge pages now" if huge_pages == "on" else "lies in huge pages no longer"
@@ -218,7 +219,7 @@ def _other_costs(huge_pages: Literal["on", "off"] | None) -> str | None:
 
 
 def _counts_lost(after: Evidence, load: Load) -> str | None:
-    """Return that a part of what was counted after the change is lost, if so."""
+    """Return the reason if a part of what was counted after the change is lost, else None."""
     if not load.totals.was_reset and STATISTICS_RESET not in after.warnings:
         return None
     return (
@@ -228,7 +229,7 @@ def _counts_lost(after: Evidence, load: Load) -> str | None:
 
 
 def _unknown_cluster(before: EvidenceMeta, after: EvidenceMeta) -> str | None:
-    """Return that the two may be of different clusters, where that is not known."""
+    """Return a warning if it is not known whether both are of the same cluster, else None."""
     if before.system_identifier and after.system_identifier:
         return None
     which = "the first recording does" if after.system_identifier else "the second recording does"
@@ -241,7 +242,7 @@ def _unknown_cluster(before: EvidenceMeta, after: EvidenceMeta) -> str | None:
 
 
 def _crowded(first: Evidence, second: Evidence) -> str | None:
-    """Return that other programs left the server another part of the processors, if so."""
+    """Return the reason if other programs used more or less of the processors than before, else None."""
     before, after = others_share(first), others_share(second)
     if before is None or after is None or abs(after - before) <= _OTHERS_CHANGED:
         return None
@@ -252,7 +253,7 @@ def _crowded(first: Evidence, second: Evidence) -> str | None:
 
 
 def _other_sessions(first: Evidence, second: Evidence) -> str | None:
-    """Return that other sessions ask, or at another pace, so that the throughput is theirs; None if not."""
+    """Return the reason if the number of sessions or their pauses changed, which changes the throughput."""
     before, after = sessions_of(first), sessions_of(second)
     if before is None or after is None:
         return None
@@ -281,7 +282,7 @@ def _within_together(value: VerifiedValue, count: int) -> bool:
 
 
 def _by_chance(outside: list[VerifiedValue], count: int) -> str:
-    """Return that values lie outside their own interval, but within that of all together."""
+    """Return the sentence about values outside their own interval, but within that of all together."""
     return (
         "outside its 90% interval, but not so far that it is unlikely for one of "
         f"{count} values: " + ", ".join(one.name for one in outside)
@@ -289,7 +290,7 @@ def _by_chance(outside: list[VerifiedValue], count: int) -> str:
 
 
 def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | None:
-    """Return that the pool was still filling while it was observed, if so."""
+    """Return the reason if the pool was still filling while it was observed, else None."""
     if prediction.no_eviction is not None:
         return None
     used = second.table("snapshot_times")["used_frames"]
@@ -304,7 +305,7 @@ def _unsettled(prediction: PredictResult, second: Evidence, size: int) -> str | 
 
 
 def just_filled(after: Evidence) -> str | None:
-    """Return that the pool was filled shortly before it was observed, if so and where the hand was seen."""
+    """Return the reason if the clock hand shows that the pool was filled shortly before, else None."""
     counters = after.table("counters")
     of_pool = counters["scope"] == "pool"
 
@@ -313,9 +314,9 @@ def just_filled(after: Evidence) -> str | None:
         return float(values[0]) if len(values) else None
 
     blocks = max(after.meta.shared_buffers_blocks, 1)
-    turns, victim, passed = first("complete_passes"), first("next_victim"), first("hand_frames")
-    if turns is not None and victim is not None:
-        passed = turns * blocks + victim
+    passes, victim, passed = first("complete_passes"), first("next_victim"), first("hand_frames")
+    if passes is not None and victim is not None:
+        passed = hand_position((int(victim), int(passes)), blocks)
     if passed is None or passed >= _SWINGING_PASSES * blocks:
         return None
     times = format_plain(round(passed / blocks, 1))
@@ -326,7 +327,7 @@ def just_filled(after: Evidence) -> str | None:
 
 
 def filling(before: EvidenceMeta, after: EvidenceMeta, values: list[VerifiedValue]) -> str | None:
-    """Return that more was read from disk because the page cache was still filling, if so.
+    """Return the reason if more was read from disk because the page cache was still filling, else None.
 
     Args:
         before, after: what was recorded of the host's memory; without it there is no answer.

@@ -34,7 +34,7 @@ CREATE TRIGGER items_noted BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION 
 SERVER_SETTINGS: Final = {
     "max_wal_size": "8GB",
     "wal_level": "replica",
-    # A server as people run it: nothing is left out for being thrown away.
+    # As on a production server: the settings that private clusters turn off are on.
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",

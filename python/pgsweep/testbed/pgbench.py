@@ -65,7 +65,7 @@ def fill_tables(server: Server, scale: int, *, timeout_seconds: float, place: st
         place: where they lie, for the hint when there is no room.
 
     Raises:
-        ClusterError: pgbench failed or took too long; says its last words.
+        ClusterError: pgbench failed or took too long; shows the end of its output.
     """
     if scale == 0:
         return
@@ -214,7 +214,7 @@ class RunningWorkload:
         """Raise when pgbench has ended by itself.
 
         Raises:
-            ClusterError: it has; says its last words.
+            ClusterError: it has; shows the end of its output.
         """
         if self._process.poll() is not None:
             lines = self._said.read_text(errors="replace").splitlines()
@@ -272,7 +272,7 @@ def _ended(lines: Sequence[str], code: int) -> ClusterError:
 
 
 def _errors_of(lines: Sequence[str]) -> str:
-    """Return the first errors of what pgbench said, or else its last words."""
+    """Return the first errors in pgbench's output, or else the end of the output."""
     errors = [line for line in lines if "error:" in line.lower()]
     return "\n".join(errors[:3] or lines[-5:])
 

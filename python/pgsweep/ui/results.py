@@ -59,7 +59,7 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is not JSON: wrong, not UTF-8, or nested too deep."""
 
 MOST_BYTES = 64 << 20
-"""Of a file with a result: some kB; some MB with hundred thousands of relations."""
+"""Largest file with a result. Usual are some kB, and some MB with hundreds of thousands of relations."""
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
 """What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection"), and the mark against it."""

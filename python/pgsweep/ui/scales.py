@@ -35,10 +35,6 @@ class SizeAxis:
         """Return the position of the size: 0 at the low end, 1 at the high end."""
         return math.log(size_bytes / self.low) / math.log(self.high / self.low)
 
-    def size_at(self, position: float) -> float:
-        """Return the size in bytes at the position."""
-        return float(self.low * (self.high / self.low) ** position)
-
     def ticks(self, most: int) -> list[int]:
         """Return at most `most` powers of two within the axis, evenly spaced, in bytes."""
         first, last = math.ceil(math.log2(self.low) - 1e-9), math.floor(math.log2(self.high) + 1e-9)

@@ -1,6 +1,6 @@
 """Whether a result that was read from a file can be shown: types are right by then, values need not be.
 
-A result that pgsweep made passes always. What does not pass was changed or made by something else, and would
+A result that pgsweep made always passes. One that does not was changed or made by another program, and would
 give a chart of infinite size or an axis without length.
 """
 

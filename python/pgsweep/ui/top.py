@@ -49,7 +49,7 @@ _MISSING_SHOWN: Final = 2
 
 
 def _take_any_byte() -> None:
-    """Let Textual read a byte that is not UTF-8 as U+FFFD: the thread that reads the keys would end by it."""
+    """Let Textual read a byte that is not UTF-8 as U+FFFD: it would end the thread that reads the keys."""
     from textual.drivers import linux_driver
 
     def decoder(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
@@ -59,23 +59,23 @@ def _take_any_byte() -> None:
 
 
 class CacheSample(Protocol):
-    """One look, from which any relations can be had in any order."""
+    """One sample, which gives any relations in any order."""
 
     def sample(self, view: TopView) -> TopSample:
         """Return the relations wanted, with all that is not about relations."""
 
 
 class Control(Protocol):
-    """Who takes the looks."""
+    """Takes the samples."""
 
     def start(self) -> None:
         """Begin."""
 
     def set_interval(self, seconds: float) -> None:
-        """Look that often from now on."""
+        """Set the time between samples."""
 
     def pause(self, paused: bool) -> None:
-        """Look no more for the time being, or go on."""
+        """Pause taking samples, or resume."""
 
     def stop(self) -> None:
         """End."""
@@ -234,7 +234,7 @@ class TopApp(App[None]):
             self.post_message(self.Broken(error))
 
     def on_top_app_broken(self, message: Broken) -> None:
-        """End with what was not foreseen.
+        """End with an unexpected error.
 
         Raises:
             Exception: that.

@@ -15,7 +15,7 @@ from pgsweep.units import format_percent
 
 _Z90: Final = 1.645
 _LEAST_MARGIN: Final = 0.01
-"""Of a measured value: smaller errors are not shown."""
+"""Errors smaller than this share of the measured value are not shown."""
 
 _PAINTS: Final[dict[str, Paint]] = {
     "as predicted": "green",

@@ -24,7 +24,7 @@ _ROWS_SHOWN = 30
 _TROUBLES_SHOWN = 10
 _SYSTEM_CALLS = ("posix_fadvise(", "sendfile(")
 PUSHED_OUT_SHARE = 0.05
-"""Less than this of what was read is what queries and catalogs take."""
+"""A smaller share of what was read is taken by queries and catalogs, and is not reported."""
 
 _FIRST_NORMAL_OBJECT_ID = 16384
 _LEAST_WIDTH_OF_REASONS = 30

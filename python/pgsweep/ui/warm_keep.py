@@ -13,7 +13,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.view import View, rows_of
 
 _NAMED = 4
-_ENDINGS = {"time": "the time was over", "stop": "stopped", "gone": "no relation was left"}
+_ENDINGS = {"time": "the requested time had passed", "stop": "stopped", "gone": "no relation was left"}
 HONESTY = (
     "Touches count as hits of these relations in pg_statio and pg_stat_database: their hit ratio there looks "
     "better than their clients' is."
@@ -108,7 +108,7 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
     if result.lap_seconds is not None:
         lines.append(f"At its fastest the clock hand went round in {seconds(result.lap_seconds)}.")
     else:
-        lines.append("The clock hand stood still: nothing threatened these relations.")
+        lines.append("The clock hand stood still: these relations would have stayed resident anyway.")
     if result.reconnects:
         lost = times(result.reconnects)
         lines.append(f"The connection was lost {lost}; until the next look nothing counts as resident.")

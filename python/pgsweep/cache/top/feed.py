@@ -1,4 +1,4 @@
-"""Looks taken by a thread of their own, through all that may happen to a server meanwhile.
+"""Samples taken by a thread of their own, also over restarts of the server.
 
 A server that is stopped, restarted or not to be reached does not end it: the failure is reported, and the
 server is tried again after a pause that grows. After a restart everything is opened anew, which finds the
@@ -76,13 +76,13 @@ class Feed(Generic[S]):
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Look that often from now on."""
+        """Set the time between samples."""
         with self._changed:
             self._interval_seconds = seconds
             self._changed.notify()
 
     def pause(self, paused: bool) -> None:
-        """Look no more for the time being, or go on."""
+        """Pause taking samples, or resume."""
         with self._changed:
             self._paused = paused
             self._changed.notify()

@@ -39,19 +39,19 @@ from pgsweep.residency.names import read_again, read_names
 from pgsweep.residency.pool import PoolReader
 
 SQL_SHARE: Final = 0.04
-"""Share of one backend's time that all statements may take: half of it is for the looks at the pool."""
+"""Share of one backend's time that all statements may take: half of it is for reading the pool."""
 
 _POOL_SHARE: Final = SQL_SHARE / 2
 _COUNTERS_SHARE: Final = SQL_SHARE / 4
 _BLOCKS_SHARE: Final = SQL_SHARE / 4
 
 _OWN_SHARE: Final = 0.25
-"""Share of one processor that looks by peek may take of our own process."""
+"""Share of one processor that reading the pool by peek may take in this process."""
 
 _FEWEST_PINGS: Final = 3
 _PINGS: Final = 20
 _PINGS_SECONDS: Final = 0.2
-"""The round trip is measured by the fewest at least, and by more while that takes no longer than this."""
+"""The round trip is measured by the fewest statements at least, and by more only within this time."""
 
 _COSTS_KEPT: Final = 5
 """What the counters cost is the shortest of this many readings. A longer one waited, for a processor or the
@@ -61,7 +61,7 @@ _COUNTERS_SECONDS: Final = 1.0
 """Between readings of the counters: sessions send theirs every second (PGSTAT_MIN_INTERVAL, pgstat.c)."""
 
 _RATES_SECONDS: Final = 2.0
-"""Rates are over that long at least, so that when sessions send their counters does not show in them."""
+"""Least seconds of a rate, so that the times at which sessions send their counters do not distort it."""
 
 _CHANGE_SECONDS: Final = 1.0
 """The same for the change of relations, however often the pool is looked at."""
@@ -70,7 +70,7 @@ _NAMES_SECONDS: Final = 5.0
 _NAMES_SHARE: Final = 0.05
 _FILES_SECONDS: Final = 5.0
 _FILES_SHARE: Final = 0.05
-"""Catalogs and page cache are looked at no more often than that, and for no larger share of the time."""
+"""Least seconds between readings of catalogs and page cache, and the largest share of the time for them."""
 
 
 class Live:
@@ -235,7 +235,7 @@ class Live:
     def _read_counters(self, pool: PoolCounts, now: float, *, needed: bool) -> None:
         readings = self._readings
         pause = max(_COUNTERS_SECONDS, min(self._counters_costs, default=0.0) / _COUNTERS_SHARE)
-        # A look that comes a little early shall not have to wait for the next.
+        # A sample that comes slightly early still reads the counters.
         if readings and not needed and now - readings[-1].at < 0.9 * pause:
             return
         begin = time.monotonic()
@@ -281,7 +281,7 @@ class Live:
         return self._statement_seconds / max(elapsed, _COUNTERS_SECONDS, self.effective_interval_seconds)
 
     def _start_on_files(self, now: float) -> None:
-        """Have the page cache looked at by another thread, when it is time and none is at it."""
+        """Start a thread that reads the page cache, if a reading is due and none is running."""
         access = self._access
         if not access.sees_page_cache or now < self._files_due or self._files_missing:
             return
@@ -299,7 +299,7 @@ class Live:
             try:
                 found = look_at_files(access, pool, self._directory)
             except ConnectionFailed:
-                return  # the next look at the pool will find out and say so
+                return  # the next reading of the pool reports it
             if isinstance(found, Missing):
                 self._files_missing = [found]
             else:
@@ -350,7 +350,7 @@ def read_counters(reader: CounterReader, *, at: float, hand_buffers: int | None)
 
 
 def _total(counters: list[Counter], scope: str, name: str) -> float:
-    """Return a counter's sum over its objects; not of temporary relations, whose buffers are others."""
+    """Return a counter's sum over its objects, without temporary relations (not in shared_buffers)."""
     return sum(
         counter.value
         for counter in counters

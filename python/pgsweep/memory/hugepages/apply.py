@@ -65,7 +65,7 @@ def apply(
         pools=[pool_record(found, result.shared_memory_bytes) for found in pools],
         change=change,
     )
-    # What was said of the pool is no longer so.
+    # These statements about the pool are out of date now.
     outdated = pool_reasons(result)
     reasons = [reason for reason in result.reasons if reason not in outdated]
     if len(reasons) < len(result.reasons):

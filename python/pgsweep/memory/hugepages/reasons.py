@@ -14,7 +14,7 @@ from pathlib import Path
 from pgsweep.host.cgroup import MemoryLimit
 from pgsweep.host.postmaster import pid_namespaces
 from pgsweep.records.hugepages import HugePagesResult
-from pgsweep.units import format_bytes, format_count
+from pgsweep.units import format_bytes, format_count, huge_page_word
 
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 
@@ -167,7 +167,7 @@ def _limits(result: HugePagesResult, around: Circumstances) -> list[str]:
 
 def _resource(page_bytes: int) -> str:
     """Return Kubernetes' name for huge pages of a size."""
-    return f"hugepages-{page_bytes >> 30}Gi" if page_bytes >= 1 << 30 else f"hugepages-{page_bytes >> 20}Mi"
+    return f"hugepages-{huge_page_word(page_bytes)}i"
 
 
 def _me() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pgsweep.records.hugepages import HugePagesResult
 from pgsweep.records.prediction import PlanStep
+from pgsweep.units import as_setting, huge_page_word
 
 _FILE = "/etc/sysctl.d/90-pgsweep-hugepages.conf"
 
@@ -20,7 +21,7 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
         return []
     # Where the host is not seen, what other programs need of the pages is not known, so add it.
     target = result.target if result.target is not None else needed
-    short = f"{page_bytes >> 30}G" if page_bytes >= 1 << 30 else f"{page_bytes >> 20}M"
+    short = huge_page_word(page_bytes)
     pool = next((p for p in result.pools if p.page_size_bytes == page_bytes), None)
     steps = []
     if pool is None or pool.is_default:
@@ -43,8 +44,7 @@ def steps_for(result: HugePagesResult, contained: bool) -> list[PlanStep]:
         ),
     ]
     if pool is not None and not pool.is_default:
-        size = f"{page_bytes >> 30}GB" if page_bytes >= 1 << 30 else f"{page_bytes >> 20}MB"
-        text = f"ALTER SYSTEM SET huge_page_size = '{size}'"
+        text = f"ALTER SYSTEM SET huge_page_size = '{as_setting(page_bytes)}'"
         steps.append(PlanStep(what="setting", when="then, in the server", text=text))
     if result.huge_pages != "on":
         text = "ALTER SYSTEM SET huge_pages = on"

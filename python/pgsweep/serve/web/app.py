@@ -37,7 +37,7 @@ from pgsweep.serve.web.security import COOKIE, Guard, cookie_of
 SORTS: Final = ("pool", "change", "hot", "dirty", "page-cache", "twice", "name")
 CONSUMER_KINDS: Final = ("user", "database", "statement", "backend")
 _COMPARED_SECONDS: Final = 86_400.0
-"""Of how much time the hours can be compared with each other, also where a shorter range is chosen."""
+"""Least time for which the hourly curves are shown, also if a shorter range is chosen."""
 
 _MOST_ROWS: Final = 500
 _ROWS: Final = 50

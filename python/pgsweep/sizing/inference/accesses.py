@@ -340,36 +340,3 @@ def first_accesses(trace: Trace, count: int) -> Trace:
         counted=trace.counted[:rows],
         missed=trace.missed[:rows],
     )
-
-
-def from_ids(pages: NDArray[np.uint32], seconds: Floats) -> Trace:
-    """Wrap a foreign trace: one group, as many pages as it names, no rings, nothing known of misses."""
-    count = int(pages.max()) + 1 if len(pages) else 0
-    none = np.zeros(0, dtype=np.uint32)
-    return Trace(
-        pages=pages,
-        seconds=seconds,
-        duration_seconds=float(seconds[-1] - seconds[0]) if len(seconds) else 0.0,
-        flags=np.zeros(len(pages), dtype=np.uint8),
-        backend=np.zeros(len(pages), dtype=np.uint32),
-        owner_access=np.zeros(0, dtype=np.uint64),
-        owner=none,
-        owner_blocks=none,
-        page_group=np.zeros(count, dtype=np.int64),
-        group_pages=np.array([float(count)]),
-        counted=np.ones(len(pages), dtype=bool),
-        missed=np.zeros(len(pages), dtype=bool),
-        new_page=np.zeros(count, dtype=bool),
-    )
-
-
-def rings_at(trace: Trace, blocks: int, rules: _native.Rules) -> NDArray[np.bool_]:
-    """Return which of the rows in `owner_access` go through a ring in a pool of that size."""
-    strategy = trace.flags[trace.owner_access.astype(np.int64)] & STRATEGY
-    buffers = np.array([rules.ring_buffers(number, blocks) if number else 0 for number in range(4)])
-    sizes, index = np.unique(trace.owner_blocks, return_inverse=True)
-    large = np.array([rules.scan_uses_ring(int(table), blocks) for table in sizes], dtype=bool)[index.ravel()]
-    uses = buffers[strategy] > 0
-    scans = strategy == BULKREAD
-    uses[scans] &= large[trace.owner[scans]]
-    return np.asarray(uses)

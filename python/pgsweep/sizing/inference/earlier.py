@@ -1,4 +1,4 @@
-"""What a workload did before its trace began: the trace itself, with other pages of the same kinds.
+"""An assumed past of a workload before its trace: the trace itself, with other pages of the same kinds.
 
 A page cache remembers minutes to hours, a trace lasts seconds. So the trace is gone over several times
 before it begins, each time with other pages: what sessions visited is drawn anew among all pages of the same

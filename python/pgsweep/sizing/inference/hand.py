@@ -28,18 +28,18 @@ _LEAST_EVIDENCE: Final = 25.0
 """Log-likelihood that both the arc and what lies outside it must add; chance alone comes to half of it."""
 
 _LARGEST_GAP: Final = 0.02
-"""Of the pool: where one arc ends the next begins."""
+"""Share of the pool by which the end of an arc and the beginning of the next may differ."""
 
 _FEWEST_KNOWN: Final = 6
 _LEAST_KNOWN_SHARE: Final = 0.4
-"""Of the snapshots between which the hand moved; with fewer it is not taken for known."""
+"""Share of the snapshots between which the hand moved; if fewer show it, its position counts as unknown."""
 
 _FORGOTTEN_PASSES: Final = 64
-"""Passes after which nothing is left of how the pool was: taken where it is not known how many they were."""
+"""Passes after which the old contents are gone; assumed where the number of passes is not known."""
 
 _MOST_ROUNDS: Final = 3
 _SURE: Final = 0.25
-"""How far from a whole number the passes may be that the loads let expect."""
+"""How far the passes that follow from the loads may be from a whole number."""
 
 _COUNTS: Final = 6
 

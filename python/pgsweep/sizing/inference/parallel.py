@@ -1,8 +1,8 @@
 """Work shared by as many threads as the system allows.
 
-numpy and the native module let go of the interpreter while they work, so threads help. An executor of
+numpy and the native module release the GIL while they work, so threads help. An executor of
 concurrent.futures fails where the system refuses a thread (RLIMIT_NPROC, pids.max of a cgroup), in the middle
-of the work; here the threads that there are do it all, in the end the caller's alone.
+of the work; here the threads that could be started do all of it, if need be the caller's alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def map_in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> lis
 def check_threads() -> None:
     """Refuse to begin where the threads that the work is shared among cannot be started.
 
-    Later on it would be a library that fails, in the middle and in words of its own.
+    Otherwise a library would fail later, in the middle of the work and with a message of its own.
     """
     done = threading.Event()
     started: list[threading.Thread] = []

@@ -32,7 +32,6 @@ from pgsweep.sizing.inference.spread import Stretch, find_events
 from pgsweep.sizing.inference.warm import WarmPools
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rows = NDArray[np.bool_]
 
 UPTIME_SECONDS = 60.0

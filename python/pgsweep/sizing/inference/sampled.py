@@ -43,7 +43,7 @@ _PIECE_ACCESSES: Final = 1 << 18
 """Of a trace, looked through at a time: what numpy makes of a piece stays in a processor's cache."""
 
 _ACCESSES_A_COUNT: Final = 4
-"""Another thread counts where each page has this many accesses: its counts are to be added up too."""
+"""Least accesses per page and thread: with fewer, adding up the threads' counts would not pay."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _JITTER: Floats = np.geomspace(0.85, 1 / 0.85, 9)
-"""Nobody scans by the clock: the law of a loop is averaged over intervals around the mean."""
+"""Scans are never exactly periodic: the law of a loop is averaged over intervals around the mean."""
 
 
 def scanned_blocks(
@@ -61,7 +61,7 @@ def by_rings(
     through rings by itself.
 
     Args:
-        scanned: blocks by sequential scans, as the relations' counters let expect.
+        scanned: blocks by sequential scans, as estimated from the relations' counters.
         accesses: of each relation, which bound it.
         blocks: size of each relation.
         measured: accesses through rings of scans, in the same unit of time.

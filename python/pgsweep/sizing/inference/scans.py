@@ -17,7 +17,7 @@ from pgsweep.evidence.schema import FLAG_SCAN, FLAG_STRATEGY_KNOWN
 from pgsweep.sizing.inference.observations import Table, file_keys
 
 _NEVER_LARGE_BLOCKS = 4
-"""No table of so few blocks is large anywhere: the smallest pool has sixteen."""
+"""A table of so few blocks never gets a ring: the smallest pool has 16 buffers, and a quarter of it is 4."""
 
 ALWAYS_LARGE_BLOCKS = 2**32 - 1
 _ALL_FORKS = 255
@@ -81,7 +81,7 @@ def scan_rings(
     quarter = pool_blocks // 4
     blocks = np.where(ringed, np.maximum(blocks, quarter + 1), blocks)
     blocks = np.where(plain & ~ringed, np.minimum(blocks, quarter), blocks)
-    # pgstattuple and the like take a ring whatever the size.
+    # pgstattuple and similar functions use a ring whatever the size.
     always = np.ones(len(blocks), dtype=bool)
     always[owner[scans[at] | (strategy[at] != BULKREAD)]] = False
     blocks = np.where(always, ALWAYS_LARGE_BLOCKS, blocks)

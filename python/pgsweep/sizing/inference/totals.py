@@ -30,10 +30,10 @@ _NOT_REPORTED = ("host", "pool")
 """Scopes of counters that the recorder reads itself."""
 
 _MOST_DELAY_SECONDS = 1.5
-"""By which the statistics of a recording are late at one of its ends."""
+"""Most seconds by which the statistics lag at one end of a recording."""
 
 _OWN_SHARE = 0.95
-"""Of the server's accesses, from which on pg_stat_io, which knows no databases, is taken for this one's."""
+"""From this share of the server's accesses on, pg_stat_io, which has no databases, counts as this one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +300,7 @@ def _ratio_error(seconds: Floats, reads: Floats, hits: Floats) -> float:
     total = float(accesses.sum())
     if total <= 0:
         return 0.0
-    # Of a ratio of sums: by what the misses of each part differ from what its accesses let expect.
+    # Of a ratio of sums: by what the misses of each part differ from those expected from its accesses.
     rest = missed - accesses * float(missed.sum()) / total
     return float(np.sqrt((rest**2).sum() * _PARTS / (_PARTS - 1))) / total
 

@@ -291,7 +291,7 @@ def _doubts(
 
 
 def _of_unsteady(trace: Trace, pools: WarmPools, others: Sequence[tuple[int, Replayed]]) -> list[Doubt]:
-    """Return that the load moves, or that it visits pages in turn where that widens an interval."""
+    """Return doubts because the load moves, or visits pages in turn where that widens an interval."""
     steadiness = pools.steadiness
     size, found = max(others, key=lambda pair: pair[1].unsteady, default=(0, None))
     wider = found is not None and found.unsteady > _WRONG_TODAY

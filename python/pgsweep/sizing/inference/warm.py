@@ -236,8 +236,8 @@ class WarmPools:
     def draw_strangers(self, blocks: int, random: np.random.Generator) -> _native.PoolContents:
         """Return such contents with pages that the trace never names in the place of those that it names.
 
-        A pool of a load that moves: full, and of no use for what comes. What scans visit stays: it comes by
-        them, whatever else does.
+        The pool of a load that moves: full of pages that are not used again. Scanned pages stay, because
+        scans visit them in any case.
         """
         pages, counts = self.draw_pages(blocks, random)
         known = len(self._trace.page_group)

@@ -1,1 +1,1 @@
-"""What would be if the load or the memory were another one: sentences, and what they do to evidence."""
+"""Predictions for another load or another memory: the sentences, and how they change the evidence."""

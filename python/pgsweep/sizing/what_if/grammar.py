@@ -160,7 +160,7 @@ def _factor(text: str, match: re.Match[str]) -> float:
 def _between(text: str, value: float, above: float, most: float, example: str) -> float:
     if not above < value <= most:
         raise UsageError(
-            f"`{shown(text)}` has a number that cannot be",
+            f"`{shown(text)}` has a number out of range",
             cause=f"it must be above {above:.0f} and at most {most:.0f}",
             hint=f"for example --what-if '{example}'",
         )

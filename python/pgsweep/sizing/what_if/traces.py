@@ -325,7 +325,7 @@ class ChangedTrace:
         self._drops = _without(self._drops, self._of(self._drops, relation.rows))
 
     def _place_drops(self) -> None:
-        """Let drops stand before the accesses that they stood before."""
+        """Renumber drops so that each still precedes the same access."""
         recorded = np.flatnonzero(self._origin != _NEW)
         at = np.searchsorted(self._origin[recorded], self._drops["row"].astype(np.int64))
         places = np.append(recorded, len(self._origin))

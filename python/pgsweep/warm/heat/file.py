@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import HeatError
 from pgsweep.files import replacing
+from pgsweep.pg.failures import first_line
 from pgsweep.plain import shell_word
 from pgsweep.regular import NotRegular, open_regular
 
@@ -329,7 +330,7 @@ def _meta(text: bytes, path: Path) -> HeatMeta:
     numbers = (meta.server_version_num, meta.block_size_bytes, meta.shared_buffers_blocks)
     counts = (meta.pool_blocks, meta.page_cache_blocks, meta.nameless_blocks)
     if min(*numbers, *counts) < 0 or max(*numbers, *counts) > _MOST_COUNT:
-        raise HeatError(f"`{path}` is damaged", cause="it counts what cannot be", hint=_OTHER_FILE)
+        raise HeatError(f"`{path}` is damaged", cause="its counts are impossible", hint=_OTHER_FILE)
     return meta
 
 
@@ -365,7 +366,7 @@ def _unreadable(path: Path, error: Exception) -> HeatError:
         )
     if begins != b"PAR1":
         return NoHeatFile(f"`{path}` is not a heat file", cause="it is not Parquet", hint=_OURS)
-    return HeatError(f"`{path}` is damaged", cause=str(error).splitlines()[0], hint=_OTHER_FILE)
+    return HeatError(f"`{path}` is damaged", cause=first_line(error), hint=_OTHER_FILE)
 
 
 def _check(heat: SavedHeat, path: Path) -> None:

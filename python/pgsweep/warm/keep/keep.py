@@ -48,7 +48,7 @@ APPLICATION_NAME: Final = "pgsweep warm keep"
 
 DEFAULT_BUDGET_SHARE: Final = 0.25
 MOST_BUDGET_SHARE: Final = 0.75
-"""Of shared_buffers: with more held, the hand would turn ever faster in what is left for all others."""
+"""Most of shared_buffers that may be kept: the more is kept, the faster the clock hand passes the rest."""
 
 DEFAULT_RATE_BYTES: Final = 32 << 20
 

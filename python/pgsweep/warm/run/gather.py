@@ -60,7 +60,7 @@ class Selection:
 
 @dataclass(slots=True)
 class Gathered:
-    """What there is.
+    """The relations that can be warmed, and what is known of them.
 
     Attributes:
         pieces: whole forks, with their heat.

@@ -1,9 +1,9 @@
 """Read again what a pool in use has evicted while the rest was read.
 
 What is read comes with usage_count 1. What sessions have used several times has up to 5, and the clock sweep
-lowers all alike, so it takes first what came last (StrategyGetBuffer, freelist.c): where only the last of a
-plan needs room, that is what came first of the same plan. Reading it once more takes other parts of the plan.
-So all of it is read again and touched, each call several times in a row, until it stands beside the others.
+lowers all alike, so it evicts first what was read last (StrategyGetBuffer, freelist.c). If the end of a plan
+needs room, it evicts the beginning of the same plan, and reading that again evicts other parts of it. So all
+of it is read and touched again, each call several times in a row, until its usage counts match the rest.
 """
 
 from __future__ import annotations
