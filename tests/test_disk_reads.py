@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from pgsweep.errors import EvidenceError, UsageError
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.records.prediction import MemoryPrediction
-from pgsweep.sizing.memory_shares import MemoryFacts
+from pgsweep.sizing import disk_reads
+from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.predict import predict
 from pgsweep.units import format_bytes
 from tests.fix_cli import run
@@ -295,3 +297,29 @@ def test_the_page_cache_of_a_kernel_with_larger_pages_is_not_simulated(trace: Pa
     impossible = with_host(trace, tmp_path / "y", page_bytes="0")
     with pytest.raises(EvidenceError, match="page_bytes"):
         predict(impossible, sizes_bytes=SIZES_BYTES, seed=1)
+
+
+def test_sizes_are_simulated_at_the_same_time_and_come_out_as_one_after_the_other(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, together = threading.Lock(), threading.Barrier(2, timeout=60)
+    simulate = disk_reads._OfTrace._at
+
+    def met(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+        together.wait()
+        return simulate(self, size_bytes, share)
+
+    def single(self: disk_reads._OfTrace, size_bytes: int, share: Share) -> disk_reads.Found:
+        assert alone.acquire(blocking=False)
+        try:
+            return simulate(self, size_bytes, share)
+        finally:
+            alone.release()
+
+    found = {}
+    for processors, at in ((1, single), (2, met)):
+        monkeypatch.setattr("os.cpu_count", lambda processors=processors: processors)
+        monkeypatch.setattr(disk_reads._OfTrace, "_at", at)
+        found[processors] = memory_of(trace)
+    assert len(found[1].points) == len(SIZES_BYTES) == 2
+    assert found[1] == found[2]

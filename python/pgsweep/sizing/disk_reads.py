@@ -28,6 +28,7 @@ from pgsweep.records.prediction import (
     RelationReads,
     Throughput,
 )
+from pgsweep.sizing.inference.parallel import map_in_threads
 from pgsweep.sizing.memory_shares import MemoryFacts, Share
 from pgsweep.sizing.read_costs import read_costs, with_savings
 from pgsweep.sizing.throughput import Then, predict_throughput
@@ -56,6 +57,9 @@ _MOST_WIDENED: Final = 4.0
 """The kernel counts the refaults of all files, so that their number alone does not widen without end."""
 
 _FEW_TURNOVERS: Final = 1.0
+_MOST_AT_ONCE: Final = 4
+"""Sizes simulated at the same time, at most: one may take a gigabyte."""
+
 _RELATIONS: Final = 20
 """The most relations that are named; the others are summed up."""
 
@@ -254,7 +258,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def _at(self, size_bytes: int, share: Share) -> Found:
-        """Simulate one size."""
+        """Simulate one size; called for several at the same time."""
 
     @abstractmethod
     def _group_names(self) -> list[str]:
@@ -267,17 +271,18 @@ class Simulation(ABC):
     def predict(self) -> MemoryPrediction:
         """Simulate all sizes."""
         reasons: list[str] = []
-        found: dict[int, Found] = {}
+        shares: dict[int, Share] = {}
         for point in self._result.points:
             size = point.shared_buffers_bytes
             try:
-                share = self._facts.share(self._memory_bytes, size, self._today_bytes)
+                shares[size] = self._facts.share(self._memory_bytes, size, self._today_bytes)
             except UsageError as error:
                 if size != self._today_bytes or self._asked is not None:
                     reasons.append(error.message)
                     continue
-                share = self._facts.share_today(size)
-            found[size] = self._at(size, share)
+                shares[size] = self._facts.share_today(size)
+        simulated_sizes = map_in_threads(self._at, shares, shares.values(), most_threads=_MOST_AT_ONCE)
+        found = dict(zip(shares, simulated_sizes, strict=True))
         factor, measured, simulated = self._against_measured(found, reasons)
         factors = (factor, self._against_refaults(found, reasons))
         twice_factor, measured_twice = self._against_twice(found, reasons)

@@ -9,6 +9,7 @@ readahead and its lists may be.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -232,6 +233,8 @@ class _OfSnapshots(Simulation):
         if facts.assumed:
             self._policies = ("two-lists", "clock", "fifo")
         self._writes = float(np.max(fitted.dirty, initial=0.0)) > _DIRTY
+        # Sizes are simulated at the same time.
+        self._lock = threading.Lock()
         self._apart: tuple[float, str] = (0.0, "")
         self._longest_seconds = 0.0
 
@@ -281,13 +284,13 @@ class _OfSnapshots(Simulation):
             size_bytes: of shared_buffers.
         """
         apart = closed - reference.disk_share
-        if abs(apart) > abs(self._apart[0]):
-            said = (
-                f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
-                f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
-                "the intervals include the difference"
-            )
-            self._apart = (apart, said)
+        said = (
+            f"at {format_bytes(size_bytes)} of shared_buffers {format_percent(reference.disk_share)} of "
+            f"the misses come from disk in the simulation, {format_percent(closed)} by the closed form; "
+            "the intervals include the difference"
+        )
+        with self._lock:
+            self._apart = max(self._apart, (apart, said), key=lambda one: abs(one[0]))
         share = min(max(best.disk_share + apart, 0.0), 1.0)
         each = best.disk_blocks / best.disk_share if best.disk_share > 0 else 1.0
         return replace(best, disk_share=share, disk_blocks=share * each)
@@ -299,7 +302,8 @@ class _OfSnapshots(Simulation):
         fitted, capacity = self._fitted, share.page_cache_bytes
         closed, kept = caches.of_closed_form(fitted.best, blocks, capacity)
         if np.isfinite(kept):
-            self._longest_seconds = max(self._longest_seconds, kept)
+            with self._lock:
+                self._longest_seconds = max(self._longest_seconds, kept)
         halves = [caches.of_closed_form(half, blocks, capacity)[0] for half in fitted.halves]
         below = above = 0.0
         if len(halves) == 2:

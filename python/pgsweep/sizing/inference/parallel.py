@@ -17,12 +17,15 @@ from pgsweep.errors import PgsweepError
 T = TypeVar("T")
 
 
-def map_in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
+def map_in_threads(
+    function: Callable[..., T], *arguments: Iterable[Any], most_threads: int | None = None
+) -> list[T]:
     """Return the results of a function for each set of arguments, in their order, as `map` does.
 
     Args:
         function: called in several threads at the same time.
         arguments: one iterable for each parameter; as many calls as the shortest has items.
+        most_threads: this many at most, where each call takes much memory; one per processor by default.
 
     Raises:
         Exception: the first that a call ended in; no further call is begun.
@@ -45,7 +48,8 @@ def map_in_threads(function: Callable[..., T], *arguments: Iterable[Any]) -> lis
                 errors.append(error)
 
     others: list[threading.Thread] = []
-    for _ in range(min(os.cpu_count() or 1, len(calls)) - 1):
+    wanted = min(os.cpu_count() or 1, len(calls), most_threads or len(calls))
+    for _ in range(wanted - 1):
         thread = threading.Thread(target=work, daemon=True)
         try:
             thread.start()
