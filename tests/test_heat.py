@@ -272,12 +272,17 @@ def targets(draw: st.DrawFn) -> tuple[list[Target], list[np.ndarray]]:
     return found, now
 
 
-@given(targets(), st.integers(0, 200), st.integers(0, 800), st.integers(1, 50), st.booleans())
+@given(targets(), st.integers(0, 200), st.integers(0, 800), st.integers(1, 50), st.booleans(), st.booleans())
 def test_the_hottest_come_first_none_twice_and_no_more_than_there_is_room(
-    drawn: tuple[list[Target], list[np.ndarray]], capacity: int, unused: int, call_blocks: int, heat: bool
+    drawn: tuple[list[Target], list[np.ndarray]],
+    capacity: int,
+    unused: int,
+    call_blocks: int,
+    heat: bool,
+    copied: bool,
 ) -> None:
     found, now = drawn
-    order = order_blocks(found, now, capacity, unused)
+    order = order_blocks(found, now, capacity, unused, all_hot_singly=copied)
     saved = [
         (int(level), target.oid, int(block))
         for target in found
@@ -293,7 +298,10 @@ def test_the_hottest_come_first_none_twice_and_no_more_than_there_is_room(
     kept = sorted((level for level, _, _ in saved), reverse=True)[:capacity]
     assert sorted(order.usage_count.tolist(), reverse=True) == kept, "the hottest that find room"
     assert order.usage_count[: order.singly].tolist() == kept[: order.singly], "the very hottest first"
-    assert order.singly <= 0.2 * len(kept)
+    if copied:
+        assert order.singly == sum(level >= 2 for level in kept), "all that were accessed again"
+    else:
+        assert order.singly <= 0.2 * len(kept)
     assert order.left_out == len(saved) - len(kept)
     calls = list(restore_calls(order, call_blocks, heat=heat))
     assert [call.number for call in calls] == list(range(len(calls)))

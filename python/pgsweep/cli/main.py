@@ -57,6 +57,8 @@ def _run(arguments: list[str]) -> int:
         from pgsweep.cli.app import run
 
         return run(arguments)
+    # With numpy OpenBLAS starts a thread for each processor, which takes time and helps nothing here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if arguments in _VERSION:
         from pgsweep.cli.version import version_text
 

@@ -31,6 +31,7 @@ class WorkOptions:
         max_latency_seconds: pause while a probe takes longer; None for never.
         pool: what is read lies in the buffer pool, and is lost when the server restarts.
         patience_seconds: how long to wait for a server that went away.
+        spares_processors: pause while this host has no idle processor (`ProcessorPauses`).
     """
 
     block_bytes: int = 8192
@@ -39,6 +40,7 @@ class WorkOptions:
     max_latency_seconds: float | None = None
     pool: bool = True
     patience_seconds: float = PATIENCE_SECONDS
+    spares_processors: bool = False
 
     @property
     def call_blocks(self) -> int:

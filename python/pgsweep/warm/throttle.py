@@ -1,10 +1,22 @@
-"""Limits on speed: a maximum rate, and a pause while the server responds too slowly."""
+"""Limits on speed: a maximum rate, pauses while the processors are busy, and while the server is slow."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
+
+from pgsweep.host.processor_time import host_seconds
+
+_IDLE_PROCESSORS: Final = 0.5
+"""With so many idle, a session that works takes nothing that queries could use."""
+
+_PAUSE_RATIO: Final = 3.0
+"""Pause for each second of work, where no processor is idle: a session then works a quarter of the time."""
+
+_LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 class Throttle:
@@ -27,6 +39,41 @@ class Throttle:
             begin = max(self._free_at, time.monotonic())
             self._free_at = begin + size_bytes / self._rate
         stop.wait(max(0.0, begin - time.monotonic()))
+
+
+class ProcessorPauses:
+    """Leaves the processors of this host to others: pauses after work during which they were all busy.
+
+    For one thread. The pause grows with the time that the work took, and with how much less than half a
+    processor was idle meanwhile.
+
+    Args:
+        busy_seconds: returns for how long all processors together have been busy; None if that is not known.
+        processors: how many there are.
+    """
+
+    def __init__(
+        self,
+        busy_seconds: Callable[[], float | None] = host_seconds,
+        processors: int | None = None,
+    ) -> None:
+        self._busy_seconds = busy_seconds
+        self._processors = processors or os.cpu_count() or 1
+        self._begin: tuple[float, float | None] = (0.0, None)
+
+    def begin(self) -> None:
+        """Note when the work begins."""
+        self._begin = time.monotonic(), self._busy_seconds()
+
+    def pause_seconds(self) -> float:
+        """Return how long to pause after the work that has ended now."""
+        began, busy_before = self._begin
+        busy, seconds = self._busy_seconds(), time.monotonic() - began
+        if busy is None or busy_before is None or seconds <= 0:
+            return 0.0
+        idle = self._processors - (busy - busy_before) / seconds
+        lacking = 1 - max(0.0, idle) / _IDLE_PROCESSORS
+        return min(_LONGEST_PAUSE_SECONDS, max(0.0, lacking) * _PAUSE_RATIO * seconds)
 
 
 class Gate:

@@ -27,7 +27,7 @@ from pgsweep.pg.retry import Pauses
 from pgsweep.warm.block_ranges import BlockRange, Call
 from pgsweep.warm.outcome import WorkOptions, WorkOutcome, WorkState, troubles_of
 from pgsweep.warm.session import Lost, Read
-from pgsweep.warm.throttle import Gate, Throttle
+from pgsweep.warm.throttle import Gate, ProcessorPauses, Throttle
 
 _RUN_CALLS = 8
 """The number of consecutive calls that one session takes, where there are enough for all. A file that is read
@@ -168,6 +168,7 @@ class Work:
 
     def _thread(self, halt: threading.Event) -> None:
         reader = self._reader()
+        pauses = ProcessorPauses() if self._options.spares_processors else None
         call: Call | None = None
         with self._lock:
             self._readers.append(reader)
@@ -175,7 +176,11 @@ class Work:
             while (call := self._next(halt, call)) is not None:
                 self._throttle.wait(call.blocks * self._options.block_bytes, halt)
                 self._gate.wait(halt)
+                if pauses is not None:
+                    pauses.begin()
                 self._do(reader, call, halt)
+                if pauses is not None:
+                    halt.wait(pauses.pause_seconds())
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error

@@ -1,7 +1,8 @@
 """In which order saved blocks come back: the hottest first, over all databases; no more than the pool holds.
 
 A device reads neighbouring blocks many times as fast as scattered ones. So only the hottest few come one by
-one; the rest comes by regions of the files, the region with most heat first.
+one; the rest comes by regions of the files, the region with most heat first. Blocks that are copied from the
+page cache need no device: there all come one by one that were accessed again after they were read.
 
 A pure function of what was saved and what is resident. A block that is read gets usage_count 1, and each
 later access of pg_prewarm adds one, up to 5 (bufmgr.c, `BufferAlloc` and `PinBuffer`; with the read streams
@@ -40,7 +41,10 @@ _CATALOG_BLOCKS = 100
 of some megabytes they take the buffers of what was read first, unless it was touched meanwhile."""
 
 _SINGLY = 0.2
-"""The hottest blocks that come one by one are this share of all at most."""
+"""The hottest blocks that come one by one are this share of all at most, where a device reads them."""
+
+_HOT = 2
+"""The usage count of a block that was accessed again after it was read, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ def order_blocks(
     usage_now: Sequence[NDArray[np.uint8]],
     capacity: int,
     unused: int | None,
+    *,
+    all_hot_singly: bool = False,
 ) -> RestoreOrder:
     """Order the blocks that were in the pool.
 
@@ -107,6 +113,7 @@ def order_blocks(
         usage_now: of each target, the usage counts of its blocks; NOT_IN_POOL where a block is not resident.
         capacity: blocks at most, those that are resident already among them.
         unused: buffers of the pool that hold nothing; None where that is not known.
+        all_hot_singly: the blocks are copied from the page cache.
     """
     pooled = [target.pooled for target in targets]
     lengths = [int(np.count_nonzero(mask)) for mask in pooled]
@@ -118,7 +125,7 @@ def order_blocks(
     rank = _rank(targets)[of_target]
     hottest = np.lexsort((block, rank, 5 - level.astype(np.int64)))
     kept = hottest[:capacity]
-    singly = _single_blocks(level[kept])
+    singly = _single_blocks(level[kept], all_hot=all_hot_singly)
     rest = kept[singly:]
     kept = np.r_[kept[:singly], rest[_by_region(rank[rest], block[rest], level[rest])]]
     reading = int(np.count_nonzero(now[kept] == NOT_IN_POOL))
@@ -136,8 +143,10 @@ def order_blocks(
     )
 
 
-def _single_blocks(level: NDArray[np.uint8]) -> int:
+def _single_blocks(level: NDArray[np.uint8], *, all_hot: bool) -> int:
     """Return how many of the blocks, the hottest first, come one by one: whole levels of usage count."""
+    if all_hot:
+        return int(np.count_nonzero(level >= _HOT))
     edges = [int(np.count_nonzero(level >= lowest)) for lowest in range(1, 6)]
     return max([edge for edge in edges if edge <= _SINGLY * len(level)], default=0)
 

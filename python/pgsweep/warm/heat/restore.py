@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from pgsweep.errors import ConnectionFailed
+from pgsweep.pg.buffercache import Snapshot
 from pgsweep.pg.catalog import read_postmaster
 from pgsweep.pg.connect import Connection, connect, explained
 from pgsweep.pg.prewarm import mark_as_warming
@@ -33,6 +34,7 @@ from pgsweep.progress import Listener
 from pgsweep.records.heat import HeatRelation, WarmRestoreResult
 from pgsweep.records.warm import WarmTrouble
 from pgsweep.residency.access import opened
+from pgsweep.residency.pool import PoolReader
 from pgsweep.warm.block_ranges import Call
 from pgsweep.warm.files import FileReader
 from pgsweep.warm.heat.file import SavedHeat
@@ -57,7 +59,7 @@ _STARTS = 3
 
 _AWAY_SECONDS = 0.05
 _ASKED_AGAIN_SECONDS = 0.5
-"""Before a server is asked again when it was started: one that is away, and one that still runs."""
+"""Pauses between questions when a server was started: if it is unavailable, and if it still runs."""
 
 _MOSTLY_THERE = 0.95
 """If at least this share is resident already, blocks that cannot be read are reported, but do not fail it."""
@@ -291,8 +293,18 @@ def _carry_out(
     done: _Done,
 ) -> None:
     """Do what was planned: read into the page cache and into the pool, then touch."""
-    sums, files = plan.sums, server_files(plan)
-    pages_first = plan.reads_pages_first(files)
+
+    def look_at_pool() -> Snapshot:
+        with opened(conninfo, options.source) as access, explained():
+            return PoolReader(access).read()
+
+    files, pages_first = server_files(plan), plan.pages_first
+    if pages_first:
+        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
+        if plan.access.pool_source == "peek":
+            plan.pool_after_pages = patiently(look_at_pool, PATIENCE_SECONDS, stop)
+    # Computed now: the pages need not wait for it.
+    sums = plan.sums
     at_once = sums.touches if plan.touches_at_once else sums.first_touches
     block_bytes = plan.access.server.block_size_bytes
 
@@ -305,8 +317,8 @@ def _carry_out(
         probe = LatencyProbe(conninfo)
         how = options.work(block_bytes, pool=True)
         if pages_first:
-            # Copies need no device to be kept busy, and the processors are the queries'.
-            how = replace(how, connections=max(1, options.connections // 2))
+            # Copies need no device to be kept busy, but processors, and these are the queries'.
+            how = replace(how, connections=_half(options.connections), spares_processors=True)
         work = Work(calls, reader, how, total_blocks=blocks, probe=probe)
         try:
             return work.run(stop, None if listener is None else listener.state)
@@ -317,8 +329,6 @@ def _carry_out(
         with opened(conninfo, options.source) as access:
             return touches_left(plan, access)
 
-    if pages_first:
-        done.add(_read_pages(conninfo, plan, options, stop, listener, files))
     if sums.read_blocks + at_once and not stop.is_set():
         part: Part = "all" if plan.touches_at_once else "reads"
         outcome = worked(plan.calls(part, pages_read=pages_first), sums.read_blocks + at_once)
@@ -348,11 +358,18 @@ def _read_pages(
 
     probe = LatencyProbe(conninfo, files)
     how = options.work(plan.access.server.block_size_bytes, pool=False)
+    if plan.pages_first:
+        # Queries read from the device at the same time.
+        how = replace(how, connections=_half(options.connections))
     work = Work(plan.pages, reader, how, probe=probe)
     try:
         return work.run(stop, None if listener is None else listener.state)
     finally:
         probe.close()
+
+
+def _half(connections: int) -> int:
+    return max(1, connections // 2)
 
 
 def _left(plan: RestorePlan, relations: Sequence[HeatRelation]) -> Remaining:

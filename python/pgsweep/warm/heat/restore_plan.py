@@ -91,6 +91,11 @@ class RestorePlan:
 
     What follows from that state is computed when it is first asked for: reading needs the order at once, the
     result needs the rest at the end.
+
+    Attributes:
+        pool: the buffers when the plan was made.
+        pool_after_pages: after the page cache was read, where that came first: what queries have read
+            meanwhile is not read again.
     """
 
     access: Access
@@ -99,6 +104,7 @@ class RestorePlan:
     state: ServerState
     targets: list[Target]
     pool: Snapshot
+    pool_after_pages: Snapshot | None = None
 
     @cached_property
     def now(self) -> PoolNow:
@@ -109,13 +115,17 @@ class RestorePlan:
     def order(self) -> RestoreOrder:
         """The blocks of the pool in the order in which they come back."""
         server, budget = self.access.server, self.options.budget_bytes
+        pool, now = self.pool, self.now
+        if self.pool_after_pages is not None:
+            pool, now = self.pool_after_pages, PoolNow(self.pool_after_pages)
         return order_blocks(
             self.targets,
-            [self.now.usage_of(target) for target in self.targets],
+            [now.usage_of(target) for target in self.targets],
             restore_blocks(
                 server.shared_buffers_blocks, None if budget is None else budget // server.block_size_bytes
             ),
-            server.shared_buffers_blocks - self.pool.used_buffers,
+            server.shared_buffers_blocks - pool.used_buffers,
+            all_hot_singly=self.pages_first,
         )
 
     @property
@@ -155,19 +165,22 @@ class RestorePlan:
         pieces = page_cache_pieces(self.targets, self._cached)
         return list(calls_of(_fitting(pieces, self.access), self._work(pool=False).call_blocks))
 
-    def reads_pages_first(self, files: FileReader | None) -> bool:
-        """Return whether the page cache is read before the pool.
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the server's files can be read here."""
+        return self.access.sees_page_cache and self.access.postmaster_pid is not None
+
+    @cached_property
+    def pages_first(self) -> bool:
+        """Whether the page cache is read before the pool.
 
         Long stretches sent away cost the host a tenth of the processor time that single blocks do, so the
         queries of a starting server get most of it, and they soon find their blocks in the page cache. The
         blocks of the pool are copied from there then. A page cache that takes long to read comes after the
         pool, whose blocks are the hottest.
-
-        Args:
-            files: the server's, where they are on this host.
         """
         size = sum(call.blocks for call in self.pages) * self.access.server.block_size_bytes
-        return files is not None and 0 < size <= PAGES_FIRST_BYTES
+        return self.on_this_host and 0 < size <= PAGES_FIRST_BYTES
 
     @cached_property
     def compared(self) -> tuple[HeatState, list[HeatRelation]]:
@@ -181,7 +194,7 @@ class RestorePlan:
 
     @cached_property
     def _cached(self) -> list[NDArray[np.bool_] | None]:
-        whole = self.access.server.block_size_bytes // self.access.page_bytes
+        whole = self.access.pages_of_block
         return [cached_now(target, self.state.pages, whole) for target in self.targets]
 
     def _uncached(self) -> list[NDArray[np.int64]] | None:
@@ -290,7 +303,7 @@ def statements_of(plan: RestorePlan, files: FileReader | None) -> Iterator[str]:
         plan: what is to be done.
         files: the server's, where they are on this host.
     """
-    pages_first = plan.reads_pages_first(files)
+    pages_first = plan.pages_first
     if pages_first:
         yield from _page_statements(plan, files)
     server, connection = plan.access.server, plan.access.connection
@@ -324,7 +337,7 @@ def _page_statements(plan: RestorePlan, files: FileReader | None) -> Iterator[st
 def server_files(plan: RestorePlan) -> FileReader | None:
     """Return the server's files, where they are on this host."""
     access = plan.access
-    if not access.sees_page_cache or access.postmaster_pid is None:
+    if not plan.on_this_host or access.postmaster_pid is None:
         return None
     return FileReader(
         find_data_files(access.postmaster_pid, access.server.version_num),
