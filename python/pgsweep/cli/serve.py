@@ -46,8 +46,8 @@ from pgsweep.ui.numbers import seconds
     "interval_seconds",
     type=Duration(),
     metavar="TIME",
-    help="Time from one look to the next, 1s at least; longer where looks by SQL would cost more than 4% of "
-    "one backend.  [default: 10s]",
+    help="Time from one sample to the next, 1s at least; longer where samples by SQL would cost more than 4% "
+    "of one backend.  [default: 10s]",
 )
 @click.option(
     "--source",
@@ -88,7 +88,7 @@ def command(
     a URI, as for psql; without one, libpq's environment names the server. Servers may be down when it starts.
 
     The servers are only read. On a server's host, as its user or root, looking costs it nothing but a few
-    short statements; by SQL, looks and evidence take at most 6.5% of one backend's time.
+    short statements; by SQL, samples and evidence take at most 6.5% of one backend's time.
 
     \b
     Examples:
@@ -145,7 +145,7 @@ def command(
     count = len(config.servers)
     place = config.history if config.history_conninfo is None else describe(config.history_conninfo)
     settings.say(
-        f"{count} server{'s' if count != 1 else ''}, a look every {seconds(config.interval_seconds)}, "
+        f"{count} server{'s' if count != 1 else ''}, a sample every {seconds(config.interval_seconds)}, "
         f"history in {place}"
     )
     serve(config, say=lambda address: write_stdout(f"{address}\n"), warn=settings.say)

@@ -42,7 +42,7 @@ seconds a steady load seems to come and go."""
     default="1s",
     show_default=True,
     metavar="TIME",
-    help="Time from one look to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
+    help="Time from one sample to the next, 0.1s at least; keys + and - change it. By SQL it is stretched so "
     "that all statements together take no more than 4% of one backend.",
 )
 @click.option(
@@ -92,7 +92,7 @@ def command(
     Shows the pool and its usage_counts, what is held twice, hits and reads, evictions, what backends wait
     for, and the relations that have most of the pool, are hottest, or come and go fastest. Keys: q ends, ?
     explains all others. On the server's host, as its user or root, looking costs the server nothing but a few
-    short statements a second, and --interval 0.1s is fine; by SQL each look takes time of one backend. That
+    short statements a second, and --interval 0.1s is fine; by SQL each sample takes time of one backend. That
     time is shown, and it is limited. A server that is restarted is found again.
 
     \b

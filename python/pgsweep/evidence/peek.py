@@ -190,9 +190,8 @@ class PeekView:
     def cost(self, schedule: SnapshotSchedule, counters_share: float) -> tuple[float, list[str]]:
         """Return the server's share, which is that of the counters, and the sentence that states the cost."""
         return counters_share, [
-            f"expected cost: a look at {format_count(self._server.shared_buffers_blocks)} buffers takes "
-            f"this process "
-            f"{schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
+            f"expected cost: reading {format_count(self._server.shared_buffers_blocks)} buffers takes "
+            f"this process {schedule.cost_seconds * 1e3:.1f} ms and the server nothing; all of it "
             f"{format_percent(schedule.share, 1)} of one processor here, the counters "
             f"{format_percent(counters_share, 2)} of one backend's time",
             f"once before: {TIMED_READS}; {TIMED_PACE}",

@@ -1,6 +1,6 @@
 """Who uses a server: users, databases, statements and backends, gathered for intervals of one minute.
 
-What executes is sampled with each look, from pg_stat_activity: a session that executes something at a sample
+What executes is read with each sample, from pg_stat_activity: a session that executes something at a sample
 is taken to have done so since the last. Reads, hits and calls come from pg_stat_statements where the session
 may use it, and memory from what `memory` reads. Of each kind the 20 with the largest shares are kept by name,
 the rest as `other`.

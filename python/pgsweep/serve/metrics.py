@@ -124,12 +124,12 @@ def _counter(name: str, help_text: str, labels: list[str]) -> CounterMetricFamil
 
 def _states(servers: list[Watched]) -> Iterator[Metric]:
     up = _gauge("pgsweep_up", "1 where the server answers.", ["server"])
-    seconds = _gauge("pgsweep_collect_duration_seconds", "Time that the last look took.", ["server"])
-    interval = _gauge("pgsweep_collect_interval_seconds", "From one look to the next.", ["server"])
+    seconds = _gauge("pgsweep_collect_duration_seconds", "Time that the last sample took.", ["server"])
+    interval = _gauge("pgsweep_collect_interval_seconds", "From one sample to the next.", ["server"])
     share = _gauge(
-        "pgsweep_collect_backend_share_ratio", "Share of one backend's time that looks took.", ["server"]
+        "pgsweep_collect_backend_share_ratio", "Share of one backend's time that samples took.", ["server"]
     )
-    at = _gauge("pgsweep_collect_timestamp_seconds", "When the last look was taken.", ["server"])
+    at = _gauge("pgsweep_collect_timestamp_seconds", "When the last sample was taken.", ["server"])
     for watched in servers:
         name, head = [watched.config.name], watched.head
         up.of(name, 0.0 if head is None else 1.0)

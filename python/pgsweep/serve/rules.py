@@ -22,14 +22,14 @@ _ALERTS: Final = (
         "2m",
         "critical",
         "pgsweep does not reach {{ $labels.server }}",
-        "No look has been possible for two minutes. The server's page says why.",
+        "No sample has been possible for two minutes. The server's page says why.",
     ),
     _Alert(
         "PgsweepLooksStale",
         "time() - pgsweep_collect_timestamp_seconds > 3 * pgsweep_collect_interval_seconds + 30",
         "2m",
         "warning",
-        "The last look at {{ $labels.server }} is old",
+        "The last sample of {{ $labels.server }} is old",
         "The server answers slowly, or pgsweep has too little processor time.",
     ),
     _Alert(

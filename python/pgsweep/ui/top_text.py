@@ -330,7 +330,7 @@ def cost_line(sample: TopSample, asked_seconds: float) -> str:
     if sample.pool_source == "peek":
         text = f"cost: counters {share}; the pool none (read in {took})"
     else:
-        text = f"cost: {share}; a look by SQL takes {took}"
+        text = f"cost: {share}; a sample by SQL takes {took}"
     if sample.held_back:
         asked = format_plain(asked_seconds)
         text = f"every {sample.interval_seconds:.1f} s, not {asked} s, to stay cheap; {text}"

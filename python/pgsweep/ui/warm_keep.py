@@ -111,7 +111,7 @@ def cost_lines(result: WarmKeepResult) -> list[str]:
         lines.append("The clock hand stood still: these relations would have stayed resident anyway.")
     if result.reconnects:
         lost = times(result.reconnects)
-        lines.append(f"The connection was lost {lost}; until the next look nothing counts as resident.")
+        lines.append(f"The connection was lost {lost}; until the next sample nothing counts as resident.")
     return lines
 
 

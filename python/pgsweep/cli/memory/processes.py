@@ -29,7 +29,7 @@ _BRANCHES = {"budget": "memory.budget", "kernel": "memory.kernel"}
 )
 @click.option("--watch", "watching", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--interval", type=Duration(), default="2s", show_default=True, help="From one look to the next."
+    "--interval", type=Duration(), default="2s", show_default=True, help="From one sample to the next."
 )
 @output_options
 @common_options
