@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -27,18 +28,21 @@ def database(server: Cluster) -> Iterator[str]:
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         with psycopg.connect(server.conninfo(name), autocommit=True) as inside:
-            inside.execute("CREATE EXTENSION pg_buffercache")
-            inside.execute("CREATE TABLE page (id int PRIMARY KEY, filler text, long text)")
-            inside.execute("ALTER TABLE page ALTER filler SET STORAGE PLAIN")
-            inside.execute(
-                "INSERT INTO page SELECT g, repeat('x', 1800), '' FROM generate_series(1, 12000) g"
-            )
-            inside.execute("VACUUM ANALYZE page")
+            make_page(inside)
         # A backend reports its last counts when it ends, which is some time after its client left.
         while connection.execute("SELECT FROM pg_stat_activity WHERE datname = %s", (name,)).fetchone():
             time.sleep(0.05)
         yield name
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def make_page(connection: psycopg.Connection[Any]) -> None:
+    """Make the table, and what shows the pool."""
+    connection.execute("CREATE EXTENSION pg_buffercache")
+    connection.execute("CREATE TABLE page (id int PRIMARY KEY, filler text, long text)")
+    connection.execute("ALTER TABLE page ALTER filler SET STORAGE PLAIN")
+    connection.execute("INSERT INTO page SELECT g, repeat('x', 1800), '' FROM generate_series(1, 12000) g")
+    connection.execute("VACUUM ANALYZE page")
 
 
 def wait_for_pages(server: Cluster, database: str) -> None:
@@ -49,7 +53,7 @@ def wait_for_pages(server: Cluster, database: str) -> None:
           AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
     """
     with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-        assert wait_until(lambda: connection.execute(of_table).fetchone() == (True,), 60)
+        wait_until(lambda: connection.execute(of_table).fetchone() == (True,))
 
 
 @contextmanager

@@ -79,9 +79,21 @@ needs_cgroup = pytest.mark.skipif(cgroup.find_parent() is None, reason="needs a 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
-    """Wait until the condition holds; return whether it does in the end."""
+def wait_until(
+    condition: Callable[[], object], seconds: float = 60.0, why: Callable[[], object] | str = ""
+) -> None:
+    """Wait until the condition holds.
+
+    Args:
+        condition: asked again after 0.02 s.
+        seconds: how long it is waited for.
+        why: is said, or called to say it, where the condition does not hold in that time.
+
+    Raises:
+        AssertionError: it did not.
+    """
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {seconds:.0f} s: {why() if callable(why) else why}")
         time.sleep(0.02)
-    return condition()

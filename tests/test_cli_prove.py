@@ -98,13 +98,16 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, own_tmpdir: Path) -> None:
         line = process.stderr.readline()
         assert line, seen
         seen += line
-    if not wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")) or process.poll() is not None, 60):
+
+    def where_it_is() -> str:
         left = sorted(str(path) for path in own_tmpdir.glob("*/*/*"))
         tree = subprocess.run(
             ["ps", "-eo", "pid,ppid,stat,wchan:20,args"], capture_output=True, text=True, check=True
         )
         process.send_signal(signal.SIGABRT)
-        pytest.fail(f"no server in 60 s: {left}\n{tree.stdout}\n{process.communicate(timeout=60)[1]}")
+        return f"{left}\n{tree.stdout}\n{process.communicate(timeout=60)[1]}"
+
+    wait_until(lambda: any(own_tmpdir.rglob("postmaster.pid")) or process.poll() is not None, why=where_it_is)
     assert process.poll() is None, "it is at work"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

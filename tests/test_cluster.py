@@ -215,7 +215,7 @@ def test_the_memory_limit_shortens_the_page_cache(own_tmpdir: Path) -> None:
 def test_nothing_is_left_when_we_are_killed(own_tmpdir: Path, number: signal.Signals) -> None:
     victim = Victim()
     victim.end(number)
-    assert wait_until(victim.nothing_left)
+    wait_until(victim.nothing_left)
 
 
 @needs_cgroup
@@ -224,7 +224,7 @@ def test_leftovers_of_a_run_killed_with_its_keeper(own_tmpdir: Path) -> None:
     os.kill(victim.keeper, signal.SIGSTOP)  # so that it cannot clean up before it is killed
     victim.end(signal.SIGKILL)
     os.kill(victim.keeper, signal.SIGKILL)
-    assert wait_until(lambda: not is_running(victim.postmaster))  # the kernel ended it with its keeper
+    wait_until(lambda: not is_running(victim.postmaster))  # the kernel ended it with its keeper
     assert victim.data.exists()
     assert victim.group is not None
     assert victim.group.exists()
@@ -237,14 +237,14 @@ def test_a_living_run_is_not_reaped(own_tmpdir: Path) -> None:
     assert reap_leftovers() == []
     assert is_running(victim.postmaster)
     victim.end(signal.SIGTERM)
-    assert wait_until(victim.nothing_left)
+    wait_until(victim.nothing_left)
 
 
 def test_a_crashed_server_is_reported(own_tmpdir: Path) -> None:
     with Cluster.create(settings={"shared_buffers": "8MB"}) as cluster:
         assert cluster.postmaster_pid is not None
         os.kill(cluster.postmaster_pid, signal.SIGKILL)
-        assert wait_until(lambda: not processes_in(cluster.data_directory))
+        wait_until(lambda: not processes_in(cluster.data_directory))
         cluster.start()
         with psycopg.connect(cluster.conninfo()) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)

@@ -192,8 +192,17 @@ def test_the_docs_name_the_tested_versions_in_the_same_words() -> None:
         for match in re.finditer(r"PostgreSQL 14 ?(?:to|-|–)", text):
             begin = match.start()
             said[f"{path.relative_to(ROOT)}:{begin}"] = text[begin : begin + len(TESTED)]
-    assert "README.md" in {place.partition(":")[0] for place in said}
+    assert {"README.md", "docs/index.md"} <= {place.partition(":")[0] for place in said}
     assert set(said.values()) == {TESTED}, said
+
+
+def test_what_pgsweep_needs_stands_in_the_readme_and_on_the_first_page() -> None:
+    found = set()
+    for name in ("README.md", "docs/index.md"):
+        text = re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8"))
+        [sentences] = re.findall(r"pgsweep needs Linux .*? Tracing needs [\w-]+\.", text)
+        found.add(sentences)
+    assert len(found) == 1, found
 
 
 def test_the_matrix_is_of_the_tested_versions() -> None:

@@ -352,11 +352,8 @@ def test_a_stopped_server(tmp_path: Path) -> None:
 def test_a_standby_in_recovery() -> None:
     with Cluster.create(settings=PRIMARY) as primary, standby_of(primary) as standby:
         with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
-            assert wait_until(
-                lambda: (
-                    connection.execute("SELECT FROM pg_stat_wal_receiver WHERE sender_port > 0").rowcount > 0
-                )
-            ), standby.log_tail()
+            receives = "SELECT FROM pg_stat_wal_receiver WHERE sender_port > 0"
+            wait_until(lambda: connection.execute(receives).rowcount > 0, why=standby.log_tail)
         result = examine(standby.conninfo())
         assert result.server is not None
         assert result.server.in_recovery
@@ -367,9 +364,10 @@ def test_a_standby_in_recovery() -> None:
         assert "standby" in missing.why
         assert f"psql -h {primary.socket_directory} " in (missing.enable or "")
         execute(missing, primary)
-        assert wait_until(
-            lambda: abilities(examine(standby.conninfo()))["pg_buffercache"].available is True
-        ), standby.log_tail()
+        wait_until(
+            lambda: abilities(examine(standby.conninfo()))["pg_buffercache"].available is True,
+            why=standby.log_tail,
+        )
         # A setting is the standby's own.
         assert str(standby.socket_directory) in (found["track_io_timing"].enable or "")
         assert "in recovery" in doctor_text(result, Terminal())

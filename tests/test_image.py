@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import psycopg
 import pytest
 
 from pgsweep.pg.cluster import Cluster
+from tests.fix_process import wait_until
 from tests.fix_systemd import asked
 from tools.reference import ROOT
 
@@ -30,6 +30,7 @@ CONTAINERFILE = ROOT / "packaging/Containerfile"
 SUITE, PYTHON = "bookworm", "3.11"
 BASE, IMAGE, NAME = "localhost/base", "localhost/pgsweep", "pgsweep"
 USER = 8432
+PATIENCE_SECONDS = 90.0
 TOKEN = "0123456789abcdef-token"
 ADDRESS = "http://127.0.0.1:8432"
 SERVE_TOML = """
@@ -147,13 +148,6 @@ def watched() -> Iterator[Cluster]:
         yield cluster
 
 
-def wait_until(there: Callable[[], bool], why: Callable[[], str]) -> None:
-    until = time.monotonic() + 90
-    while not there():
-        assert time.monotonic() < until, why()
-        time.sleep(0.2)
-
-
 def test_the_image_serves_what_it_sees_of_a_server(
     podman: Podman, image: str, watched: Cluster, tmp_path: Path
 ) -> None:
@@ -174,6 +168,7 @@ def test_the_image_serves_what_it_sees_of_a_server(
                image)  # fmt: skip
         wait_until(
             lambda: 'pgsweep_up{server="shop"} 1.0' in podman.ask("/metrics")[1],
+            PATIENCE_SECONDS,
             lambda: podman("logs", NAME) + repr(podman.ask("/metrics")),
         )
 
@@ -197,7 +192,7 @@ def test_the_image_serves_what_it_sees_of_a_server(
         answer = podman.ask("/servers/shop/series.json")[1]
         return list(json.loads(answer)["at"]) if answer.startswith("{") else []
 
-    wait_until(lambda: len(times()) >= 2, lambda: podman("logs", NAME))
+    wait_until(lambda: len(times()) >= 2, PATIENCE_SECONDS, lambda: podman("logs", NAME))
     before = times()
     podman("stop", "--time", "30", NAME)
     assert podman.shown("{{.State.ExitCode}}") == "0"
@@ -207,5 +202,5 @@ def test_the_image_serves_what_it_sees_of_a_server(
         assert secret.rpartition(":")[2].strip() not in logs
     podman("rm", NAME)
     start()
-    wait_until(lambda: times()[-1:] > before[-1:], lambda: podman("logs", NAME))
+    wait_until(lambda: times()[-1:] > before[-1:], PATIENCE_SECONDS, lambda: podman("logs", NAME))
     assert set(before) <= set(times())

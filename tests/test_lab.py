@@ -80,7 +80,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
     samples = tmp_path / "small.samples.jsonl"
     command = [PGSWEEP, "lab", "run", "small.toml", "--json"]
     killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: len(runs_in(samples)) >= 1, 120)
+    wait_until(lambda: len(runs_in(samples)) >= 1, 120)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     with samples.open("a") as file:
@@ -90,7 +90,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
     interrupted = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    assert wait_until(lambda: len(runs_in(samples)) > len(kept), 120)
+    wait_until(lambda: len(runs_in(samples)) > len(kept), 120)
     interrupted.send_signal(signal.SIGTERM)  # ends it as Ctrl-C does
     _, err = interrupted.communicate(timeout=60)
     assert interrupted.returncode == 130, err

@@ -174,7 +174,11 @@ def test_what_a_killed_run_leaves_is_put_back_by_the_next(owned: Owned, tmp_path
             return False  # it restarts
         return row is not None and row[0] > 0
 
-    assert wait_until(loaded, 120), killed.communicate()[1]
+    def said() -> str:
+        killed.kill()
+        return killed.communicate()[1]
+
+    wait_until(loaded, 120, said)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     state = tmp_path / "state" / "pgsweep"
@@ -258,7 +262,7 @@ def test_a_standby_is_refused(tmp_path: Path) -> None:
     with Cluster.create(settings=PRIMARY) as primary, standby_of(primary) as standby:
         with pytest.raises(MissingAbility, match="standby"):
             check_server(Disposable(standby.conninfo(), "true"))
-        assert wait_until(lambda: _replicates(primary), 30)
+        wait_until(lambda: _replicates(primary), 30)
         with pytest.raises(UsageError, match=r"other clients are connected .* walreceiver"):
             check_server(Disposable(primary.conninfo(), "true"))
 

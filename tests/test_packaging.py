@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from pgsweep.cli.serve import command
 from tests.fix_cluster import DEBIAN_BINDIR
+from tests.fix_process import wait_until
 from tests.fix_systemd import Systemd, running_systemd
 
 PACKAGING = Path(__file__).parents[1] / "packaging"
@@ -125,13 +125,6 @@ def installed(environment: Path, *, limits: bool = False) -> Iterator[Systemd]:
         yield systemd
 
 
-def wait_until(there: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
-    until = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < until, why()
-        time.sleep(0.05)
-
-
 def summary(systemd: Systemd) -> dict[str, Any]:
     status, text = systemd.ask(f"{ADDRESS}/servers/one/summary.json")
     return json.loads(text) if status == 200 else {"state": text}
@@ -143,11 +136,11 @@ def check_the_service(systemd: Systemd) -> None:
     def said() -> object:
         return systemd.control("show", UNIT.name), systemd.inside("cat", "/run/said").stdout
 
-    wait_until(lambda: summary(systemd)["state"] == "up", said)
+    wait_until(lambda: summary(systemd)["state"] == "up", why=said)
     found = summary(systemd)
     assert found["pool_source"] == "peek", found
     assert found["missing"] == [], "nothing is missing without capabilities"
-    wait_until(lambda: systemd.ask(f"{ADDRESS}/servers/one/memory.json")[1].startswith("{"), said)
+    wait_until(lambda: systemd.ask(f"{ADDRESS}/servers/one/memory.json")[1].startswith("{"), why=said)
     assert 'pgsweep_up{server="one"} 1.0' in systemd.ask(f"{ADDRESS}/metrics")[1]
     pid = systemd.shown(UNIT.name, "MainPID")
     lines = systemd.inside("cat", f"/proc/{pid}/status").stdout.splitlines()
@@ -163,8 +156,8 @@ def check_the_service(systemd: Systemd) -> None:
     assert "history.sqlite" in systemd.inside("ls", "/var/lib/pgsweep").stdout
     # Killed, it is started again; stopped, it ends by itself and in time.
     systemd.control("kill", "--signal=KILL", "--kill-whom=main", UNIT.name)
-    wait_until(lambda: systemd.shown(UNIT.name, "NRestarts") == "1", said)
-    wait_until(lambda: summary(systemd)["state"] == "up", said)
+    wait_until(lambda: systemd.shown(UNIT.name, "NRestarts") == "1", why=said)
+    wait_until(lambda: summary(systemd)["state"] == "up", why=said)
     systemd.control("stop", UNIT.name)
     assert systemd.shown(UNIT.name, "Result") == "success", said()
     assert systemd.shown(UNIT.name, "ExecMainStatus") == "0"
@@ -208,7 +201,7 @@ Restart=no
 def test_its_limits_are_in_force() -> None:
     """The collector lives within them; with less memory the kernel kills it, and nothing else."""
     with installed(Path(sys.prefix), limits=True) as systemd:
-        wait_until(lambda: summary(systemd)["state"] == "up", lambda: systemd.control("show", UNIT.name))
+        wait_until(lambda: summary(systemd)["state"] == "up", why=lambda: systemd.control("show", UNIT.name))
         memory = systemd.limit(UNIT.name, "memory", "memory.max", "memory.limit_in_bytes")
         tasks = systemd.limit(UNIT.name, "pids", "pids.max")
         if memory is None or tasks is None:
@@ -225,7 +218,7 @@ def test_its_limits_are_in_force() -> None:
         systemd.inside("systemctl", "restart", UNIT.name)
         wait_until(
             lambda: systemd.shown(UNIT.name, "ActiveState") == "failed",
-            lambda: systemd.control("show", UNIT.name),
+            why=lambda: systemd.control("show", UNIT.name),
         )
         assert systemd.shown(UNIT.name, "ExecMainStatus") == str(signal.SIGKILL)
         assert systemd.shown(UNIT.name, "Result") in ("oom-kill", "signal")
@@ -235,4 +228,4 @@ def test_its_limits_are_in_force() -> None:
         systemd.control("daemon-reload")
         systemd.control("reset-failed", UNIT.name)
         systemd.control("restart", UNIT.name)
-        wait_until(lambda: summary(systemd)["state"] == "up", lambda: systemd.control("show", UNIT.name))
+        wait_until(lambda: summary(systemd)["state"] == "up", why=lambda: systemd.control("show", UNIT.name))

@@ -119,7 +119,8 @@ def test_no_control_of_a_server_leaves(nasty_server: Cluster, arguments: list[st
         assert cleaned(text, colours=form == "colours") == text
         assert "csi\x1b" not in text
         assert "表\x1b" not in text
-    assert form != "json" or not done.stdout or json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert form != "json" or json.loads(done.stdout)
 
 
 def test_the_commands_of_doctor_can_be_pasted(nasty_server: Cluster, tmp_path: Path) -> None:

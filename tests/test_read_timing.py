@@ -13,7 +13,7 @@ import pytest
 from pgsweep._native import ReadTimer
 from pgsweep.errors import MissingAbility, UsageError
 from pgsweep.evidence.peek import record_peek
-from pgsweep.evidence.read_timing import TIMED_SECONDS, ReadTiming
+from pgsweep.evidence.read_timing import TIMED_SECONDS, Columns, ReadTiming
 from pgsweep.evidence.record import plan_record, record
 from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
@@ -23,6 +23,7 @@ from pgsweep.sizing.read_times import read_times
 from pgsweep.sizing.timed_reads import timed_reads, waited_per_second
 from pgsweep.testbed.pgbench import DATABASE, RunningWorkload, create_database
 from pgsweep.testbed.workloads import ZIPF
+from tests.fix_process import wait_until
 from tests.fix_trace import can_trace, database, fill
 
 pytestmark = can_trace
@@ -108,9 +109,15 @@ def test_what_timing_adds_is_measured(server: Cluster) -> None:
 def test_a_stretch_without_reads_is_known_too(server: Cluster) -> None:
     assert server.postmaster_pid is not None
     timer = ReadTimer(server.postmaster_pid)
+    taken: list[Columns] = []
+
+    def has_ended() -> bool:
+        taken.append(timing.take())
+        return len(taken[-1]["reads"]) > 0
+
     with ReadTiming(timer, time.monotonic()) as timing:
-        time.sleep(2 * TIMED_SECONDS)
-    rows = timing.take()
+        wait_until(has_ended, why=lambda: timing.failure)
+    rows = taken[-1]
     assert timing.failure == ""
     assert (rows["reads"].tolist(), rows["stretch"].tolist()) == ([0], [0])
     assert rows["end_seconds"][0] - rows["begin_seconds"][0] >= TIMED_SECONDS

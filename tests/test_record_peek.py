@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from pgsweep.pg.connect import connect
 from pgsweep.pg.queries import load
 from pgsweep.sizing.predict import predict
 from tests.fix_cluster import recorded_by_nobody
-from tests.fix_page import load_running, wait_for_pages
+from tests.fix_page import load_running, make_page, wait_for_pages
 
 PAGES = 12000 // 4
 """Of the table `page`, at least: four rows are on a page."""
@@ -78,29 +75,22 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
     assert today.miss_ratio == pytest.approx(found.observed.miss_ratio, rel=0.05)
 
 
-@contextmanager
-def background_writer_at_rest(cluster: Cluster) -> Iterator[None]:
-    """Keep the background writer from cleaning buffers between two looks."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET bgwriter_lru_maxpages = 0")
-        connection.execute("SELECT pg_reload_conf()")
-        # It says nowhere that it has read its configuration: a round of it, bgwriter_delay, and some.
-        time.sleep(0.5)
-        try:
-            yield
-        finally:
-            connection.execute("ALTER SYSTEM RESET bgwriter_lru_maxpages")
-            connection.execute("SELECT pg_reload_conf()")
-
-
-def test_a_look_agrees_with_the_view(server: Cluster, database: str) -> None:
-    with background_writer_at_rest(server), connect(server.conninfo(database)) as connection:
-        by_sql = SnapshotReader(connection, require_buffercache(connection), 2048)
-        by_sql.take()
-        view = PeekView(connection, read_server(connection), BlockSample.everything())
-        view.check(read_relations(connection), read_databases(connection))
-        theirs, ours = by_sql.take(), view.take()
+def test_a_look_agrees_with_the_view(bindir: Path | None) -> None:
+    """The background writer, which cleans buffers, does nothing between the two looks."""
+    settings = {"shared_buffers": "16MB", "autovacuum": "off", "bgwriter_lru_maxpages": "0"}
+    with (
+        Cluster.create(bindir, settings) as cluster,
+        psycopg.connect(cluster.conninfo(), autocommit=True) as filling,
+    ):
+        make_page(filling)
+        with connect(cluster.conninfo()) as connection:
+            by_sql = SnapshotReader(connection, require_buffercache(connection), 2048)
+            by_sql.take()
+            view = PeekView(connection, read_server(connection), BlockSample.everything())
+            view.check(read_relations(connection), read_databases(connection))
+            theirs, ours = by_sql.take(), view.take()
     names = ("buffer", "spc", "db", "rel", "fork", "block", "usage_count", "dirty", "pinned")
+    assert len(theirs.buffer) == 2048, "the table is larger than the pool"
     order = np.argsort(theirs.buffer)
     for name in names:
         assert np.array_equal(getattr(theirs, name)[order], getattr(ours, name)), name

@@ -86,12 +86,11 @@ def test_a_role_without_rights_sees_what_it_may(
         assert series["reads"][-1] > 0
         assert series["used_bytes"][-1] is None
         assert "GRANT pg_monitor" in served.ask("/")[2], "the overview says it too"
-        memory = served.json("/servers/one/memory.json")
-        if memory is not None:
-            names = [part["name"] for part in memory["parts"]]
-            assert "shared memory" in names
-            assert "shared_buffers" not in names, "which part holds pages is not known"
-            assert sum(part["size_bytes"] for part in memory["parts"]) == memory["capacity_bytes"]
+        memory = served.wait_for("/servers/one/memory.json", lambda found: found is not None)
+        names = [part["name"] for part in memory["parts"]]
+        assert "shared memory" in names
+        assert "shared_buffers" not in names, "which part holds pages is not known"
+        assert sum(part["size_bytes"] for part in memory["parts"]) == memory["capacity_bytes"]
         status, _, text = served.ask("/servers/one/map?schema=public&relation=page")
         assert (status, "GRANT pg_monitor TO nobody_much" in text) == (503, True)
         superuser.execute("GRANT pg_monitor TO nobody_much")

@@ -79,7 +79,7 @@ def next_interval(gathered: Consumers, has: Key | None = None) -> tuple[float, d
         found.extend(filter(None, [gathered.interval()]))
         return bool(found) and (has is None or has in found[-1][1])
 
-    assert wait_until(is_over)
+    wait_until(is_over)
     return found[-1]
 
 

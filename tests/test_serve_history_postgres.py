@@ -17,6 +17,7 @@ from pgsweep.serve import history as module
 from pgsweep.serve.history import History, Sample, postgres_store
 from pgsweep.serve.history_reads import read_series
 from tests.fix_cli import run
+from tests.fix_process import wait_until
 from tests.fix_serve import emptied, rows_of, serving
 
 VALUES = {"covered_seconds": 10.0, "hits": 1.0}
@@ -36,12 +37,16 @@ def away(cluster: Cluster) -> Iterator[None]:
             connection.execute("ALTER DATABASE watching ALLOW_CONNECTIONS true")
 
 
-def until(there: Callable[[], bool], again: Callable[[], None] = lambda: None) -> None:
-    end = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < end
-        again()
-        time.sleep(0.05)
+def until_it_holds(there: Callable[[], bool], again: Callable[[], None]) -> None:
+    """Do something again and again until the condition holds."""
+
+    def holds() -> bool:
+        if not there():
+            again()
+            return False
+        return True
+
+    wait_until(holds)
 
 
 def test_a_database_that_is_away_delays_nothing_and_leaves_a_gap(
@@ -53,12 +58,12 @@ def test_a_database_that_is_away_delays_nothing_and_leaves_a_gap(
     kept = History(store, most_bytes=1 << 30)
     kept.start()
     kept.add(Sample("s", now, VALUES))
-    until(lambda: rows_of(store, "SELECT at FROM main.samples WHERE level = 10") == [(now,)])
+    wait_until(lambda: rows_of(store, "SELECT at FROM main.samples WHERE level = 10") == [(now,)])
     with away(wheel18):
         for n in range(100):
             kept.add(Sample("s", now + 10 + n, VALUES))
         # Until then the database may be back before more waits than is held, and all is written.
-        until(
+        until_it_holds(
             lambda: any(begin < end for begin, end in tuple(kept._state.lost.values())),
             lambda: kept.add(Sample("s", now + 200, VALUES)),
         )
@@ -70,7 +75,7 @@ def test_a_database_that_is_away_delays_nothing_and_leaves_a_gap(
         with pytest.raises(PgsweepError):
             rows_of(store, "SELECT 1")
         assert time.monotonic() - begin < 1, "readers do not wait for it again"
-    until(lambda: kept.trouble is None, lambda: kept.add(Sample("s", now + 300, VALUES)))
+    until_it_holds(lambda: kept.trouble is None, lambda: kept.add(Sample("s", now + 300, VALUES)))
     kept.stop()
     monkeypatch.setattr(store, "_away", None)
     found = read_series(store, "s", now - 10, now + 1000)
@@ -87,7 +92,7 @@ def test_it_begins_while_its_database_is_away(wheel18: Cluster, watching: str) -
         kept = History(store, most_bytes=1 << 30)
         assert kept.trouble is not None
         kept.start()
-    until(lambda: kept.trouble is None, lambda: kept.add(Sample("s", time.time(), VALUES)))
+    until_it_holds(lambda: kept.trouble is None, lambda: kept.add(Sample("s", time.time(), VALUES)))
     kept.stop()
 
 
@@ -101,7 +106,7 @@ def test_of_two_that_write_one_rolls_up(watching: str) -> None:
     with first.writing() as session:
         assert module.id_of(session, "shop") == module.id_of(session, "shop")
     first.close()
-    until(second.is_keeper)
+    wait_until(second.is_keeper)
     second.close()
 
 

@@ -114,12 +114,11 @@ def test_values_on_the_page_are_those_of_the_records(tab: Tab, served: Served) -
     page.wait_for_selector("[data-chart=sweep] canvas")
     summary = served.json("/servers/shop/summary.json")
     assert page.text_content("[data-fact=shared_buffers]") == format_bytes(summary["shared_buffers_bytes"])
+    served.wait_for("/servers/shop/memory.json", lambda memory: memory is not None)
+    page.reload()
     memory = served.json("/servers/shop/memory.json")
-    if memory is not None:
-        page.reload()
-        memory = served.json("/servers/shop/memory.json")
-        shown = page.text_content('[data-part="other shared memory"]')
-        assert shown == format_bytes(memory["parts"][1]["size_bytes"])
+    shown = page.text_content('[data-part="other shared memory"]')
+    assert shown == format_bytes(memory["parts"][1]["size_bytes"])
     buffers = [int(cell.replace(" ", "")) for cell in page.locator("[data-usage]").all_text_contents()]
     assert len(buffers) == 6
     assert 0 < sum(buffers) <= 2048

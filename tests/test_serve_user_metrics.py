@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from pgsweep.serve.board import Board, Watched
 from pgsweep.serve.config import MetricConfig, ServeConfig, ServerConfig
 from pgsweep.serve.metrics import exposed
 from pgsweep.serve.queries import COST_SHARE, UserMetrics, _values
+from tests.fix_process import wait_until
 
 TIMEOUT_SECONDS = 0.2
 
@@ -52,20 +53,13 @@ def asking(cluster: Cluster, folder: Path, *metrics: MetricConfig) -> Iterator[A
         asked.user.join(20)
 
 
-def wait_for(there: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def test_a_query_beyond_its_timeout_is_ended_by_the_server_and_said(wheel18: Cluster, tmp_path: Path) -> None:
     """It has no value then, the page of metrics says so, and the others go on."""
     slow = MetricConfig(name="slow", query="SELECT 1 AS value, pg_sleep(60)::text", timeout=TIMEOUT_SECONDS)
     quick = MetricConfig(name="quick", query="SELECT 7 AS value", every=1.0)
     begin = time.monotonic()
     with asking(wheel18, tmp_path, slow, quick) as asked:
-        wait_for(lambda: len(asked.watched.user_metrics) == 2)
+        wait_until(lambda: len(asked.watched.user_metrics) == 2)
         assert time.monotonic() - begin < 60
         assert asked.watched.user_metrics == {"slow": None, "quick": [((), 7.0)]}
         assert "statement timeout" in asked.watched.user_failures["slow"]
@@ -116,7 +110,7 @@ def test_what_is_slowed_is_said(wheel18: Cluster, tmp_path: Path) -> None:
     costly = MetricConfig(name="costly", query="SELECT 1 AS value FROM pg_sleep(0.1)", every=1.0, timeout=5.0)
     quick = MetricConfig(name="quick", query="SELECT 7 AS value", every=300.0)
     with asking(wheel18, tmp_path, costly, quick) as asked:
-        wait_for(lambda: len(asked.watched.user_metrics) == 2)
+        wait_until(lambda: len(asked.watched.user_metrics) == 2)
         found = dict(line.rsplit(" ", 1) for line in asked.exposed())
         assert float(found['pgsweep_user_metric_interval_seconds{metric="costly",server="one"}']) >= 10.0
         quick_apart = float(found['pgsweep_user_metric_interval_seconds{metric="quick",server="one"}'])

@@ -21,6 +21,7 @@ from pgsweep._native import Tracer
 from pgsweep.evidence.schema import FLAG_PINNED, FLAG_SCAN
 from pgsweep.pg.cluster import Cluster
 from tests.fix_cluster import own_server_files
+from tests.fix_process import wait_until
 from tests.fix_trace import EXTEND, HIT, MISS, can_trace, database, file_of, fill, tracing
 
 pytestmark = can_trace
@@ -35,16 +36,28 @@ def counters(cluster: Cluster, session: psycopg.Connection[Any]) -> tuple[int, i
         session.execute("SELECT pg_stat_force_next_flush()")
     else:
         # A session sends its counts when a statement ends half a second after it last did (pgstat.c,
-        # PGSTAT_STAT_INTERVAL); the collector has them a moment later.
+        # PGSTAT_STAT_INTERVAL). Nothing shows whether it has.
         time.sleep(0.6)
         session.execute("SELECT 1")
-        time.sleep(0.6)
     with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
+        if cluster.version_num < 150000:
+            wait_for_collector(connection)
         row = connection.execute(
             "SELECT blks_hit, blks_read FROM pg_stat_database WHERE datname = %s", (session.info.dbname,)
         ).fetchone()
     assert row is not None
     return row[0], row[1]
+
+
+def wait_for_collector(connection: psycopg.Connection[Any]) -> None:
+    """Wait until the statistics collector, which there is before 15, shows what it has been sent by now.
+
+    It writes its files when a session asks for newer ones, and then has all that was sent before.
+    """
+    sent = connection.execute("SELECT clock_timestamp()").fetchone()
+    wait_until(
+        lambda: connection.execute("SELECT pg_stat_get_snapshot_timestamp() > %s", sent).fetchone() == (True,)
+    )
 
 
 @pytest.mark.parametrize("attachment", ["link", "perf_event"])
@@ -160,17 +173,9 @@ def test_sessions_that_come_and_go_are_counted_from_their_first_access(bindir: P
 
 
 def wait_until_gone(connection: psycopg.Connection[Any], pids: list[int]) -> None:
-    """Wait until sessions have ended, which is when they have reported all their counts."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)", (pids,)
-        ).fetchone()
-        if row == (0,):
-            time.sleep(0.6)  # before 15 the statistics collector has them a moment later
-            return
-        time.sleep(0.05)
-    raise AssertionError("the sessions did not end")
+    """Wait until sessions have ended, which is when they have sent all their counts; see `counters`."""
+    there = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)"
+    wait_until(lambda: connection.execute(there, (pids,)).fetchone() == (0,))
 
 
 def test_the_hot_probes_sit_on_emulated_instructions(server: Cluster) -> None:

@@ -296,7 +296,7 @@ def pooled(server: Cluster) -> Iterator[str]:
             return True
 
         try:
-            assert wait_until(answers), "PgBouncer does not come up"
+            wait_until(answers, why="PgBouncer does not come up")
             yield target
         finally:
             pooler.terminate()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -20,10 +21,12 @@ from scipy.stats import norm
 from pgsweep.evidence.sql import record_sql
 from pgsweep.evidence.store import Evidence, EvidenceMeta, EvidenceWriter
 from pgsweep.pg.cluster import Cluster
+from pgsweep.records.prediction import MemoryPrediction, PredictResult, Throughput, ThroughputPoint
 from pgsweep.records.verification import VerifiedValue, VerifyResult
 from pgsweep.serve.recording import pieces_of
 from pgsweep.serve.verification import verify_change
 from pgsweep.sizing.inference.totals import Totals
+from pgsweep.sizing.predict import predict
 from pgsweep.sizing.verify import _within_together, filling, just_filled, miss_error, verify
 from pgsweep.sizing.workload_change import Load, compare_loads, difference, load_of
 from pgsweep.ui.results import from_json, to_json
@@ -88,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pgbench(cluster, *point_reads(3000, SCALE)):
             begin = blocks_read(cluster)
             # Three times what the pool holds.
-            assert wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
+            wait_until(lambda: blocks_read(cluster) - begin > 3 * 32 * MB // 8192, 120)
             record(cluster, "after.evidence", 10)
             # A reset half way: with the last value less the first one nothing would have happened.
             reset = WhenRecording(lambda: reset_statistics(cluster), after_seconds=3)
@@ -115,19 +118,48 @@ def test_the_same_load_after_a_restart(folder: Path) -> None:
     assert result["verdict"] == ("as predicted" if within else "not as predicted")
 
 
-def test_huge_pages_since_the_change_are_taken_into_account(folder: Path, tmp_path: Path) -> None:
-    after = Path(shutil.copytree(folder / "after.evidence", tmp_path / "after.evidence"))
+def with_throughput(found: PredictResult) -> PredictResult:
+    """Return a prediction as that of evidence which has a throughput."""
+    points = [ThroughputPoint(shared_buffers_bytes=16 * MB, ratio=1.0, low=1.0, high=1.0)]
+    memory = MemoryPrediction(
+        memory_bytes=1 << 34,
+        memory_from="host",
+        other_bytes=1 << 30,
+        measured_disk_bytes_per_second=None,
+        policy="two-lists",
+        points=[],
+        reasons=[],
+        throughput=Throughput(points=points, reasons=[]),
+    )
+    changed = found.changed
+    if changed is not None:
+        changed = structs.replace(changed, memory=memory)
+    return structs.replace(found, memory=memory, changed=changed)
+
+
+def test_huge_pages_since_the_change_are_taken_into_account(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the huge pages differs between the recordings, so nothing else forbids the comparison."""
+    asked: list[list[str]] = []
+
+    def predicted(path: Path, *, what_if: list[str], **options: Any) -> PredictResult:
+        asked.append(what_if)
+        return with_throughput(predict(path, what_if=what_if, **options))
+
+    monkeypatch.setattr("pgsweep.sizing.verify.predict", predicted)
+    before = folder / "before.evidence"
+    after = Path(shutil.copytree(before, tmp_path / "after.evidence"))
     meta = json.loads((after / "meta.json").read_text())
     assert meta["host"]["huge_pages"] == "off"
     meta["host"]["huge_pages"] = "on"
     (after / "meta.json").write_text(json.dumps(meta))
-    same, changed = (verify(folder / "before.evidence", path) for path in (folder / "after.evidence", after))
-    assert [one.name for one in changed.values] == [
-        one.name for one in same.values if one.name != "throughput"
-    ]
+    same, changed = (verify(before, path) for path in (before, after))
+    assert asked == [[], ["huge_pages on"]]
+    assert [one.name for one in same.values][-1] == "throughput"
+    assert [one.name for one in changed.values] == [one.name for one in same.values][:-1]
     assert not any("huge pages" in reason for reason in same.reasons)
-    if len(changed.values) < len(same.values):
-        assert any("shared memory lies in huge pages now" in reason for reason in changed.reasons)
+    assert any("shared memory lies in huge pages now" in reason for reason in changed.reasons)
 
 
 def test_another_load_is_no_wrong_prediction(folder: Path) -> None:

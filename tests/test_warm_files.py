@@ -54,7 +54,7 @@ def test_a_long_stretch_of_a_cold_file_is_read_whole(
     begin, length = 3 << 20, LENGTH - (5 << 20) + 100
     assert read_ahead(str(path), begin, length) == length
     # A busy device may have read the end of a step before its beginning, which is then still under way.
-    assert wait_until(lambda: length <= cached_bytes(path), 30)
+    wait_until(lambda: length <= cached_bytes(path), 30)
     # Nothing before, and the pages behind that the kernel adds at most.
     assert cached_bytes(path) <= LENGTH - begin
     assert read_ahead(str(path), LENGTH - 10, 100) == 10
@@ -93,12 +93,12 @@ def test_little_is_asked_for_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     reader.fetch(singles)
     assert len(most) == len(singles)
     assert max(number for number, _ in most) == 64
-    assert wait_until(lambda: cached_bytes(path) == len(singles) * BLOCK, 30), "they and no other"
+    wait_until(lambda: cached_bytes(path) == len(singles) * BLOCK, 30, "others than they are cached")
     most.clear()
     under_way.clear()
     reader.fetch([piece_at(1000, 4000)])
     assert max(length for _, length in most) == 1024 << 10
-    assert wait_until(lambda: cached_bytes(path) == (len(singles) + 4000) * BLOCK, 30)
+    wait_until(lambda: cached_bytes(path) == (len(singles) + 4000) * BLOCK, 30)
 
 
 def test_how_far_a_device_reads_ahead_is_known(tmp_path: Path) -> None:

@@ -66,11 +66,12 @@ class Running:
             self.error = error
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert self._thread.is_alive(), self.error
-            assert time.monotonic() < deadline, (self.samples[-3:], self.notes)
-            time.sleep(0.02)
+        def holds() -> bool:
+            there = condition()
+            assert there or self._thread.is_alive(), self.error
+            return there
+
+        wait_until(holds, PATIENCE_SECONDS, lambda: (self.samples[-3:], self.notes))
 
     def end(self) -> WarmKeepResult:
         self._stop.set()
@@ -111,10 +112,7 @@ def test_a_table_stays_in_spite_of_a_flood(shop: str, source: Literal["peek", "s
         # Rounds are late where the machine is busy, and the pool of a test turns fast.
         assert sum(kept) / len(kept) > 0.6
         # Without it the flood takes all of it.
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(resident(shop)) > HOT_BLOCKS // 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: len(resident(shop)) <= HOT_BLOCKS // 10)
     hot, index = result.relations
     assert (hot.relation, hot.kind, hot.size_bytes) == ("hot", "table", HOT_BLOCKS * BLOCK)
     assert (index.relation, index.kind) == ("hot_pkey", "index")
@@ -147,11 +145,11 @@ def test_without_a_flood_next_to_nothing_is_done_and_counts_are_the_servers(shop
         assert result.read_blocks == missing > 0
         assert result.touched_blocks <= blocks
         counted = "SELECT heap_blks_hit, heap_blks_read FROM pg_statio_all_tables WHERE relname = 'calm'"
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while connection.execute(counted).fetchone() != (result.touched_blocks, result.read_blocks):
-            # Sessions send their counts when they end, at the latest.
-            assert time.monotonic() < deadline, (connection.execute(counted).fetchone(), result)
-            time.sleep(0.1)
+        # Sessions send their counts when they end, at the latest.
+        wait_until(
+            lambda: connection.execute(counted).fetchone() == (result.touched_blocks, result.read_blocks),
+            why=lambda: (connection.execute(counted).fetchone(), result),
+        )
         connection.execute("DROP TABLE calm")
 
 
@@ -168,10 +166,12 @@ def test_of_larger_relations_the_hottest_blocks_are_kept(shop: str) -> None:
         keeping(shop, "hot", budget_bytes=60 * BLOCK) as running,
     ):
         # Others use the first blocks for a while, then leave them to the flood.
-        for _ in range(8):
+        def used_for_some_rounds() -> bool:
             for block in hot:
                 connection.execute("SELECT f FROM hot WHERE ctid = %s::tid", [f"({block},1)"]).fetchone()
-            time.sleep(0.05)
+            return len(running.samples) >= 8
+
+        running.until(used_for_some_rounds)
         begun = len(running.samples)
         running.until(lambda: sum(sample.touched_blocks for sample in running.samples[begun:]) > 2 * len(hot))
         present = resident(shop)
@@ -202,7 +202,7 @@ def test_no_two_keep_the_same_relation(shop: str) -> None:
             assert "is being kept already" in error.message
             return False
 
-    assert wait_until(may_be_kept)
+    wait_until(may_be_kept)
 
 
 def test_a_relation_is_rewritten_locked_and_dropped_meanwhile(shop: str) -> None:

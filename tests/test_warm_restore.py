@@ -250,7 +250,7 @@ def test_a_standby_is_warmed_from_its_primarys_heat(tmp_path: Path) -> None:
                 target=lambda: results.append(restored(there, path, rate_bytes_per_second=1 << 20))
             )
             thread.start()
-            assert wait_until(lambda: len(usage(there, "hot")) > 40, 60)
+            wait_until(lambda: len(usage(there, "hot")) > 40)
             with psycopg.connect(standby.conninfo(), autocommit=True) as connection:
                 connection.execute("SELECT pg_promote()")
             thread.join()

@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ import psycopg
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from pgsweep.errors import PgsweepError
+from pgsweep.errors import ConnectionFailed, PgsweepError
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.heat import WarmCheckResult
-from pgsweep.residency.access import opened
+from pgsweep.residency.access import Access, opened
 from pgsweep.testbed.cold import empty_caches
 from pgsweep.ui.numbers import count, format_bytes
 from pgsweep.ui.results import read_result
@@ -79,18 +80,31 @@ def test_the_server_is_still_away_when_all_is_read(
 ) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
-    start = threading.Timer(0.5, cluster.start)  # it is away for longer than one attempt to connect
     carry_out = restoring._carry_out
+    failures: list[str] = []
 
     def carry_out_and_stop(*arguments: Any) -> None:
         carry_out(*arguments)
-        if start.ident is None:
+        if not failures:
             cluster.stop()
-            start.start()
+
+    @contextmanager
+    def opened_or_failed(*arguments: Any) -> Iterator[Access]:
+        """Start the server after the first attempt that fails."""
+        with ExitStack() as closing:
+            try:
+                access = closing.enter_context(opened(*arguments))
+            except ConnectionFailed as error:
+                failures.append(error.message)
+                if len(failures) == 1:
+                    cluster.start()
+                raise
+            yield access
 
     monkeypatch.setattr(restoring, "_carry_out", carry_out_and_stop)
+    monkeypatch.setattr(restoring, "opened", opened_or_failed)
     result = restored(conninfo, path, into="pool")
-    start.join()
+    assert len(failures) == 1
     assert result.restarts == 1
     assert result.after is not None
     assert result.after.resident == 1.0
@@ -103,7 +117,7 @@ def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[C
     with subprocess.Popen(
         [*command, "--rate", "50kB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert wait_until(lambda: len(usage(conninfo, "hot")) > 4, 60)
+        wait_until(lambda: len(usage(conninfo, "hot")) > 4)
         process.send_signal(signal.SIGINT)
         said, reported = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -246,9 +260,9 @@ def test_save_every_keeps_some_and_stops_at_a_signal(
     path = tmp_path / "x.heat"
     command = [PGSWEEP, "warm", "save", str(path), conninfo, "--every", "200ms", "--keep", "3", "-q"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert wait_until((tmp_path / "x.heat.2").exists, 60)
+        wait_until((tmp_path / "x.heat.2").exists)
         oldest = (tmp_path / "x.heat.2").stat().st_ino
-        assert wait_until(lambda: (tmp_path / "x.heat.2").stat().st_ino != oldest, 60), "one more was saved"
+        wait_until(lambda: (tmp_path / "x.heat.2").stat().st_ino != oldest, why="no further one was saved")
         process.send_signal(signal.SIGTERM)
         _, reported = process.communicate(timeout=60)
     assert process.returncode == 0, reported

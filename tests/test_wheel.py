@@ -41,7 +41,10 @@ assert len(rows) == 3 and all(row.measured_miss_ratio is not None for row in row
 def test_it_holds_the_program_and_the_manual(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "-cp311-abi3-manylinux_" in wheel.name
-    assert any(name.endswith("data/share/man/man1/pgsweep-predict.1") for name in names)
+    folder = "data/share/man/man1"
+    pages = {path.name for path in (ROOT / "docs/manual" / folder).iterdir()}
+    assert "pgsweep-predict.1" in pages
+    assert {Path(name).name for name in names if Path(name).parent.match(f"*.data/{folder}")} == pages
     assert any(name.endswith("pgsweep/pg/queries/postmaster_140000.sql") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
