@@ -222,7 +222,7 @@ def test_a_flat_curve_changes_nothing() -> None:
     assert flat.disk_depth == without.disk_depth == pytest.approx(2.0), "of four sessions, 2 ms in 4"
     assert not flat.disk_most_reads_per_second
     assert any("assumed to take equally long at each depth" in reason for reason in without.reasons)
-    assert any("only a trace measures it" in reason for reason in without.reasons)
+    assert any("only traces of this version and later measure it" in reason for reason in without.reasons)
     assert not any("depth" in reason for reason in flat.reasons)
 
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
 from pgsweep.evidence import oracle_general
+from pgsweep.evidence.oracle_export import export_oracle_general
 from pgsweep.evidence.oracle_general import (
     RECORD,
-    export_oracle_general,
     read_object_names,
     read_oracle_general,
 )
@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_no_half_a_trace(tmp_path: Path) -> None:
         import resource
         from pathlib import Path
         from pgsweep.errors import EvidenceError
-        from pgsweep.evidence.oracle_general import export_oracle_general
+        from pgsweep.evidence.oracle_export import export_oracle_general
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         folder = Path({str(tmp_path)!r})
         try:

@@ -10,7 +10,21 @@ use crate::pool;
 use crate::programs::{self, Common, Words};
 use crate::server::Server;
 use crate::site::{self, Calls, Site};
-use crate::tracer::Options;
+
+/// What to trace and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The server's version, such as 150018.
+    pub version_num: u32,
+    /// Databases wanted; all if empty.
+    pub databases: Vec<u32>,
+    /// Size of the kernel's ring buffer in bytes, a power of two.
+    pub ring_bytes: u32,
+    /// How the programs are attached; nothing: the fastest that this kernel has.
+    pub attachment: Option<Attachment>,
+    /// Whether hits read the states of their buffers; not where the server's memory is not as its version has it.
+    pub buffer_states: bool,
+}
 
 /// One probe as it was attached.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ use crate::clock::monotonic_ns;
 use crate::decode::{Counts, Decoded, Decoder};
 use crate::error::{ProbeError, Result};
 use crate::event::Event;
-use crate::probes::{self, Probes};
+use crate::probes::{self, Options, Probes};
 use crate::programs::Common;
 use crate::ring::RingBuffer;
 use crate::server::Server;
@@ -26,21 +26,6 @@ const POLL: Duration = Duration::from_millis(10);
 const MOST_WAITING_ROWS: u64 = 16 << 20;
 /// Events taken before the waiting rows are checked again.
 const DRAIN_EVENTS: usize = 1 << 18;
-
-/// What to trace and how.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The server's version, such as 150018.
-    pub version_num: u32,
-    /// Databases wanted; all if empty.
-    pub databases: Vec<u32>,
-    /// Size of the kernel's ring buffer in bytes, a power of two.
-    pub ring_bytes: u32,
-    /// How the programs are attached; nothing: the fastest that this kernel has.
-    pub attachment: Option<Attachment>,
-    /// Whether hits read the states of their buffers; not where the server's memory is not as its version has it.
-    pub buffer_states: bool,
-}
 
 #[derive(Debug, Default)]
 struct Queue {

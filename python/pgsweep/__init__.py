@@ -52,7 +52,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from pgsweep.evidence.gathered import import_gathered
-    from pgsweep.evidence.oracle_general import export_oracle_general, read_oracle_general
+    from pgsweep.evidence.oracle_export import export_oracle_general
+    from pgsweep.evidence.oracle_general import read_oracle_general
     from pgsweep.evidence.reader import Evidence
     from pgsweep.evidence.record import plan_record, record
     from pgsweep.evidence.script import record_script
@@ -144,7 +145,7 @@ _PLACES = {
     "__version__": "pgsweep._native",
     "advise": "pgsweep.advice.gather",
     "demo": "pgsweep.sizing.demo:run_demo",
-    "export_oracle_general": "pgsweep.evidence.oracle_general",
+    "export_oracle_general": "pgsweep.evidence.oracle_export",
     "footprint": "pgsweep.cache.footprint",
     "import_gathered": "pgsweep.evidence.gathered",
     "plan_record": "pgsweep.evidence.record",

@@ -40,7 +40,7 @@ def command(ctx: click.Context, /, *, evidence: Path, output: Path, as_json: boo
             hint="record some: `pgsweep record --source trace -o NAME.evidence`",
         )
     check_writable(output)
-    from pgsweep.evidence.oracle_general import export_oracle_general
+    from pgsweep.evidence.oracle_export import export_oracle_general
     from pgsweep.ui.record import export_text
     from pgsweep.ui.results import plain, to_json
 

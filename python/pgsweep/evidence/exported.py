@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgsweep.errors import EvidenceError
+from pgsweep.evidence.oracle_general import mapping_file, read_object_names, read_objects
 from pgsweep.evidence.schema import TABLES, EvidenceMeta
 from pgsweep.evidence.store import Evidence
 from pgsweep.evidence.writer import EvidenceWriter
@@ -93,8 +94,6 @@ class ExportedTrace:
         Raises:
             EvidenceError: trace and folder come from different exports, or cannot be read.
         """
-        from pgsweep.evidence.oracle_general import mapping_file, read_object_names, read_objects
-
         folder, mapping = start_folder(trace), mapping_file(trace)
         if not folder.exists() or not mapping.exists():
             return None

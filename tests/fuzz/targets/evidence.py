@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgsweep.evidence.oracle_general import export_oracle_general
+from pgsweep.evidence.oracle_export import export_oracle_general
 from pgsweep.sizing.predict import predict
 from pgsweep.ui.results import to_json
 from tests.fuzz.mutate import mutate_folder as mutate
