@@ -18,7 +18,7 @@ from benchmarks.advise.cases import SIZES_BYTES, Samples, sizes_of, stand_in
 from benchmarks.advise.judge import summary, truths
 from benchmarks.advise.tables import page
 from benchmarks.replay.traces import zipf_trace
-from benchmarks.restore.bench import early_hits
+from benchmarks.restore.bench import against_autoprewarm, early_hits
 from benchmarks.run import names
 from benchmarks.samples import keep
 from tools.figures import (
@@ -149,9 +149,21 @@ def test_summaries_are_those_of_their_samples() -> None:
 def test_the_sentences_beside_the_figures_of_restoring_hold() -> None:
     """docs/guides/move-the-heat.md compares the arms in words."""
     runs = restore_runs()
-    for seconds in (5.0, 10.0):
-        warmed = [statistics.median(transactions(runs[arm], seconds)) for arm in ARMS]
-        assert cold_transactions(runs, seconds) < min(warmed)
+    early = [statistics.median(transactions(runs[arm], 5.0)) for arm in ARMS]
+    assert cold_transactions(runs, 5.0) > max(early)
+    later = [statistics.median(transactions(runs[arm], 10.0)) for arm in ("restore", "waiting")]
+    assert cold_transactions(runs, 10.0) < min(later)
+    guide = " ".join((ROOT / "docs/guides/move-the-heat.md").read_text("utf-8").split())
+    every = [run for arm in runs.values() for run in arm]
+    for arm, words in (
+        ("restore", "many transactions with `warm restore`"),
+        ("waiting", "many with `--next"),
+    ):
+        ratios = against_autoprewarm(every, arm)
+        median = statistics.median(ratios)
+        assert samples_of("restore")["summary"][f"{arm}_by_autoprewarm"] == median > 1
+        assert f"{median:.2f} times as {words}" in guide
+        assert f"({ratios[0]:.2f} to {ratios[-1]:.2f})" in guide
     hits = {arm: statistics.median([early_hits(run) for run in runs[arm]]) for arm in ARMS}
     assert max(ARMS, key=hits.__getitem__) == "autoprewarm"
     ends = {arm: statistics.median([run.warm_seconds or 0.0 for run in runs[arm]]) for arm in ARMS}

@@ -4,9 +4,10 @@ Run by `make bench NAME=restore`; PostgreSQL 18, a pool of 1 GB, point reads by 
 twice that size. Heat file and autoprewarm's own file are written at the same moment. Then, in turns: the
 server is stopped, its files are dropped from the page cache, and it is started, with autoprewarm, with
 `pgsweep warm restore` started at the same moment as the server, with one that waited for the server already
-(`--next-start`), or with neither. The workload runs from the
-moment the server accepts connections; time counts from the start of the server in each case. The hit ratio is
-that of the workload's own backends (pg_stat_get_backend_io), so what the warming reads is not in it.
+(`--next-start`), or with neither. The pace of a shared host changes, so ratios are of runs of one turn. The
+workload runs from the moment the server accepts connections; time counts from the start of the server in each
+case. The hit ratio is that of the workload's own backends (pg_stat_get_backend_io), so what the warming reads
+is not in it.
 
 The second part is a standby: made by pg_basebackup, replaying while the primary writes; its first queries
 with cold caches, and after a restore of the primary's heat.
@@ -44,7 +45,7 @@ HERE = Path(__file__).parent
 WORK_DIR = Path("/var/tmp/pgsweep-restore")
 SCALE = 130
 ROUNDS = 7
-WATCHED_SECONDS = 35
+WATCHED_SECONDS = 32
 HEATING_SECONDS = 45
 STEADY_SECONDS = 12
 SMOOTHED_SECONDS = 3
@@ -56,7 +57,7 @@ SETTINGS = {
     "pg_prewarm.autoprewarm_interval": "0",
     "pg_prewarm.autoprewarm": "on",
 }
-ARMS = ("autoprewarm", "restore", "waiting")
+ARMS = ("autoprewarm", "restore", "waiting", "cold")
 LEAD_SECONDS = 3.0
 """How long before the server the restore that waits for it is started."""
 
@@ -186,7 +187,7 @@ def heated(cluster: Cluster, heat: Path) -> bytes:
 
 def steady_tps(runs: list[Run]) -> float:
     """Return the transactions a second of the last seconds of all warmed runs, the median."""
-    tails = [tps for run in runs if run.arm in ARMS for tps in run.tps[-STEADY_SECONDS:]]
+    tails = [tps for run in runs if run.arm != "cold" for tps in run.tps[-STEADY_SECONDS:]]
     return statistics.median(tails)
 
 
@@ -226,7 +227,7 @@ def measure() -> list[Run]:
             dumped = heated(cluster, heat)
             runs = []
             for turn in range(ROUNDS):
-                for arm in (*ARMS, "cold") if turn == 0 else ARMS[:: 1 if turn % 2 == 0 else -1]:
+                for arm in ARMS[:: 1 if turn % 2 == 0 else -1]:
                     run = watch(cluster, arm, heat, dumped, seed=100 + turn)
                     runs.append(run)
                     rates = [round(tps) for tps in run.tps[:14]]
@@ -235,6 +236,18 @@ def measure() -> list[Run]:
     finally:
         heat.unlink(missing_ok=True)
         WORK_DIR.rmdir()
+
+
+def against_autoprewarm(runs: list[Run], arm: str) -> list[float]:
+    """Return the transactions of the first seconds by those with autoprewarm in the same turn, ascending.
+
+    The pace of a shared host changes from turn to turn, which a ratio within a turn leaves out.
+    """
+    others, own = ([run for run in runs if run.arm == name] for name in ("autoprewarm", arm))
+    return sorted(
+        round(first_transactions(run) / first_transactions(other), 3)
+        for other, run in zip(others, own, strict=True)
+    )
 
 
 def compile_package() -> None:
@@ -261,6 +274,8 @@ def main() -> None:
         "first_transactions": median("restore", first_transactions),
         "waiting_first_transactions": median("waiting", first_transactions),
         "autoprewarm_first_transactions": median("autoprewarm", first_transactions),
+        "cold_first_transactions": median("cold", first_transactions),
+        **{f"{arm}_by_autoprewarm": statistics.median(against_autoprewarm(runs, arm)) for arm in ARMS[1:]},
         "waiting_seconds_to_95_percent": median("waiting", lambda run: seconds_to(run, 0.95 * steady)),
         "early_hit_ratio": median("restore", early_hits),
         "waiting_early_hit_ratio": median("waiting", early_hits),
