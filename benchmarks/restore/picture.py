@@ -47,7 +47,8 @@ def draw(runs: Sequence[dict[str, Any]], wanted_tps: float) -> str:
     ]
     y = tps.y(wanted_tps)
     out.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#999" stroke-dasharray="1 3"/>')
-    out.append(f'<text x="{_WIDTH - _RIGHT + 6}" y="{y + 4:.1f}" fill="#666">95 % of steady</text>')
+    # Within the axes, where no curve begins: the legend stands to the right of them.
+    out.append(f'<text x="{_LEFT + 6}" y="{y - 4:.1f}" fill="#666">95% of steady</text>')
     out += hits.frame("hit ratio of the workload's accesses (from 0.7)")
     out += hits.curves(runs, "hit_seconds", "hit_ratios")
     return "\n".join([*out, "</svg>", ""])
