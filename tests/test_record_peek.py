@@ -71,8 +71,13 @@ def test_a_recording_holds_what_the_server_did(server: Cluster, database: str, t
 
     found = predict(path)
     assert found.source == "peek"
-    today = next(p for p in found.points if p.shared_buffers_bytes == 16 << 20)
-    assert today.miss_ratio == pytest.approx(found.observed.miss_ratio, rel=0.05)
+    today = [point.miss_ratio for point in found.points if point.shared_buffers_bytes == 16 << 20]
+    if today:
+        assert today == [pytest.approx(found.observed.miss_ratio, rel=0.05)]
+    else:
+        # Few passes in that time: then it says that it does not know, and why.
+        assert found.verdict.level == "refused" or 16 << 20 in found.unknown_bytes
+        assert found.verdict.reasons
 
 
 def test_a_look_agrees_with_the_view(bindir: Path | None) -> None:
