@@ -75,7 +75,7 @@ lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates 
 	@# In a folder of their own: what they build has not the settings of an extension module, and setup would build it again.
 	cargo clippy --workspace --all-targets --release --quiet --target-dir target/lint -- -D warnings
 	cargo clippy --package pgsweep-bindings --no-default-features --release --quiet --target-dir target/lint -- -D warnings
-	tools/arm64 check
+	tools/cross check
 
 format: setup ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
@@ -97,11 +97,11 @@ screenshots: setup ## take the pictures of the guide to `serve` anew (ten minute
 wheel: setup ## build wheels for x86-64 and arm64 in dist/, for Linux with glibc 2.28 or later
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
 	$(BIN)/maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
-	VENV=$(abspath $(VENV)) tools/arm64 wheel
+	VENV=$(abspath $(VENV)) tools/cross wheel
 
 test-arm64: setup ## the tests of core for arm64, emulated (some minutes; not a part of `make test`)
 	tools/debian-packages test-arm64
-	tools/arm64 test
+	tools/cross test
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers .cross build dist

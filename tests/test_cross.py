@@ -1,4 +1,4 @@
-"""tools/arm64 where its tools are missing: a check may be left out and says so, a test or a wheel fails."""
+"""tools/cross where its tools are missing: a check may be left out and says so, a test or a wheel fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "tools" / "arm64"
+SCRIPT = Path(__file__).parents[1] / "tools" / "cross"
 NEEDED = ("bash", "env", "dirname", "uname")
 APT = ("apt-get", "apt-cache", "dpkg")
 
