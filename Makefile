@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 VENV ?= .venv
-JOBS ?= 6
+JOBS ?= 7
 TIME ?= 60s
 BIN := $(VENV)/bin
 # Some containers forbid Python to keep what it compiles; each process of the tests would do it anew.
@@ -65,7 +65,7 @@ fuzz: setup ## mutate what pgsweep reads, each parser for TIME (make fuzz TIME=6
 	@case "$(TARGET)" in ""|executables|memories) \
 	PGSWEEP_FUZZ_TIME=$(TIME) cargo test --package pgsweep-probe --test fuzz --quiet -- $(TARGET) ;; esac
 
-lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates checked without the probe and for arm64
+lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates checked without the probe, for arm64 and for macOS
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -75,7 +75,8 @@ lint: setup ## ruff, mypy, stubtest, import-linter, rustfmt, clippy, the crates 
 	@# In a folder of their own: what they build has not the settings of an extension module, and setup would build it again.
 	cargo clippy --workspace --all-targets --release --quiet --target-dir target/lint -- -D warnings
 	cargo clippy --package pgsweep-bindings --no-default-features --release --quiet --target-dir target/lint -- -D warnings
-	tools/cross check
+	tools/cross check arm64
+	tools/cross check macos
 
 format: setup ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
@@ -94,14 +95,15 @@ screenshots: setup ## take the pictures of the guide to `serve` anew (ten minute
 	tools/debian-packages test
 	$(BIN)/python -m tools.screenshots
 
-wheel: setup ## build wheels for x86-64 and arm64 in dist/, for Linux with glibc 2.28 or later
+wheel: setup ## build wheels in dist/: for Linux with glibc 2.28 or later on x86-64 and arm64, for macOS 11 or later on arm64
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
 	$(BIN)/maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
-	VENV=$(abspath $(VENV)) tools/cross wheel
+	VENV=$(VENV) tools/cross wheel arm64
+	VENV=$(VENV) tools/cross wheel macos
 
 test-arm64: setup ## the tests of core for arm64, emulated (some minutes; not a part of `make test`)
 	tools/debian-packages test-arm64
-	tools/cross test
+	tools/cross test arm64
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) target python/pgsweep/_native*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .servers .cross build dist

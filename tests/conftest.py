@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -35,6 +36,12 @@ pytest_plugins = (
     "tests.fix_warm",
     "tests.fix_wheel",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is here for good, modules and thousands of tests, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -163,21 +163,19 @@ def test_completion_for_every_shell() -> None:
 
 def test_report_beside_its_json(tmp_path: Path) -> None:
     (tmp_path / "demo.json").write_text(to_json(demo_result()))
-    done = start("report", "demo.json", cwd=tmp_path)
+    done = run("report", "demo.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "report: demo.html\n"
-    back = start("report", "--from", "demo.html", "--json", cwd=tmp_path)
+    back = run("report", "--from", "demo.html", "--json", cwd=tmp_path)
     assert back.stdout == to_json(demo_result())
-    again = start("report", "demo.html", cwd=tmp_path)
+    again = run("report", "demo.html", cwd=tmp_path)
     assert "measured" in again.stdout
-    assert (
-        start("report", "-", "--csv", cwd=tmp_path, stdin=to_json(predict_result())).stdout.count("\n") == 7
-    )
+    assert run("report", "-", "--csv", cwd=tmp_path, stdin=to_json(predict_result())).stdout.count("\n") == 7
 
 
 def test_report_writes_many_files_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
-    done = start("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
+    done = run("report", "x.json", "-q", "-o", "a.csv", "-o", "a.txt", "-o", "a.html", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "predicted" in (tmp_path / "a.txt").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.html", "a.txt", "x.json"]
@@ -212,7 +210,7 @@ def test_the_error_of_report_lists_the_commands_that_make_results(text: str | No
 def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     (tmp_path / "damaged.json").write_text("{")
-    done = start(*arguments, cwd=tmp_path)
+    done = run(*arguments, cwd=tmp_path)
     assert done.returncode == (1 if "absent.json" in arguments else 2)
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -223,7 +221,7 @@ def test_errors_are_words_on_stderr(arguments: list[str], message: str, tmp_path
 def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_disk: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     fill_disk(small_disk)
-    done = start("report", "x.json", "--csv", "-o", str(small_disk / "x.html"), "-o", "y.html", cwd=tmp_path)
+    done = run("report", "x.json", "--csv", "-o", str(small_disk / "x.html"), "-o", "y.html", cwd=tmp_path)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert done.stdout.startswith("shared_buffers_bytes,")
@@ -232,10 +230,10 @@ def test_a_full_disk_keeps_the_result_from_no_other_place(tmp_path: Path, small_
 
 
 def test_names_that_are_not_utf8_are_reported() -> None:
-    done = start("warm", "plan", b"db\xe9")
+    done = run("warm", "plan", b"db\xe9")
     assert done.returncode == 2
     assert done.stderr.startswith("error: `db\\xe9` is not UTF-8\n")
-    secret = start("warm", "plan", b"password=sesame\xe9 dbname=x")
+    secret = run("warm", "plan", b"password=sesame\xe9 dbname=x")
     assert secret.returncode == 2
     assert "sesame" not in secret.stderr
 
@@ -243,14 +241,14 @@ def test_names_that_are_not_utf8_are_reported() -> None:
 def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     os.mkfifo(tmp_path / "pipe.html")
-    done = start("report", "x.json", "-o", "pipe.html", cwd=tmp_path)
+    done = run("report", "x.json", "-o", "pipe.html", cwd=tmp_path)
     assert done.returncode == 2
     assert "`pipe.html` is a device or a pipe" in done.stderr
     assert (tmp_path / "pipe.html").is_fifo()
 
 
 def test_debug_shows_the_traceback() -> None:
-    done = start("report", "absent.json", "--debug")
+    done = run("report", "absent.json", "--debug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
@@ -271,15 +269,15 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_colour_only_when_wanted(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
     arguments = ("report", "x.json", "--json", "--csv")
-    assert "\x1b[" not in start(*arguments, cwd=tmp_path).stderr
-    assert "\x1b[" in start(*arguments, "--color", "always", cwd=tmp_path).stderr
-    assert "\x1b[" in start(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
-    assert "\x1b[" not in start(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
+    assert "\x1b[" not in run(*arguments, cwd=tmp_path).stderr
+    assert "\x1b[" in run(*arguments, "--color", "always", cwd=tmp_path).stderr
+    assert "\x1b[" in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1"}).stderr
+    assert "\x1b[" not in run(*arguments, cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stderr
 
 
 def test_a_locale_without_unicode(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(demo_result()))
-    start("report", "x.json", cwd=tmp_path)
+    run("report", "x.json", cwd=tmp_path)
     plain = subprocess.run(
         [PGSWEEP, "report", "--from", "x.html"],
         cwd=tmp_path,
@@ -294,7 +292,7 @@ def test_a_locale_without_unicode(tmp_path: Path) -> None:
 
 def test_options_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(to_json(predict_result()))
-    done = start("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
+    done = run("report", "x.json", cwd=tmp_path, env={"PGSWEEP_REPORT_AS_JSON": "1"})
     assert json.loads(done.stdout)["schema"] == "pgsweep.predict/1"
 
 
@@ -443,7 +441,7 @@ def test_words_without_a_secret_stay_as_they_are(word: str) -> None:
 
 def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
     conninfo = rf"{wheel18.conninfo()} password=Zx9&Top\ Secret sslpassword='Top Secret'"
-    done = start("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
+    done = run("cache", "-d", conninfo, "--json", "--html", str(tmp_path / "cache.html"))
     assert done.returncode == 0, done.stderr
     for text in (done.stdout, done.stderr, (tmp_path / "cache.html").read_text()):
         assert "Secret" not in text
@@ -465,7 +463,7 @@ def test_a_result_names_no_password(wheel18: Cluster, tmp_path: Path) -> None:
 def test_a_connection_string_in_the_wrong_place_is_quoted_without_its_password(
     words: tuple[str, ...],
 ) -> None:
-    done = start(*words)
+    done = run(*words)
     assert done.returncode != 0
     assert done.stderr.startswith(("error:", "Traceback"))
     assert "TopSecret" not in done.stdout + done.stderr

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,14 +42,14 @@ def test_what_never_misses_today_does_so_in_a_pool_too_small_for_it(blocks: int)
     scale = float(np.exp(np.interp(np.log(blocks), np.log(sizes), np.log(scales))))
     expected = misses_per_second(hot, scale) + misses_per_second(cold, scale)
     assert misses_per_second(hot, scale) > 5 * misses_per_second(cold, scale)
-    assert curve.miss_rate([hot.pages, cold.pages], blocks) == pytest.approx(expected, rel=0.03)
+    assert curve.miss_rates([hot.pages, cold.pages], [blocks])[0] == pytest.approx(expected, rel=0.03)
 
 
 def test_counted_misses_outweigh_the_rates() -> None:
     cold = group(100_000, 0.05)
     counted = 1.5 * misses_per_second(cold, 1.0)
     curve = Curve([cold], [Flow(misses=counted)], round(cold.resident()), PASS_SECONDS, SECONDS)
-    assert curve.miss_rate([cold.pages], round(cold.resident())) == pytest.approx(counted, rel=0.01)
+    assert curve.miss_rates([cold.pages], [round(cold.resident())])[0] == pytest.approx(counted, rel=0.01)
 
 
 def test_rates_are_capped_by_what_the_server_counted() -> None:
@@ -82,6 +83,12 @@ OBSERVED = round(COLD.resident())
 
 def beside_scans(*, missed: float = 1.0, **options: Any) -> Callable[[int], float]:
     """Return the curve of point reads beside scans through rings, five a pass, that miss this share today."""
+    rates = beside_scans_at(missed=missed, **options)
+    return lambda blocks: rates([blocks])[0]
+
+
+def beside_scans_at(*, missed: float = 1.0, **options: Any) -> Callable[[list[int]], list[float]]:
+    """Return the same curve, for several sizes at once."""
     table = group(TABLE_BLOCKS, float(GRID[0]))
     flows = [
         Flow(misses=misses_per_second(COLD, 1.0)),
@@ -92,12 +99,12 @@ def beside_scans(*, missed: float = 1.0, **options: Any) -> Callable[[int], floa
         ),
     ]
     curve = Curve([COLD, table], flows, OBSERVED, PASS_SECONDS, SECONDS, **options)
-    return lambda blocks: curve.miss_rate([COLD.pages, table.pages], blocks)
+    return partial(curve.miss_rates, [COLD.pages, table.pages])
 
 
 def without_scans(blocks: int) -> float:
     curve = Curve([COLD], [Flow(misses=misses_per_second(COLD, 1.0))], OBSERVED, PASS_SECONDS, SECONDS)
-    return curve.miss_rate([COLD.pages], blocks)
+    return curve.miss_rates([COLD.pages], [blocks])[0]
 
 
 def test_scans_through_a_ring_miss_until_the_table_is_a_quarter_of_the_pool() -> None:
@@ -109,6 +116,15 @@ def test_scans_through_a_ring_miss_until_the_table_is_a_quarter_of_the_pool() ->
     # Without a ring all of the table stays, and takes its blocks from the other pages.
     larger = 4 * TABLE_BLOCKS + 100
     assert rate(larger) == pytest.approx(without_scans(larger - TABLE_BLOCKS), rel=0.05)
+
+
+def test_sizes_at_once_are_as_each_alone() -> None:
+    """Whether there is a ring, and how large it is, is of each size."""
+    options: dict[str, Any] = {"ring_blocks": lambda blocks: blocks // 400, "settled_seconds": 30.0}
+    sizes = [OBSERVED // 4, OBSERVED, 4 * TABLE_BLOCKS - 100, 4 * TABLE_BLOCKS + 100, OBSERVED]
+    rates = beside_scans_at(missed=0.8, **options)(sizes)
+    assert len(set(rates)) == 4
+    assert rates == [beside_scans(missed=0.8, **options)(blocks) for blocks in sizes]
 
 
 def test_what_rings_leave_behind_gathers_with_time() -> None:

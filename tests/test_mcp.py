@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from pgsweep.evidence.sql import record_sql
 from pgsweep.pg.cluster import Cluster
@@ -19,6 +17,10 @@ from tests.fix_cli import PGSWEEP
 
 
 async def asked(arguments: list[str], calls: list[tuple[str, dict[str, Any]]]) -> tuple[Any, list[Any]]:
+    # Imported here: it takes a second, in each process of pytest, and this file needs it in one of them.
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     parameters = StdioServerParameters(
         command=str(PGSWEEP), args=["mcp", *arguments], env={**os.environ, "PGSWEEP_CONFIG": ""}
     )

@@ -129,7 +129,8 @@ def test_throughput_is_predicted_where_the_server_times_nothing(bindir: Path | N
     settings = {"shared_buffers": "8MB", "autovacuum": "off", "track_io_timing": "on"}
     with Cluster.create(bindir, settings) as cluster:
         create_database(cluster, 4)
-        with RunningWorkload(cluster, ZIPF, seed=1, scale=4):
+        # At full speed it would take all of two processors.
+        with RunningWorkload(cluster, ZIPF, seed=1, scale=4, rate_per_second=2000):
             record_peek(cluster.conninfo(DATABASE), tmp_path / "on.evidence", seconds=7, time_reads=True)
             with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
                 connection.execute("ALTER SYSTEM SET track_io_timing = off")

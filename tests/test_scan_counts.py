@@ -97,7 +97,8 @@ def test_rings_gather_where_scans_come_more_often_than_the_hand() -> None:
         curve = Curve(
             rates, flows, 8_400, 2.0, 60.0, ring_blocks=lambda _: 87, settled_seconds=settled_seconds
         )
-        return curve.miss_rate([cold, hot], 7_000) - curve.miss_rate([cold, np.zeros(len(GRID))], 7_000)
+        with_hot, without = (curve.miss_rates([cold, one], [7_000])[0] for one in (hot, np.zeros(len(GRID))))
+        return with_hot - without
 
     assert misses(0.0) > 3_000
     assert misses(float("inf")) < misses(0.0) / 2

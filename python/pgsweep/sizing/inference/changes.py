@@ -210,6 +210,11 @@ class ChangedCurve(Curve):
             self._changed.append(self.side(group, flow, own, regularity + (1 - regularity) * added))
 
     @property
+    def _sides_at_any_size(self) -> list[Side]:
+        """Return what visits and scans make of each group, with its change."""
+        return self._changed
+
+    @property
     def simulated_sides(self) -> list[Side]:
         """Return each group with its change; what is left out or always in the pool is not scanned."""
         return [

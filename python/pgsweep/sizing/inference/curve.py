@@ -9,7 +9,7 @@ trace in it (heapam.c, initscan), which is decided again at each size; else thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +24,9 @@ Floats = NDArray[np.float64]
 
 PASS_SCALES: Floats = np.geomspace(2e-3, 2e4, 260)
 """Times of a clock pass relative to today's at which the model is evaluated."""
+
+_TODAY = float(np.interp(0.0, np.log(PASS_SCALES), np.arange(len(PASS_SCALES))))
+"""Where among them today's is, between two of them."""
 
 REGULARITY = 0.5
 """How regularly scans come, between at random (0) and at equal intervals (1): it is not seen.
@@ -148,17 +151,37 @@ class Curve:
         )
         return Side(flow=flow, own=own, beside=beside, among=(missed, absent))
 
-    def miss_rate(self, pages: list[Floats], blocks: int) -> float:
-        """Return the misses per second of a pool of that many blocks.
+    def miss_rates(self, pages: list[Floats], sizes: Sequence[int]) -> list[float]:
+        """Return the misses per second of pools of these numbers of blocks.
 
         Args:
             pages: for each group the number of pages at each grid point (fitted, or drawn again).
         """
-        resident, misses = self._by_pass(pages, blocks)
-        return self.at_size(resident, misses, blocks)
+        # Sizes differ by the rings of scans alone: most of them share one table.
+        known: dict[tuple[int | None, ...], tuple[Floats, Floats]] = {}
+        rates = []
+        for blocks in sizes:
+            rings = self._rings(blocks)
+            if rings not in known:
+                known[rings] = self._by_pass(pages, blocks)
+            rates.append(self.at_size(*known[rings], blocks))
+        return rates
+
+    def _rings(self, blocks: int) -> tuple[int | None, ...]:
+        """Return the ring size of each group that is scanned, None without a ring, in a pool of that size."""
+        return tuple(
+            self._ring_blocks(blocks) if side.flow.ringed(blocks) else None
+            for side in self._sides_at_any_size
+            if side.flow.scans > 0
+        )
+
+    @property
+    def _sides_at_any_size(self) -> list[Side]:
+        """Return what visits and scans make of each group, whatever the size of the pool."""
+        return self.sides
 
     def pass_seconds_at(self, pages: list[Floats], blocks: int) -> float:
-        """Return the time of a clock pass of a pool of that many blocks; `pages` as for `miss_rate`."""
+        """Return the time of a clock pass of a pool of that many blocks; `pages` as for `miss_rates`."""
         resident, _ = self._by_pass(pages, blocks)
         return self.pass_seconds * self.at_size(resident, PASS_SCALES, blocks)
 
@@ -201,10 +224,11 @@ class Curve:
         """Return resident pages and misses per second of a group, by time of a clock pass."""
         flow = side.flow
         scan_missed, absent = self._tables(side, blocks)
-        missed = factor * flow.scans * (scan_missed @ pages)
-        misses = factor / self.pass_seconds * (absent @ (pages * side.own))
-        misses = misses + np.minimum(missed, flow.scan_accesses) + flow.extensions
-        return np.asarray((1 - absent) @ pages), np.asarray(misses)
+        away, own_missed = (absent @ np.stack([pages, pages * side.own], axis=1)).T
+        misses = factor / self.pass_seconds * own_missed + flow.extensions
+        if flow.scans > 0:
+            misses += np.minimum(factor * flow.scans * (scan_missed @ pages), flow.scan_accesses)
+        return np.asarray(pages.sum() - away), np.asarray(misses)
 
     def at_size(self, resident: Floats, misses: Floats, blocks: int) -> float:
         """Return the misses where the resident pages fill a pool of that many blocks."""
@@ -243,7 +267,7 @@ class Curve:
         flow = side.flow
         scan_missed, absent = self._tables(side, self.observed_blocks)
         own = float(_today(absent) @ (pages * side.own)) / self.pass_seconds
-        return own + flow.scans * float(_today(scan_missed) @ pages)
+        return own + (flow.scans * float(_today(scan_missed) @ pages) if flow.scans > 0 else 0.0)
 
     def factor(self, index: int, pages: Floats) -> float:
         """Return by what the misses of a group are multiplied, such that today's come out as counted.
@@ -258,9 +282,8 @@ class Curve:
 
 
 def _today(table: Floats) -> Floats:
-    position = float(np.interp(0.0, np.log(PASS_SCALES), np.arange(len(PASS_SCALES))))
-    low = int(position)
-    share = position - low
+    low = int(_TODAY)
+    share = _TODAY - low
     return np.asarray(table[low] * (1 - share) + table[low + 1] * share)
 
 

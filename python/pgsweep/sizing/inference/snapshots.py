@@ -195,7 +195,7 @@ def estimate(
         return np.minimum(raw(curve, pages, looked_at), 1.0)
 
     def raw(curve: Curve, pages: list[Floats], sizes: Sequence[int]) -> Floats:
-        scaled = [curve.miss_rate(pages, round(size * sampling_rate)) for size in sizes]
+        scaled = curve.miss_rates(pages, [round(size * sampling_rate) for size in sizes])
         missed = np.array(scaled) * agree / sampling_rate
         if changes is None or not isinstance(curve, ChangedCurve):
             return missed / accesses_per_second + elsewhere
