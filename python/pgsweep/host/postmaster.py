@@ -9,6 +9,7 @@ knows are others than ours; then all postmasters of this host are asked.
 from __future__ import annotations
 
 import os
+import platform
 import pwd
 from collections.abc import Iterator
 from contextlib import suppress
@@ -81,12 +82,22 @@ def find_postmaster(backend_pid: int, start_time_microseconds: int) -> int:
             hint="run the same as root: sudo pgsweep ...; `pgsweep doctor` says what can be had without, "
             "such as `record --source sql`",
         )
+    if (elsewhere := why_not_linux()) is not None:
+        raise MissingAbility(
+            elsewhere, hint="`pgsweep doctor` says what can be had from here, such as `record --source sql`"
+        )
     raise MissingAbility(
         "the server does not run on this host",
         cause="no process here is the postmaster of this session",
         hint="run pgsweep on the server's host; `pgsweep doctor` says what can be had from here, such as "
         "`record --source sql`",
     )
+
+
+def why_not_linux() -> str | None:
+    """Return why no process of a server can be found, on a system other than Linux."""
+    system = platform.system()
+    return None if system == "Linux" else f"a server's processes are seen on Linux only, and this is {system}"
 
 
 def process_exists(pid: int) -> bool:

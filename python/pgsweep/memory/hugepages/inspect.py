@@ -18,7 +18,7 @@ from pgsweep.errors import ClusterError
 from pgsweep.host.cgroup import huge_page_limit_of, limit_of
 from pgsweep.host.hugepages import Pool, SharedMemory, read_pools, read_transparent, shared_memory
 from pgsweep.host.pagetables import model, of_connection, vm_peak_bytes
-from pgsweep.host.postmaster import Search, search, user_of
+from pgsweep.host.postmaster import Search, search, user_of, why_not_linux
 from pgsweep.host.procmem import read_family
 from pgsweep.memory.hugepages.reasons import Circumstances, reasons_for
 from pgsweep.memory.hugepages.steps import steps_for
@@ -328,6 +328,9 @@ def pool_record(pool: Pool, size_bytes: int | None) -> HugePagePool:
 def _missing(here: bool, found: Search, pid: int | None) -> list[Missing]:
     if found.pid is not None:
         return []
+    if (elsewhere := why_not_linux()) is not None:
+        enable = "run pgsweep on the server's host"
+        return [Missing(what="huge pages of the host", why=elsewhere, enable=enable)]
     if not here and found.closed:
         why = (
             "the server may be one of those that run here as "
