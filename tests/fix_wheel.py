@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -17,12 +18,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     # For this machine only: `make wheel` makes those for others, which takes a second build of everything.
-    subprocess.run(
-        [Path(sys.executable).with_name("maturin"), "build", "--release", "--quiet", "--out", folder],
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        check=True,
-        capture_output=True,
-    )
+    with Path(__file__).open() as lock:
+        # Two builds at a time in one checkout remove each other's files in target/maturin.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [Path(sys.executable).with_name("maturin"), "build", "--release", "--quiet", "--out", folder],
+            cwd=ROOT,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.whl")
     return made
