@@ -97,7 +97,7 @@ screenshots: setup ## take the pictures of the guide to `serve` anew (ten minute
 
 wheel: setup ## build wheels in dist/: for Linux with glibc 2.28 or later on x86-64 and arm64, for macOS 11 or later on arm64
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
-	$(BIN)/maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
+	PATH=$(abspath $(BIN)):$$PATH maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out dist
 	VENV=$(VENV) tools/cross wheel arm64
 	VENV=$(VENV) tools/cross wheel macos
 
