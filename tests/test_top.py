@@ -13,13 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psycopg
 import pytest
+from numpy.typing import NDArray
 from psycopg import sql
 
 from pgsweep.cache.inspect import look
 from pgsweep.cache.top.feed import Feed
 from pgsweep.cache.top.live import Live
+from pgsweep.cache.top.page_cache import PageCacheByRelation, look_at_files
 from pgsweep.cache.top.sample import SORTS
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.rollup import SYSTEM_SCHEMAS
@@ -434,6 +437,34 @@ def test_catalogs_folded_are_one_row_with_their_sums(quiet: str) -> None:
     own = [r for r in apart.relations if r not in catalogs]
     assert [r for r in folded.relations if r != row] == own
     assert folded.relations_found == len(own) + 1
+
+
+def test_a_relation_that_the_page_cache_shows_in_the_middle_of_a_sample(
+    quiet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread may end, with a row more than the sample has, between any two lines of it."""
+    with opened(quiet) as access:
+        live = Live(access)
+        live.look()
+        live.await_files(30)
+        directory, change = live._directory, live._change
+        rows = len(directory.rows)
+
+        def find_another(used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
+            one = np.ones(1, dtype=np.uint32)
+            directory.find(one, 4_000_000_000 * one, one)
+            found = look_at_files(access, None, directory)
+            assert isinstance(found, PageCacheByRelation)
+            live._files = found
+            return change(used, now)
+
+        monkeypatch.setattr(live, "_change", find_another)
+        caches = live.look()
+        assert len(directory.rows) > rows == len(caches.usage_counts)
+        for fold in True, False:
+            assert len(caches.sample(TopView(fold=fold, sort="page-cache")).relations) > 1
+        monkeypatch.undo()
+        assert live.look().sample(TopView(sort="page-cache")).relations_found > 1
 
 
 def test_a_role_that_may_see_little(quiet: str, wheel18: Cluster) -> None:

@@ -157,6 +157,8 @@ class Live:
 
     def _sample(self, pool: PoolCounts, rows: NDArray[np.int64], now: float) -> CacheSample:
         access, server = self._access, self._access.server
+        # Before the rows are counted: the other thread adds the rows of its files first, at any time.
+        files = self._files
         count = len(self._directory.rows)
         usage = np.zeros((count, 6), dtype=np.int64)
         dirty, pinned = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -195,7 +197,7 @@ class Live:
         )
         # The rows list is only ever added to, by this thread; a copy of it would cost more than the look.
         return CacheSample(
-            head, self._directory.rows, usage, dirty, pinned, change, self._files, now, self._readings[-1]
+            head, self._directory.rows, usage, dirty, pinned, change, files, now, self._readings[-1]
         )
 
     def _change(self, used: NDArray[np.int64], now: float) -> NDArray[np.float64] | None:
