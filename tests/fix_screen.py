@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 
 import pyte
 
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import Command, launch
 
 PATIENCE_SECONDS = 60.0
 
@@ -24,7 +23,7 @@ PATIENCE_SECONDS = 60.0
 class Screen:
     """What a terminal shows of one process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], master: int, columns: int, lines: int) -> None:
+    def __init__(self, process: Command, master: int, columns: int, lines: int) -> None:
         self.process = process
         self.master = master
         self.raw = b""
@@ -64,11 +63,11 @@ class Screen:
 
     def wait_end(self, patience: float = PATIENCE_SECONDS) -> int:
         until = time.monotonic() + patience
-        while self.process.poll() is None:
+        while (code := self.process.poll()) is None:
             assert time.monotonic() < until, f"it does not end:\n{self.text()}"
             self._read(0.1)
         self._read(0.1)
-        return self.process.returncode
+        return code
 
     def _read(self, seconds: float) -> None:
         while select.select([self.master], [], [], seconds)[0]:
@@ -89,21 +88,28 @@ def _set_size(descriptor: int, columns: int, lines: int) -> None:
 
 @contextmanager
 def screen_of(
-    *arguments: str, columns: int = 80, lines: int = 24, env: dict[str, str] | None = None
+    *arguments: str,
+    columns: int = 80,
+    lines: int = 24,
+    env: dict[str, str] | None = None,
+    first: str = "",
 ) -> Iterator[Screen]:
-    """Run pgsweep on a terminal of this size; it is killed at the end if it has not ended."""
+    """Run pgsweep on a terminal of this size; it is killed at the end if it has not ended.
+
+    Args:
+        first: what is done in its process before it begins, in Python.
+    """
     master, slave = os.openpty()
     _set_size(slave, columns, lines)
     plain = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-
-    process = subprocess.Popen(
-        # In a session of its own, whose terminal this is: as a terminal emulator does it.
-        ["setsid", "--ctty", "--wait", PGSWEEP, *arguments],
+    process = launch(
+        *arguments,
+        env={**plain, **(env or {})},
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**kept, **plain, **(env or {})},
+        first=first,
+        terminal=True,
     )
     os.close(slave)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from pgsweep.pg.cluster import Cluster
 from pgsweep.pg.history_store import PostgresStore
 from pgsweep.serve.history import postgres_store, sqlite_store
 from pgsweep.serve.storage import Store
+from tests.fix_cli import Command, launch
 from tests.fix_process import wait_until
 
 PGSWEEP = Path(sys.executable).with_name("pgsweep")
@@ -33,7 +33,7 @@ PAGE_PATIENCE_MILLISECONDS = 60_000
 class Served:
     """A running `pgsweep serve`."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+    def __init__(self, process: Command, address: str) -> None:
         self.process = process
         self.address = address.rstrip("/")
         self.host, _, self.port = self.address.removeprefix("http://").rpartition(":")
@@ -84,14 +84,11 @@ def serving(
     history: str | None = None,
 ) -> Iterator[Served]:
     """Run it until the block ends; evidence is in the folder, and the history if no other place is named."""
-    process = subprocess.Popen(
-        [PGSWEEP, "serve", *targets, "--listen", listen, "--history", history or str(folder), "--interval",
-         "1s", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PGSWEEP_CONFIG": "", "XDG_STATE_HOME": str(folder), "STATE_DIRECTORY": ""},
-    )  # fmt: skip
+    process = launch(
+        *("serve", *targets, "--listen", listen, "--history", history or str(folder)),
+        *("--interval", "1s", *options),
+        env={"PGSWEEP_CONFIG": "", "XDG_STATE_HOME": str(folder), "STATE_DIRECTORY": ""},
+    )
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()

@@ -2,8 +2,9 @@
 
 A start of pgsweep takes about a third of a second of a processor, nearly all of it for imports, and the tests
 run many hundreds of commands. So this process imports first, and then forks for every command: that one is a
-process of its own, with its own arguments, streams, environment, folder, exit code and end. The client is
-`run` of fix_cli.py. What is about the start of a process is tested with the program itself (`start`).
+process of its own, with its own arguments, streams, environment, folder, exit code and end. The clients
+are `run` and `launch` of fix_cli.py. What is about the start of a process is tested with the program itself
+(`start`).
 
 A request is one message on the socket, with four descriptors: the command's streams, and a socket for the
 answers. These are the number of the process, then its wait status and the seconds of processor time that it
@@ -13,6 +14,7 @@ and its children took. This process ends with the socket.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -20,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 import threading
 import traceback
 import warnings
@@ -36,14 +39,25 @@ _IMPORTED = (
     "pyarrow.parquet",
     "rich.progress",
     "scipy.optimize",
+    "prometheus_client",
+    "uvicorn",
+    "pgsweep.advice.gather",
     "pgsweep.cli.app",
     "pgsweep.cli.output",
     "pgsweep.cache.inspect",
     "pgsweep.cache.top.live",
     "pgsweep.doctor",
     "pgsweep.evidence.sql",
+    "pgsweep.lab.catalog",
+    "pgsweep.serve.collect",
+    "pgsweep.serve.run",
+    "pgsweep.sizing.inference.replays",
+    "pgsweep.sizing.inference.snapshots",
+    "pgsweep.sizing.inference.traces",
     "pgsweep.sizing.predict",
+    "pgsweep.sizing.prove",
     "pgsweep.ui.results",
+    "pgsweep.ui.top",
     "pgsweep.warm.heat.restore",
     "pgsweep.warm.heat.save",
     "pgsweep.warm.run.run",
@@ -109,10 +123,13 @@ def _report(answers: dict[int, socket.socket]) -> None:
 
 
 def _begin(request: dict[str, object], streams: list[int]) -> None:
-    """Take over folder, environment, arguments and streams of a request."""
+    """Take over folder, environment, arguments and streams of a request, and do what comes first."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if request["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
@@ -123,6 +140,7 @@ def _begin(request: dict[str, object], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = arguments
+    exec(str(request["first"]), {})
 
 
 def _run() -> int:

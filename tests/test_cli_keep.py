@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgsweep.pg.cluster import Cluster
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_flood import floodable
 
 QUICK = ("--interval", "100ms", "--report", "100ms")
@@ -30,8 +30,7 @@ def keep(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_its_record(shop: str, number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "kept.html"
-    command = [PGSWEEP, "warm", "keep", "hot", "-d", shop, "--json", "-o", str(out), *QUICK]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with launch("warm", "keep", "hot", "-d", shop, "--json", "-o", str(out), *QUICK) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "resident: hot 100.00%" in line)
         assert "; cost " in line
@@ -97,8 +96,7 @@ def test_a_dropped_relation_ends_it_with_a_record_and_an_error(shop: str) -> Non
 
     with psycopg.connect(shop, autocommit=True) as connection:
         connection.execute("CREATE TABLE brief AS SELECT generate_series(1, 2000)")
-        command = [PGSWEEP, "warm", "keep", "brief", "-d", shop, "--json", *QUICK]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with launch("warm", "keep", "brief", "-d", shop, "--json", *QUICK) as process:
             assert process.stderr is not None
             process.stderr.readline()
             connection.execute("DROP TABLE brief")

@@ -22,7 +22,7 @@ from pgsweep.evidence.store import Evidence
 from pgsweep.pg.cluster import Cluster
 from pgsweep.ui.record import record_text
 from pgsweep.ui.terminal import Terminal
-from tests.fix_cli import PGSWEEP, WRITES_SOON, run
+from tests.fix_cli import PGSWEEP, WRITES_SOON, launch, run
 from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until
 from tests.fix_results import record_result
@@ -72,13 +72,8 @@ def test_record_takes_libpqs_environment_and_is_quiet(wheel18: Cluster, tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [*WRITES_SOON, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence")
+    process = launch(*words, cwd=tmp_path, first=WRITES_SOON)
     wait_until((tmp_path / "x.evidence" / "snapshots").exists)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
@@ -92,13 +87,8 @@ def test_an_interrupt_keeps_what_was_seen(wheel18: Cluster, tmp_path: Path, numb
 
 def test_a_server_that_stops_is_no_success(tmp_path: Path) -> None:
     with Cluster.create(None, {"shared_buffers": "4MB", "max_connections": "10"}) as cluster:
-        process = subprocess.Popen(
-            [*WRITES_SOON, "record", cluster.conninfo(), "--for", "60s", "-o", "x.evidence"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = ("record", cluster.conninfo(), "--for", "60s", "-o", "x.evidence")
+        process = launch(*words, cwd=tmp_path, first=WRITES_SOON)
         wait_until((tmp_path / "x.evidence" / "snapshots").exists)
         cluster.stop(immediately=True)
         out, err = process.communicate(timeout=60)
@@ -122,13 +112,7 @@ def test_what_rests_on_a_recording_that_was_cut_short_is_no_success(tmp_path: Pa
         started = {}
         for name, command_line in words.items():
             (tmp_path / name).mkdir()
-            started[name] = subprocess.Popen(
-                [*WRITES_SOON, *command_line, "--for", "60s"],
-                cwd=tmp_path / name,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            started[name] = launch(*command_line, "--for", "60s", cwd=tmp_path / name, first=WRITES_SOON)
         for name in words:
             wait_until(functools.partial(recording_begins, tmp_path / name))
         cluster.stop(immediately=True)
@@ -170,11 +154,8 @@ def test_nohup_is_heeded(wheel18: Cluster, tmp_path: Path) -> None:
 
 
 def test_evidence_killed_before_its_first_part_is_reported_as_that(wheel18: Cluster, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [PGSWEEP, "record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence"],
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,
-    )
+    words = ("record", wheel18.conninfo(), "--for", "60s", "-o", "x.evidence")
+    process = launch(*words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until((tmp_path / "x.evidence" / "relations").exists)
     process.kill()
     process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pgsweep.ui.results import to_json
-from tests.fix_cli import run, run_code, start
+from tests.fix_cli import launch, run, run_code, start
+from tests.fix_process import wait_until
 from tests.fix_results import predict_result
 
 
@@ -54,3 +56,29 @@ def test_its_end_is_reported() -> None:
     assert failed.stderr.endswith("ValueError: x\n")
     with pytest.raises(subprocess.TimeoutExpired):
         run("top", "-h", "/nowhere", "--once", timeout_seconds=1e-6)
+
+
+def test_it_is_watched_signalled_and_waited_for(tmp_path: Path) -> None:
+    with launch("report", "-", stdin=subprocess.PIPE, cwd=tmp_path) as running:
+        wait_until(lambda: Path(f"/proc/{running.pid}/cwd").readlink() == tmp_path)
+        assert running.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(0.01)
+        running.kill()
+        running.wait()
+        assert running.communicate(timeout=60) == ("", "")
+    assert running.poll() == running.wait() == -signal.SIGKILL
+    running.terminate()  # of one that has ended: nothing
+    with (tmp_path / "said").open("w") as said:
+        assert launch("nonsense", stdout=subprocess.DEVNULL, stderr=said).wait(60) == 2
+    assert "no such command" in (tmp_path / "said").read_text()
+
+
+def test_a_terminal_is_that_of_a_session_of_its_own() -> None:
+    master, slave = os.openpty()
+    with launch("report", "-", stdin=slave, stdout=slave, stderr=slave, terminal=True) as shown:
+        os.close(slave)
+        wait_until(lambda: os.tcgetpgrp(master) == shown.pid)
+        os.write(master, b"\x03")
+        assert shown.wait(60) == 130
+    os.close(master)

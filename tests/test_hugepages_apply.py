@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pgsweep.files import Untrusted
 from pgsweep.host.hugepages import Pool, pool_file, read_pools
 from pgsweep.host.reserve import Reserver
 from pgsweep.pg.cluster import Cluster
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_cluster import SETTINGS
 from tests.fix_hugepages import PAGE, give, locked_pages, needs_2mb
 from tests.fix_process import needs_root
@@ -170,10 +169,10 @@ def test_the_command_is_interrupted(number: signal.Signals, server: Cluster, tmp
     state, sysctl = tmp_path / "state", tmp_path / "sysctl.d"
     sysctl.mkdir()
     places = ["--state-dir", str(state), "--sysctl-dir", str(sysctl), "--yes"]
-    command = [PGSWEEP, "hugepages", server.conninfo(), "--shared-buffers", "2GB", "--apply", "--persist"]
+    words = ("hugepages", server.conninfo(), "--shared-buffers", "2GB", "--apply", "--persist")
     with locked_pages() as pages:
         before = pages.pool().persistent
-        with subprocess.Popen([*command, *places], stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with launch(*words, *places) as process:
             while process.poll() is None and not (state / "hugepages.json").exists():
                 time.sleep(0.001)
             process.send_signal(number)
@@ -184,7 +183,7 @@ def test_the_command_is_interrupted(number: signal.Signals, server: Cluster, tmp
             assert undone.returncode == 0, undone.stderr
         else:
             assert process.returncode == 130, reported
-            assert b"putting back" in reported
+            assert "putting back" in reported
         assert pages.pool().persistent == before
         assert not state.exists()
         assert list(sysctl.iterdir()) == []

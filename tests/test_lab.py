@@ -32,7 +32,7 @@ from pgsweep.ui.lab_figures import value_text
 from pgsweep.ui.numbers import figure
 from pgsweep.ui.results import to_text
 from pgsweep.ui.terminal import Terminal
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_disk import fill_disk
 from tests.fix_process import wait_until
 from tests.fix_results import lab_all_result, lab_cell, lab_header, lab_result
@@ -78,8 +78,8 @@ def runs_in(path: Path) -> list[dict[str, Any]]:
 def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
     grid_in(tmp_path)
     samples = tmp_path / "small.samples.jsonl"
-    command = [PGSWEEP, "lab", "run", "small.toml", "--json"]
-    killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ("lab", "run", "small.toml", "--json")
+    killed = launch(*words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: len(runs_in(samples)) >= 1, 120)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
@@ -87,9 +87,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
         file.write('{"kind":"run","run":{"job":"wo')  # what a kill within a write leaves
     kept = read_samples(samples)[1]
 
-    interrupted = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    interrupted = launch(*words, cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_until(lambda: len(runs_in(samples)) > len(kept), 120)
     interrupted.send_signal(signal.SIGTERM)  # ends it as Ctrl-C does
     _, err = interrupted.communicate(timeout=60)
@@ -99,7 +97,8 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
     kept = read_samples(samples)[1]
     assert len(kept) < CELLS
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=True)
+    done = run(*words, cwd=tmp_path, timeout_seconds=200)
+    assert done.returncode == 0, done.stderr
     result = msgspec.json.decode(done.stdout, type=LabResult)
     assert f"resumed: {len(kept)} of {CELLS} runs" in done.stderr
     runs = runs_in(samples)

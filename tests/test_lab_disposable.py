@@ -22,7 +22,7 @@ from pgsweep.lab.shell import run_command
 from pgsweep.lab.store import read_samples
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.lab import LabRun
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_process import wait_until
 from tests.fix_standby import PRIMARY, standby_of
 
@@ -157,11 +157,10 @@ def test_a_server_that_does_not_start_is_brought_back(owned: Owned, tmp_path: Pa
 @pytest.mark.slow
 def test_what_a_killed_run_leaves_is_put_back_by_the_next(owned: Owned, tmp_path: Path) -> None:
     grid = grid_in(tmp_path, sql="SELECT count(*) FROM pgbench_accounts, pg_sleep(0.6);\n")
-    command = [PGSWEEP, "lab", "run", str(grid), "--samples", str(tmp_path / "s.jsonl"), "--yes"]
-    command += ["--dsn", owned.cluster.conninfo(), "--restart-command", owned.command]
-    killed = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    words = ["lab", "run", str(grid), "--samples", str(tmp_path / "s.jsonl"), "--yes"]
+    words += ["--dsn", owned.cluster.conninfo(), "--restart-command", owned.command]
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    killed = launch(*words, cwd=tmp_path, env=state, stdout=subprocess.DEVNULL)
     sleeping = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgsweep lab' AND query ~ 'sleep'"
     )
@@ -181,11 +180,10 @@ def test_what_a_killed_run_leaves_is_put_back_by_the_next(owned: Owned, tmp_path
     wait_until(loaded, 120, said)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    state = tmp_path / "state" / "pgsweep"
-    assert len(list(state.iterdir())) == 1
+    assert len(list((tmp_path / "state" / "pgsweep").iterdir())) == 1
     with psycopg.connect(owned.cluster.conninfo()) as connection:
         assert connection.execute("SHOW work_mem").fetchone() != ("3MB",)
-    done = run(*command[1:], cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+    done = run(*words, cwd=tmp_path, env=state)
     assert done.returncode == 0, done.stderr
     assert "first what a killed run has left is put back" in done.stderr
     runs = read_samples(tmp_path / "s.jsonl")[1]

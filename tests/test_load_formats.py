@@ -6,8 +6,6 @@ import csv
 import gzip
 import lzma
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -28,9 +26,9 @@ from pgsweep.load.run import load_files, plan_load, resume, roll_back
 from pgsweep.pg.cluster import Cluster
 from pgsweep.progress import NullListener
 from pgsweep.records.load import LoadOutcome
+from tests.fix_cli import run
 from tests.fix_load import facts_of, leftovers
 
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 TABLE = """
 CREATE TABLE t (id int PRIMARY KEY, name text, price numeric CHECK (price < 1000), tags text[], doc jsonb,
   at timestamptz, raw bytea);
@@ -327,32 +325,26 @@ def test_rows_that_others_changed_are_not_rolled_back(conninfo: str, tmp_path: P
 
 
 def test_standard_input_and_the_command_line(conninfo: str, tmp_path: Path) -> None:
-    data = b"id,name\n" + b"".join(b"%d,x\n" % n for n in range(1000))
-    command = [PGSWEEP, "load", "-", "t", "-d", conninfo]
-    refused = subprocess.run(command, input=data, capture_output=True, check=False)
+    data = "id,name\n" + "".join(f"{n},x\n" for n in range(1000))
+    words = ("load", "-", "t", "-d", conninfo)
+    refused = run(*words, stdin=data)
     assert refused.returncode == 2
-    assert b"--yes" in refused.stderr
-    done = subprocess.run(
-        [*command, "--yes", "--indexes", "drop"], input=data, capture_output=True, check=False
-    )
+    assert "--yes" in refused.stderr
+    done = run(*words, "--yes", "--indexes", "drop", stdin=data)
     assert done.returncode == 0, done.stderr
-    assert b"1 000 rows loaded" in done.stdout
-    assert b"t_pkey" in done.stderr  # the plan comes first
+    assert "1 000 rows loaded" in done.stdout
+    assert "t_pkey" in done.stderr  # the plan comes first
     assert ask(conninfo, "SELECT count(*) FROM t") == [(1000,)]
     path = tmp_path / "x.csv"
-    path.write_bytes(data)
-    for words in (["--plan"], ["--plan", "--json"], ["--plan", "--csv"]):
-        done = subprocess.run(
-            [PGSWEEP, "load", str(path), "t", "-d", conninfo, *words], capture_output=True, check=False
-        )
+    path.write_text(data)
+    for form in ([], ["--json"], ["--csv"]):
+        done = run("load", str(path), "t", "-d", conninfo, "--plan", *form)
         assert done.returncode == 0, done.stderr
-        assert b"t_pkey" in done.stdout
-    again = subprocess.run(
-        [PGSWEEP, "load", str(path), "t", "-d", conninfo, "--yes"], capture_output=True, check=False
-    )
+        assert "t_pkey" in done.stdout
+    again = run("load", str(path), "t", "-d", conninfo, "--yes")
     assert again.returncode == 1
     # Nothing is dropped for so few rows, so it is one transaction.
-    assert b"duplicate key" in again.stderr
+    assert "duplicate key" in again.stderr
     assert ask(conninfo, "SELECT count(*) FROM t") == [(1000,)]
 
 

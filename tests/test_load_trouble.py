@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -22,11 +21,11 @@ from pgsweep.load.run import keep_as_is, load_files, plan_load, resume, roll_bac
 from pgsweep.pg import load_work
 from pgsweep.pg.cluster import Cluster
 from pgsweep.records.load import LoadOutcome, LoadResult
+from tests.fix_cli import run
 from tests.fix_disk import fill_disk
 from tests.fix_load import ask, facts_of, leftovers
 from tests.fix_standby import PRIMARY, standby_of
 
-PGSWEEP = str(Path(sys.executable).with_name("pgsweep"))
 TABLE = """
 CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);
 CREATE TABLE t (id int CONSTRAINT t_pkey PRIMARY KEY, a int CONSTRAINT t_a REFERENCES parent, name text);
@@ -464,9 +463,8 @@ def test_a_pipe_is_read_once(conninfo: str, rows: Path, tmp_path: Path) -> None:
     os.mkfifo(pipe)
     feeder = threading.Thread(target=pipe.write_bytes, args=(rows.read_bytes(),), daemon=True)
     feeder.start()
-    command = [PGSWEEP, "load", str(pipe), "t", "-d", conninfo, "--yes", "--indexes", "drop"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        done = run("load", str(pipe), "t", "-d", conninfo, "--yes", "--indexes", "drop")
     finally:
         # Whatever happened, the feeder must not wait for a reader for ever.
         os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))

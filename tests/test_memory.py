@@ -24,7 +24,7 @@ from pgsweep.records.memory import MemoryProcess, MemoryResult
 from pgsweep.ui.memory import memory_text
 from pgsweep.ui.results import from_json, to_json
 from pgsweep.ui.terminal import Terminal
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_process import needs_cgroup, needs_root, wait_until
 
 KB = 1024
@@ -323,8 +323,8 @@ def test_the_command(wheel18: Cluster) -> None:
 
 
 def test_watching_ends_with_ctrl_c(wheel18: Cluster) -> None:
-    command = [PGSWEEP, "memory", wheel18.conninfo(), "--watch", "--interval", "200ms"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    words = ("memory", wheel18.conninfo(), "--watch", "--interval", "200ms")
+    with launch(*words, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         seen = 0
         for line in process.stdout:

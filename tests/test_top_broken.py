@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import termios
-from pathlib import Path
 
 import pytest
 
 from pgsweep.pg.cluster import Cluster
 from tests.fix_screen import screen_of
 
-# What breaks, and how: imported by the interpreter before our command, from a folder on its path.
+# What breaks, and how.
 _FAULTS = {
     "drawing": """
 import pgsweep.ui.top as top
@@ -44,16 +43,13 @@ top.TopApp.action_help = broken
 
 
 @pytest.mark.parametrize("where", _FAULTS)
-def test_a_fault_ends_with_a_sentence_and_the_terminal_as_it_was(
-    wheel18: Cluster, tmp_path: Path, where: str
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_FAULTS[where])
+def test_a_fault_ends_with_a_sentence_and_the_terminal_as_it_was(wheel18: Cluster, where: str) -> None:
     with screen_of(
         "top",
         wheel18.conninfo(),
         *("--interval", "0.2s", "--source", "peek"),
         columns=160,
-        env={"PYTHONPATH": str(tmp_path)},
+        first=_FAULTS[where],
     ) as screen:
         before = termios.tcgetattr(screen.master)
         if where == "a key":

@@ -35,7 +35,7 @@ from pgsweep.warm.heat.restore import restore
 from pgsweep.warm.heat.restore_plan import RestoreOptions
 from pgsweep.warm.heat.save import save
 from pgsweep.warm.outcome import WorkState
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_heated import altered, restored, saved, touch, usage
 from tests.fix_process import wait_until
 
@@ -113,10 +113,8 @@ def test_the_server_is_still_away_when_all_is_read(
 def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[Cluster, str, Path]) -> None:
     cluster, conninfo, path = heated
     empty_caches(cluster)
-    command = [PGSWEEP, "warm", "restore", str(path), conninfo, "--into", "pool", "--json"]
-    with subprocess.Popen(
-        [*command, "--rate", "50kB"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    words = ("warm", "restore", str(path), conninfo, "--into", "pool", "--json")
+    with launch(*words, "--rate", "50kB") as process:
         wait_until(lambda: len(usage(conninfo, "hot")) > 4)
         process.send_signal(signal.SIGINT)
         said, reported = process.communicate(timeout=60)
@@ -125,7 +123,7 @@ def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(heated: tuple[C
     first = json.loads(said)
     assert first["stopped"]
     assert 0 < first["after"]["resident"] < 1
-    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    again = json.loads(run(*words).stdout)
     assert again["to_pool_bytes"] < first["to_pool_bytes"]
     assert again["after"]["resident"] == 1.0
 
@@ -258,8 +256,8 @@ def test_save_every_keeps_some_and_stops_at_a_signal(
 ) -> None:
     _, conninfo, _ = heated
     path = tmp_path / "x.heat"
-    command = [PGSWEEP, "warm", "save", str(path), conninfo, "--every", "200ms", "--keep", "3", "-q"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    words = ("warm", "save", str(path), conninfo, "--every", "200ms", "--keep", "3", "-q")
+    with launch(*words, stdout=subprocess.DEVNULL) as process:
         wait_until((tmp_path / "x.heat.2").exists)
         oldest = (tmp_path / "x.heat.2").stat().st_ino
         wait_until(lambda: (tmp_path / "x.heat.2").stat().st_ino != oldest, why="no further one was saved")

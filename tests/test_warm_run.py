@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from pgsweep.ui.terminal import Terminal
 from pgsweep.ui.warm import warm_text
 from pgsweep.warm.block_ranges import calls_of
 from pgsweep.warm.run.journal import Header, Journal, read_journal
-from tests.fix_cli import PGSWEEP
+from tests.fix_cli import Command, launch
 from tests.fix_cli import run as pgsweep
 from tests.fix_process import needs_root, wait_until
 from tests.fix_warm import as_reader, drop_files, evict_all, piece_of, resident_blocks
@@ -148,8 +147,8 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
     conninfo = warm_databases(wheel18)
     evict_all(conninfo)
     # So slow that it is still at work when the commands beside it have ended, on any machine.
-    command = [PGSWEEP, "warm", "run", "--relations", "orders", "--rate", "10kB", "--json", "-d", conninfo]
-    process = started(command, tmp_path)
+    words = ("warm", "run", "--relations", "orders", "--rate", "10kB", "--json", "-d", conninfo)
+    process = started(words, tmp_path)
     # Another run of the same goes on without a journal, of something else with its own.
     twice = warm(conninfo, "run", "--relations", "orders", "--budget", "80kB", folder=tmp_path)
     assert "another run of the same is at work and keeps the journal" in twice.stderr
@@ -183,16 +182,9 @@ def test_interrupted_it_leaves_a_journal_and_resume_does_the_rest(
     assert "no stopped run" in warm(conninfo, "run", "--resume", folder=tmp_path, expect=2).stderr
 
 
-def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+def started(words: Sequence[str], folder: Path) -> Command:
     """Start a run, and return when its journal knows of a call that is done."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **state_in(folder)},
-    )
+    process = launch(*words, cwd=folder, env=state_in(folder))
     wait_until(lambda: any(b'"done"' in one.read_bytes() for one in journals(folder)))
     return process
 

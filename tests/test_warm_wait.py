@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgsweep.pg.cluster import Cluster
 from pgsweep.testbed.cold import empty_caches
-from tests.fix_cli import PGSWEEP, run
+from tests.fix_cli import launch, run
 from tests.fix_process import wait_until
 
 
@@ -22,9 +21,9 @@ class Waiting:
 
     def __init__(self, conninfo: str, path: Path, folder: Path) -> None:
         self._said = folder / "said"
-        command = [PGSWEEP, "warm", "restore", str(path), conninfo, "--next-start", "60s", "--json"]
+        words = ("warm", "restore", str(path), conninfo, "--next-start", "60s", "--json")
         with self._said.open("w") as said:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+            self.process = launch(*words, stderr=said)
 
     @property
     def said(self) -> str:
