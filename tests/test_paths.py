@@ -14,7 +14,7 @@ import pytest
 
 from pgsweep import _native
 from pgsweep.evidence.store import EvidenceMeta, EvidenceWriter
-from pgsweep.sizing.inference.paths import _FORGOTTEN_PASSES, STEPS, _at_rest, _Chain, _one_step
+from pgsweep.sizing.inference.paths import _FORGOTTEN_PASSES, _STATES, STEPS, _at_rest, _Chain, _one_step
 from pgsweep.sizing.inference.rates import GRID, SINGLE
 from pgsweep.sizing.predict import judge
 from pgsweep.units import BLOCK_BYTES
@@ -145,15 +145,15 @@ def test_one_snapshot_has_no_path(accesses: np.ndarray[Any, np.dtype[np.uint32]]
 def test_threads_may_share_a_chain() -> None:
     """Two that needed the same power at once both added it, and all higher ones were wrong."""
     batch = np.array([0.6, 0.2, 0.1, 0.05, 0.05])
-    steps = np.array([_FORGOTTEN_PASSES * STEPS - 1])
-    [(_, expected)] = _Chain(batch).logs(steps)
+    moves = np.arange(_STATES * _STATES)
+    steps = np.full(len(moves), _FORGOTTEN_PASSES * STEPS - 1)
+    expected = _Chain(batch).logs(steps, moves)
     for _ in range(10):
         chain, begin = _Chain(batch), threading.Barrier(4)
 
         def one(chain: _Chain = chain, begin: threading.Barrier = begin) -> bool:
             begin.wait()
-            [(_, found)] = chain.logs(steps)
-            return np.array_equal(found, expected)
+            return np.array_equal(chain.logs(steps, moves), expected)
 
         with ThreadPoolExecutor(4) as threads:
             assert all(each.result() for each in [threads.submit(one) for _ in range(4)])

@@ -13,7 +13,6 @@ the hand.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import lru_cache
 from math import factorial
 from typing import Final
@@ -84,11 +83,7 @@ def path_likelihoods(
     moves, which = np.unique(
         ended * _STATES * _STATES + states[:, :-1] * _STATES + states[:, 1:], return_inverse=True
     )
-    tables = np.empty((len(moves), len(GRID)))
-    all_steps = moves // (_STATES * _STATES)
-    for steps, table in chain.logs(np.unique(all_steps)):
-        here = all_steps == steps
-        tables[here] = table[moves[here] % (_STATES * _STATES)]
+    tables = chain.logs(moves // (_STATES * _STATES), moves % (_STATES * _STATES))
     taken = csr_array(
         (np.ones(which.size), which.ravel(), np.arange(len(ended) + 1) * ended.shape[1]),
         shape=(len(ended), len(moves)),
@@ -112,19 +107,25 @@ class _Chain:
         """Return the chain of a batch law; the last ones are kept: halves of a recording share theirs."""
         return _chain(batch.tobytes(), clock)
 
-    def logs(self, numbers: Integers) -> Iterator[tuple[int, Floats]]:
-        """Yield the logarithms of transition probabilities for ascending numbers of steps.
+    def logs(self, steps: Integers, moves: Integers) -> Floats:
+        """Return the logarithms of transition probabilities, shape (moves, grid).
 
-        Each has the shape (states * states, grid).
+        Args:
+            steps: how many each move takes, ascending.
+            moves: the state before times the number of states, plus the state after; as long as `steps`.
         """
+        logs = np.empty((len(moves), len(GRID)))
         done, moved = 0, np.broadcast_to(np.eye(_STATES), self._powers[0].shape)
-        for steps in numbers.tolist():
-            if steps >= _FORGOTTEN_PASSES * STEPS:
-                yield steps, np.tile(self.resting, (_STATES, 1))
+        numbers, begins = np.unique(steps, return_index=True)
+        for number, begin in zip(numbers.tolist(), begins.tolist(), strict=True):
+            here = slice(begin, begin + int(np.searchsorted(steps[begin:], number, side="right")))
+            if number >= _FORGOTTEN_PASSES * STEPS:
+                logs[here] = self.resting[moves[here] % _STATES]
                 continue
-            moved = self._after(moved, steps - done)
-            done = steps
-            yield steps, np.log(np.maximum(moved.reshape(len(GRID), -1).T, _LEAST))
+            moved = self._after(moved, number - done)
+            done = number
+            logs[here] = np.log(np.maximum(moved.reshape(len(GRID), -1)[:, moves[here]].T, _LEAST))
+        return logs
 
     def _after(self, moved: Floats, steps: int) -> Floats:
         """Return a matrix after further steps, by squaring."""
