@@ -90,3 +90,21 @@ def test_bad_arguments_are_refused() -> None:
         _native.clock_law(np.array([1.0]), np.array([0.5, 0, 0, 0, 0]))
     with pytest.raises(ValueError, match="multiplicity"):
         _native.mixture_weights(np.ones((3, 2)), np.ones(2))
+
+
+def test_pages_that_scans_visit_need_a_rate_and_a_pass_each() -> None:
+    first, rates, passes, gaps = np.ones(3), np.ones(3), np.full(3, 5.0), np.array([2.0, 3.0])
+
+    def drawn(rates: np.ndarray, passes: np.ndarray, batch: np.ndarray = SINGLE) -> list[int]:
+        states = _native.states_before(
+            first, rates, passes, gaps, batch, rounds=3, duration_seconds=9.0, seed=2**63 - 1
+        )
+        return list(states.tolist())
+
+    assert all(0 <= state <= 6 for state in drawn(rates, passes))
+    assert drawn(np.zeros(3), np.full(3, np.inf)) == [6, 6, 6]
+    for wrong in ((rates[:2], passes), (rates, passes[:2]), (rates, passes * 0), (rates, passes * np.nan)):
+        with pytest.raises(ValueError, match="clock pass"):
+            drawn(*wrong)
+    with pytest.raises(ValueError, match="sum to 1"):
+        drawn(rates, passes, SINGLE * 2)

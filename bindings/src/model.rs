@@ -4,6 +4,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pgsweep_core::model::clock::{stationary_table, Batch, MOST_USAGE_CAP};
 use pgsweep_core::model::mixture::{weights, weights_many, Likelihoods, Stop};
+use pgsweep_core::model::scans::{states_before, ScannedPage, Scans};
 use pgsweep_core::rules::Policy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,6 +22,21 @@ fn batch_from(values: &[f64]) -> PyResult<Batch> {
         ));
     }
     Ok(batch)
+}
+
+/// The part of a policy that the law of a page depends on; hands and free list do not enter it.
+fn policy_of(usage_cap: u8, admission: u8) -> PyResult<Policy> {
+    if !(1..=MOST_USAGE_CAP).contains(&usage_cap) || admission > usage_cap {
+        return Err(PyValueError::new_err(format!(
+            "the law is known for caps of 1 to {MOST_USAGE_CAP} and an admission within the cap"
+        )));
+    }
+    Ok(Policy {
+        usage_cap,
+        admission,
+        hands: 1,
+        free_list: true,
+    })
 }
 
 fn check_shapes(
@@ -57,18 +73,7 @@ pub fn clock_law<'py>(
     if rates.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Err(PyValueError::new_err("rates must be positive and finite"));
     }
-    if !(1..=MOST_USAGE_CAP).contains(&usage_cap) || admission > usage_cap {
-        return Err(PyValueError::new_err(format!(
-            "the law is known for caps of 1 to {MOST_USAGE_CAP} and an admission within the cap"
-        )));
-    }
-    // Hands and free list do not enter the law.
-    let policy = Policy {
-        usage_cap,
-        admission,
-        hands: 1,
-        free_list: true,
-    };
+    let policy = policy_of(usage_cap, admission)?;
     let flat = py.detach(|| stationary_table(&rates, &batch, policy));
     let table = Array2::from_shape_vec((rates.len(), usize::from(usage_cap) + 2), flat)
         .map_err(|e| PyValueError::new_err(e.to_string()))?;
@@ -124,4 +129,55 @@ pub fn mixture_weights_many<'py>(
     )
     .map_err(|e| PyValueError::new_err(e.to_string()))?;
     Ok(table.into_pyarray(py))
+}
+
+/// Draw in which state the beginning of a trace finds pages that scans visit: 0 for absent, or 1 plus the usage count.
+#[pyfunction(name = "states_before")]
+#[pyo3(signature = (first_seconds, rates, pass_seconds, gaps_seconds, batch, *, rounds, duration_seconds, seed, usage_cap=5, admission=1))]
+pub fn states_before_trace<'py>(
+    py: Python<'py>,
+    first_seconds: PyReadonlyArray1<'py, f64>,
+    rates: PyReadonlyArray1<'py, f64>,
+    pass_seconds: PyReadonlyArray1<'py, f64>,
+    gaps_seconds: PyReadonlyArray1<'py, f64>,
+    batch: PyReadonlyArray1<'py, f64>,
+    rounds: f64,
+    duration_seconds: f64,
+    seed: u64,
+    usage_cap: u8,
+    admission: u8,
+) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let first = copied(&first_seconds)?;
+    let (rates, passes) = (copied(&rates)?, copied(&pass_seconds)?);
+    if rates.len() != first.len() || passes.len() != first.len() {
+        return Err(PyValueError::new_err(
+            "one rate and one clock pass per page is needed",
+        ));
+    }
+    if passes
+        .iter()
+        .any(|seconds| seconds.is_nan() || *seconds <= 0.0)
+    {
+        return Err(PyValueError::new_err("a clock pass must take some time"));
+    }
+    let gaps = copied(&gaps_seconds)?;
+    let scans = Scans {
+        gaps_seconds: &gaps,
+        rounds,
+        duration_seconds,
+        batch: batch_from(&copied(&batch)?)?,
+        policy: policy_of(usage_cap, admission)?,
+    };
+    let pages: Vec<ScannedPage> = first
+        .iter()
+        .zip(rates)
+        .zip(passes)
+        .map(|((&first_seconds, rate), pass_seconds)| ScannedPage {
+            first_seconds,
+            rate,
+            pass_seconds,
+        })
+        .collect();
+    let found = py.detach(|| states_before(&pages, scans, seed));
+    Ok(found.into_pyarray(py))
 }

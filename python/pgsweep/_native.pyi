@@ -38,6 +38,7 @@ __all__ = [
     "postmaster_start_time",
     "replay",
     "replay_outcomes",
+    "states_before",
     "timed_reads",
     "trace_event_cost_seconds",
 ]
@@ -580,6 +581,19 @@ def mixture_weights_many(
     steps: int = 60,
     gain: float = 1e-3,
 ) -> NDArray[np.float64]: ...
+def states_before(
+    first_seconds: NDArray[np.float64],
+    rates: NDArray[np.float64],
+    pass_seconds: NDArray[np.float64],
+    gaps_seconds: NDArray[np.float64],
+    batch: NDArray[np.float64],
+    *,
+    rounds: float,
+    duration_seconds: float,
+    seed: int,
+    usage_cap: int = 5,
+    admission: int = 1,
+) -> NDArray[np.uint8]: ...
 
 @final
 class RecordSplitter:

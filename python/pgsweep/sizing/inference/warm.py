@@ -9,7 +9,7 @@ happened in it, so the drawn state may stand before the trace it was derived fro
 
 Scans are apart. At a size where a table's scans go through a ring they leave nothing in the pool. At a size
 where they do not, they visit every page of the table in turn: the scans before the trace are drawn from
-the gaps between those in it, and each page is followed through them (pgsweep.sizing.inference.loops).
+the gaps between those in it, and each page is followed through them (core/src/model/scans.rs).
 
 Pages made during the trace have no past, but others like them were made before it, and fill a part of the
 pool until the hand has passed them often enough.
@@ -27,7 +27,6 @@ from pgsweep import _native
 from pgsweep.errors import UsageError
 from pgsweep.sizing.inference.accesses import DROP, Trace
 from pgsweep.sizing.inference.clock import Clock
-from pgsweep.sizing.inference.loops import states_before
 from pgsweep.sizing.inference.steadiness import Steadiness
 from pgsweep.sizing.inference.visits import Scanned, Visits, by_group, log_poisson, scaled
 from pgsweep.units import BLOCK_BYTES, format_bytes, format_count
@@ -202,16 +201,8 @@ class WarmPools:
                 ] = 0
             if group in held:
                 looping = held[group]
-                followed = states_before(
-                    looping.first_seconds,
-                    looping,
-                    self._rates(group, looping.pages, random),
-                    self._visits.batches[group],
-                    np.full(len(looping.pages), pass_seconds),
-                    self._visits.duration_seconds,
-                    random,
-                    self._clock,
-                )
+                everyone = np.arange(len(looping.pages))
+                followed = self._follow(group, everyone, np.array([pass_seconds]), random)[0]
                 at = np.searchsorted(members, looping.pages)
                 if group not in loops:
                     # A hit through a ring raises the count to 1 and no further.
@@ -361,17 +352,40 @@ class WarmPools:
         """Return how many scanned pages of a group are resident by clock pass, if its scans use no ring."""
         scanned = self._visits.scanned[group]
         chosen = random.choice(len(scanned.pages), _SAMPLED_PAGES)
-        state = states_before(
-            np.tile(scanned.first_seconds[chosen], _LENGTHS),
-            scanned,
-            np.tile(self._rates(group, scanned.pages[chosen], random), _LENGTHS),
+        state = self._follow(group, chosen, self._pass_seconds, random)
+        return np.asarray((state > 0).mean(axis=1) * len(scanned.pages))
+
+    def _follow(self, group: int, chosen: Ints, pass_seconds: Floats, random: np.random.Generator) -> Ints:
+        """Draw the state of pages that scans visit, when the trace begins: 0 for absent, or 1 + usage_count.
+
+        Their visits come at nearly equal distances, and the law of random visits does not hold for them: a
+        page stays for good if the clock pass takes longer than the distance of two scans, and is gone at
+        every scan if the pass takes less than half of it. So single pages are followed
+        (core/src/model/scans.rs).
+
+        Args:
+            group: whose scans use no ring, or are taken to use none.
+            chosen: which of the pages that they visit.
+            pass_seconds: lengths of a clock pass.
+
+        Returns:
+            Shape (lengths, pages).
+        """
+        scanned = self._visits.scanned[group]
+        lengths = len(pass_seconds)
+        states = _native.states_before(
+            np.tile(scanned.first_seconds[chosen], lengths),
+            np.tile(self._rates(group, scanned.pages[chosen], random), lengths),
+            np.repeat(pass_seconds, len(chosen)),
+            np.ascontiguousarray(scanned.gaps_seconds),
             self._visits.batches[group],
-            np.repeat(self._pass_seconds, _SAMPLED_PAGES),
-            self._visits.duration_seconds,
-            random,
-            self._clock,
+            rounds=scanned.rounds,
+            duration_seconds=self._visits.duration_seconds,
+            seed=int(random.integers(2**63)),
+            usage_cap=self._clock.usage_cap,
+            admission=self._clock.admission,
         )
-        return np.asarray((state.reshape(_LENGTHS, -1) > 0).mean(axis=1) * len(scanned.pages))
+        return states.reshape(lengths, -1).astype(np.int64)
 
     def _lately_made(self, group: int, pass_seconds: Floats) -> Floats:
         """Return how many pages made before the trace and unused are at usage_count 0 to 5, by clock pass."""
