@@ -42,10 +42,15 @@ def test_a_real_disk_has_a_latency_at_each_depth(files: list[Path]) -> None:
         assert 3 <= one.reads <= 256
         assert 1e-6 < one.seconds < 1.0
         assert 0 <= one.error_seconds < one.seconds
-        # What many are served at once is no less than one of them is alone, by far.
-        assert one.depth / one.seconds > 0.5 / found[0].seconds
     left = page_cache(paths, maps=False, block_bytes=8192)["cached_bytes"]
     assert int(left.sum()) == 0, "nothing is brought into the page cache"
+    # What many are served at once is no less than one of them is alone, by far; unless others use the disk
+    # during some of the reads, which does not last for several attempts.
+    for _ in range(5):
+        if all(one.depth / one.seconds > 0.5 / found[0].seconds for one in found):
+            return
+        found, _ = disk_latencies(paths)
+    pytest.fail(str(found))
 
 
 def test_reads_of_what_is_not_there(files: list[Path]) -> None:
