@@ -79,6 +79,7 @@ def test_a_terminal_is_that_of_a_session_of_its_own() -> None:
     with launch("report", "-", stdin=slave, stdout=slave, stderr=slave, terminal=True) as shown:
         os.close(slave)
         wait_until(lambda: os.tcgetpgrp(master) == shown.pid)
-        os.write(master, b"\x03")
-        assert shown.wait(60) == 130
+        os.write(master, b"\x04")  # the end of its input
+        assert shown.wait(60) == 2
+        assert b"error: " in os.read(master, 4096)
     os.close(master)

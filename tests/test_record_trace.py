@@ -56,7 +56,7 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
         worker = threading.Thread(target=work)
         worker.start()
         try:
-            result = record_trace(server.conninfo("recorded"), tmp_path / "x.evidence", seconds=4.0)
+            result = record_trace(server.conninfo("recorded"), tmp_path / "x.evidence", seconds=6.0)
         finally:
             stop.set()
             worker.join()
@@ -71,7 +71,7 @@ def test_recording_gives_evidence(server: Cluster, tmp_path: Path) -> None:
     assert result.lost_events == 0
     seconds = float(accesses["time_ns"].max()) / 1e9
     assert evidence.meta.accesses_per_second == pytest.approx(result.accesses / seconds)
-    # Four seconds of twenty rounds each, less what a processor of a busy machine lets it wait; 40 suffice.
+    # Six seconds of twenty rounds each, less what a processor of a busy machine lets it wait; 40 suffice.
     pace = pace_of(evidence.meta)
     assert pace is not None
     assert 0 < pace.error_seconds < pace.seconds < 1e-3
