@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -47,8 +47,11 @@ def fill(conninfo: str) -> None:
 
 
 @contextmanager
-def flood(conninfo: str) -> Iterator[None]:
-    """Read ranges of the large table by its index, which no ring confines: the hand keeps moving."""
+def flood(conninfo: str, allowed: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Read ranges of the large table by its index, which no ring confines: the hand keeps moving.
+
+    Each range is an eighth of the pool, and is read once `allowed` says so.
+    """
     stop = threading.Event()
 
     def read() -> None:
@@ -61,6 +64,8 @@ def flood(conninfo: str) -> Iterator[None]:
                 connection.execute(wanted, [first, first + 2000]).fetchone()
                 first = (first + 2000) % FLOOD_ROWS
                 time.sleep(0.15)
+                while not allowed() and not stop.is_set():
+                    time.sleep(0.01)
 
     thread = threading.Thread(target=read)
     thread.start()
