@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -317,7 +316,7 @@ def _made(folder: int, name: str, mode: int) -> tuple[str, int]:
     short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME_BYTES])
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        aside = f".{short}.{secrets.token_hex(8)}.part"
+        aside = f".{short}.{os.urandom(8).hex()}.part"
         descriptor = os.open(aside, flags, mode, dir_fd=folder)
         # Without locks on this file system, no other run can lock the file either, so none removes it.
         with contextlib.suppress(OSError):

@@ -13,19 +13,17 @@ Internal Process Constraint". Needs root or a delegated subtree.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pgsweep.errors import MissingAbility
 
 _NAME_PREFIX = "pgsweep-"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """How much memory a process and its neighbours in memory cgroups may use together.
 
     Attributes:
@@ -39,8 +37,7 @@ class MemoryLimit:
     usage_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PageCacheRoom:
+class PageCacheRoom(NamedTuple):
     """How much page cache a process and its neighbours in memory cgroups may bring.
 
     Attributes:
@@ -56,8 +53,7 @@ class PageCacheRoom:
     shmem_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCgroup:
+class MemoryCgroup(NamedTuple):
     """A memory cgroup of ours.
 
     Attributes:
@@ -468,7 +464,7 @@ def plan() -> MemoryCgroup:
             hint="run as root, or under `systemd-run --user --scope -p Delegate=yes`",
         )
     folder, version = parent
-    return MemoryCgroup(folder / f"{_NAME_PREFIX}{os.getpid()}-{secrets.token_hex(4)}", version)
+    return MemoryCgroup(folder / f"{_NAME_PREFIX}{os.getpid()}-{os.urandom(4).hex()}", version)
 
 
 def reopen(path: Path) -> MemoryCgroup | None:

@@ -10,6 +10,8 @@ lock was released with the keeper.
 It speaks lines of JSON: `run` (a program to its end), `start` (the server), `poll`, `stop`, `quit`. It runs
 as the user that made the cluster; what it starts runs as the server's user, in the cluster's memory cgroup.
 
+Each private server waits for its start, so what it imports is little: no dataclasses, for example.
+
     python -P -m pgsweep.pg.keeper '{"run": ..., "lock": 5, "uid": 101, "gid": 104, "procs_file": ""}'
 """
 

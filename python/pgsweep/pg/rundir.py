@@ -28,8 +28,8 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pgsweep.errors import ClusterError
 from pgsweep.files import write_whole
@@ -46,8 +46,7 @@ _IPC_RMID = 0
 _MOST_PID_FILE_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(NamedTuple):
     """What must be removed with a run folder and is not in it.
 
     Attributes:
@@ -61,8 +60,7 @@ class RunState:
     owner_pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunFolder(NamedTuple):
     """A run folder that we hold the lock of.
 
     Attributes:
@@ -147,7 +145,7 @@ def make_run_folder() -> RunFolder:
 
 def write_state(run: Path, state: RunState) -> None:
     """Write what must be removed with the run folder; complete or not at all."""
-    write_whole(run / _STATE_FILE, json.dumps(asdict(state)).encode())
+    write_whole(run / _STATE_FILE, json.dumps(state._asdict()).encode())
 
 
 def read_state(run: Path) -> RunState | None:
