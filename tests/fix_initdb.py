@@ -2,8 +2,10 @@
 
 initdb takes a second of a processor, and the tests make more than a hundred clusters. As in PostgreSQL's own
 tests (INITDB_TEMPLATE) it runs once for each server; later clusters get a copy of its data directory, with a
-system identifier of their own. The processes of pytest share these, and those that tests fork or start may
-(`share_templates`). What the program pgsweep does is untouched.
+system identifier of their own. A cluster that is closed leaves its data directory to later ones, after what
+is not as in the template was put back: to make a thousand files costs more than all else that a cluster
+needs. The processes of pytest share these, and those that tests fork or start may (`share_templates`). What
+the program pgsweep does is untouched.
 
 Beside them is noted which servers were started, so that fix_quick finds a test that starts one unmarked.
 """
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsweep.errors import ClusterError
 from pgsweep.pg.cluster import Cluster
 
 _POLYNOMIAL = 0x82F63B78
@@ -73,7 +76,8 @@ def share_templates(pytest_pid: int) -> None:
     """Copy data directories in this process too, and note its servers as those of a process of pytest."""
     folder = Path(os.environ[TEMPLATES])
     starts = _notes(pytest_pid)
-    initdb, start = Cluster._initdb, Cluster.start
+    initdb, start, close = Cluster._initdb, Cluster.start, Cluster.close
+    templates: dict[Path, Path] = {}
     if initdb.__module__ == __name__:
         return
 
@@ -88,6 +92,10 @@ def share_templates(pytest_pid: int) -> None:
         template = folder / name
         spread_folders_below(cluster.run_directory.parent)
         if template.exists():
+            templates[cluster.data_directory] = template
+            if _take(cluster.data_directory, template):
+                _set_system_identifier(cluster.data_directory, secrets.randbits(63))
+                return
             base = cluster.data_directory / "base"
             base.mkdir(mode=0o700)
             spread_folders_below(base)
@@ -101,8 +109,85 @@ def share_templates(pytest_pid: int) -> None:
         with suppress(OSError):  # another process was first
             whole.rename(template)
 
+    def leave_and_close(cluster: Cluster) -> None:
+        template = templates.pop(cluster.data_directory, None)
+        if template is not None and cluster._owner == os.getpid():
+            with suppress(ClusterError):  # its keeper was killed
+                cluster.stop(immediately=True)
+                _leave(cluster.data_directory, template)
+        close(cluster)
+
     Cluster._initdb = copy_or_make  # type: ignore[assignment, method-assign]
+    Cluster.close = leave_and_close  # type: ignore[assignment, method-assign]
     Cluster.start = start_and_note  # type: ignore[assignment, method-assign]
+
+
+def _take(data_directory: Path, template: Path) -> bool:
+    """Put a data directory that was left in place of an empty one; return whether there was any."""
+    unused = _unused(template)
+    for left in unused.iterdir() if unused.exists() else ():
+        with suppress(OSError):  # another process was first
+            left.rename(data_directory)
+            return True
+    return False
+
+
+def _leave(data_directory: Path, template: Path) -> None:
+    """Leave the data directory of a server that has ended to later ones, as the template is; if it can be."""
+    if (data_directory / "postmaster.pid").exists():
+        return  # perhaps it has not ended
+    aside = template.parent / secrets.token_hex(8)
+    with suppress(OSError):  # such as a mount in it, or another file system
+        data_directory.rename(aside)
+        try:
+            if changed := _put_back(template, aside, Path()):
+                subprocess.run([*_COPY, "--parents", "--", *changed, aside], cwd=template, check=True)
+            _unused(template).mkdir(exist_ok=True)
+            aside.rename(_unused(template) / aside.name)
+        except (OSError, subprocess.CalledProcessError):
+            shutil.rmtree(aside)
+
+
+def _unused(template: Path) -> Path:
+    return template.with_name(f"{template.name} unused")
+
+
+def _put_back(template: Path, data_directory: Path, below: Path) -> list[Path]:
+    """Remove what is not as in the template; return what must be copied again, as paths from its top."""
+    with os.scandir(data_directory / below) as entries:
+        there = {entry.name: entry for entry in entries}
+    changed = []
+    with os.scandir(template / below) as entries:
+        for entry in entries:
+            other = there.pop(entry.name, None)
+            if other is not None and _is_as(entry, other):
+                if entry.is_dir(follow_symlinks=False):
+                    changed += _put_back(template, data_directory, below / entry.name)
+                continue
+            changed.append(below / entry.name)
+            if other is not None:
+                _remove(other)
+    for other in there.values():
+        _remove(other)
+    return changed
+
+
+def _is_as(entry: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
+    """Return whether a file or folder has the kind, owner and size of another, and was not written since."""
+    one, two = (each.stat(follow_symlinks=False) for each in (entry, other))
+    if (one.st_mode, one.st_uid, one.st_gid) != (two.st_mode, two.st_uid, two.st_gid):
+        return False
+    return entry.is_dir(follow_symlinks=False) or (one.st_size, one.st_mtime_ns) == (
+        two.st_size,
+        two.st_mtime_ns,
+    )
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path)
+    else:
+        Path(entry.path).unlink()
 
 
 def spread_folders_below(folder: Path) -> None:
@@ -126,20 +211,27 @@ def _set_system_identifier(data_directory: Path, identifier: int) -> None:
     control = data_directory / "global/pg_control"
     before = control.read_bytes()
     # The checksum is the last field of the control data; its place differs by version.
-    place = next(at for at in range(200, 512, 4) if before[at : at + 4] == _checksum(before[:at]))
+    crc = _crc(before[:200])
+    place = 200
+    while before[place : place + 4] != _checksum_of(crc):
+        crc = _crc(before[place : place + 4], crc)
+        place += 4
     changed = identifier.to_bytes(8, "little") + before[8:place]
-    _overwrite(control, 0, changed + _checksum(changed))
+    _overwrite(control, 0, changed + _checksum_of(_crc(changed)))
     (segment,) = (path for path in (data_directory / "pg_wal").iterdir() if path.is_file())
     _overwrite(segment, _SYSTEM_IDENTIFIER_AT, identifier.to_bytes(8, "little"))
 
 
-def _checksum(data: bytes) -> bytes:
-    """Return the CRC-32C of some bytes (port/pg_crc32c.h)."""
-    crc = 0xFFFFFFFF
+def _crc(data: bytes, crc: int = 0xFFFFFFFF) -> int:
+    """Return the CRC-32C of some bytes after others (port/pg_crc32c.h), before its last step."""
     for byte in data:
         crc ^= byte
         for _ in range(8):
             crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
+    return crc
+
+
+def _checksum_of(crc: int) -> bytes:
     return (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
 
 
